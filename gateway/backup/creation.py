@@ -7,6 +7,7 @@ import os
 import stat
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -15,12 +16,13 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 import durable
-from gateway.backup.manifest import CONFIG, WORKSPACE, Manifest, row_bytes
-from gateway.backup.stages import Stage, stage_of
+from gateway.backup.manifest import CONFIG, WORKSPACE, Manifest, row_bytes, text_of, unused
+from gateway.backup.stages import Stage, is_of_tools, is_somebodys, stage_of
 from gateway.backup.tar import TarWriter
 from gateway.errors import GatewayError
 from session.disk.layout import Layout
-from session.disk.local_files import local_path, local_state
+from session.disk.local_files import is_local, local_path, local_state
+from session.store import places
 from session.store.fence import Fence, Wait
 from session.store.store import new_owner
 
@@ -29,7 +31,15 @@ _TRIES: Final = 20
 _LINE_S: Final = 0.05
 _DATABASES: Final = (Stage.QUEUE, Stage.DELIVERIES)
 _ROOM: Final = 2**18
+# Of the room: for words about what was passed over.
+_WORDS: Final = 2**17
 _STALE_S: Final = 3600
+# A command can make folders that no path names, or none of the longer ones that a restore needs.
+_DEEP_MAX: Final = 200
+_PATH_MAX: Final = 3000
+_NAME_MAX: Final = 200
+_NO_RIGHTS: Final = "nobody gave rights to it"
+_TOO_DEEP: Final = "it lies too deep, or its path is too long"
 LEFT_OUT: Final = [
     "indexes and vectors: they are made anew of the rest",
     "locks, leases, and what running processes say of themselves",
@@ -41,10 +51,16 @@ NO_CONFIG: Final = "the configuration and the files of its secrets (--with-confi
 
 @dataclass(slots=True)
 class Listed:
-    """The paths of a workspace by stage, below it; ``stems`` of each store are those of its conversations."""
+    """The paths of a workspace by stage, below it.
+
+    Args:
+        stems: of each store those of its conversations.
+        unseen: what is said of folders whose content is not listed.
+    """
 
     by_stage: dict[Stage, list[str]] = field(default_factory=dict)
     stems: dict[str, set[str]] = field(default_factory=dict)
+    unseen: list[str] = field(default_factory=list)
     count: int = 0
     room: int = 0
 
@@ -80,7 +96,8 @@ def create(
             raise GatewayError(f"{target} is there already", hint="name another file")
 
     free()
-    room = sum(row_bytes(CONFIG + each.name) for each in config) + _list(workspace).room
+    wanted = _named(config)
+    room = sum(map(row_bytes, wanted)) + _list(workspace).room
     _sweep(target.parent)
     temp = target.with_name(f".{target.name}.backup-{os.getpid()}.tmp")
     with (
@@ -90,12 +107,39 @@ def create(
     ):
         copy = _Copy(workspace, tar, Path(scratch))
         copy.run()
-        for each in config:
-            with each.open("rb") as file:
-                tar.add(CONFIG + each.name, file)
-        manifest.left_out += copy.passed_over
+        for name, path in wanted.items():
+            with path.open("rb") as file:
+                tar.add(name, file)
+        manifest.left_out += _fitting(copy.passed_over)
         tar.finish(manifest)
     return manifest
+
+
+def _named(config: Sequence[Path]) -> dict[str, Path]:
+    """Name the files of the configuration, which comes first with its own name.
+
+    Of secrets that have one name each is called by its whole path: it says to which of them it belongs.
+    """
+    count = Counter(each.name for each in config)
+    found: dict[str, Path] = {}
+    for path in config:
+        is_plain = not found or count[path.name] == 1
+        whole = os.fsencode("-".join(path.absolute().parts[1:]))[-_NAME_MAX:].decode("utf-8", "ignore")
+        found[unused(CONFIG + (path.name if is_plain else whole), found)] = path
+    return found
+
+
+def _fitting(passed_over: Sequence[str]) -> list[str]:
+    """Return what fits into the room that is left for it, and how many others there are."""
+    found: list[str] = []
+    left = _WORDS
+    for words in passed_over:
+        left -= row_bytes(words)
+        if left < 0:
+            more = len(passed_over) - len(found)
+            return [*found, f"{more} others, links for the most part or files without rights"]
+        found.append(text_of(words))
+    return found
 
 
 def _sweep(folder: Path) -> None:
@@ -123,6 +167,8 @@ class _Copy:
             listed = _list(self._workspace)
             if stage is Stage.CONVERSATIONS:
                 self._conversations(listed)
+            if stage is Stage.REST:
+                self.passed_over += listed.unseen
             for path in listed.by_stage.get(stage, ()):
                 is_database = stage in _DATABASES and path.endswith(".db")
                 self._database(path) if is_database else self._file(path)
@@ -136,22 +182,30 @@ class _Copy:
             copy.unlink()
 
     def _file(self, path: str) -> None:
+        mark = self._tar.mark()
+        # Where it was removed since it was listed there is nothing to say.
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            try:
+                self._copied(path)
+            except PermissionError:
+                if not (is_of_tools(path) or is_somebodys(path)):
+                    raise
+                self._tar.back_to(mark)
+                self.passed_over.append(f"{path}: {_NO_RIGHTS}")
+
+    def _copied(self, path: str) -> None:
         source = self._workspace / path
-        try:
-            found = source.lstat()
-            if stat.S_ISLNK(found.st_mode):
-                self._tar.add_link(WORKSPACE + path, source)
-                self.passed_over.append(f"what the link {path} leads to")
-                return
-            if not stat.S_ISREG(found.st_mode):
-                return
-            with source.open("rb") as file:
-                # Lines are appended to some of them; all others are replaced whole.
-                size = _whole(file) if path.endswith((".jsonl", ".log")) else None
-                self._tar.add(WORKSPACE + path, file, size)
-        except FileNotFoundError:
-            # Removed since it was listed.
+        found = source.lstat()
+        if stat.S_ISLNK(found.st_mode):
+            self._tar.add_link(WORKSPACE + path, source)
+            self.passed_over.append(f"what the link {path} leads to")
             return
+        if not stat.S_ISREG(found.st_mode):
+            return
+        with source.open("rb") as file:
+            # Lines are appended to some of them; all others are replaced whole.
+            size = _whole(file) if path.endswith((".jsonl", ".log")) else None
+            self._tar.add(WORKSPACE + path, file, size)
 
     def _conversations(self, listed: Listed) -> None:
         """Copy those that are there, and those to which one of them moved meanwhile."""
@@ -231,7 +285,7 @@ def _list(workspace: Path) -> Listed:
     if not workspace.is_dir():
         raise GatewayError(f"there is no workspace {workspace}", hint="--workspace DIR")
     listed = Listed({stage: [] for stage in Stage}, {"": set(), "state/subagents": set()})
-    for path in _names(workspace):
+    for path in _names(workspace, listed.unseen):
         listed.count += 1
         listed.room += row_bytes(WORKSPACE + path)
         found = _stem(path)
@@ -242,16 +296,16 @@ def _list(workspace: Path) -> Listed:
     return listed
 
 
-def _names(workspace: Path) -> Iterator[str]:
+def _names(workspace: Path, unseen: list[str]) -> Iterator[str]:
     """Yield the names of all files, those of this machine as if they lay in the workspace."""
     state = workspace / "state"
     local = local_state(state)
-    for path in _walk(os.fspath(workspace), ""):
+    for path in _walk(os.fspath(workspace), unseen):
         # What lies beside the files in use is some older program's.
         if local == state or local_path(workspace, path) == workspace / path:
             yield path
     if local != state:
-        yield from (f"state/{path}" for path in _walk(os.fspath(local), ""))
+        yield from (f"state/{path}" for path in _walk(os.fspath(local), unseen) if is_local(path))
 
 
 def _stem(path: str) -> tuple[str, str] | None:
@@ -268,16 +322,44 @@ def _stem(path: str) -> tuple[str, str] | None:
             return None
 
 
-def _walk(folder: str, below: str) -> Iterator[str]:
+def _walk(top: str, unseen: list[str]) -> Iterator[str]:
     """Yield what is no folder; a link to one is followed at the top alone."""
-    try:
-        with os.scandir(f"{folder}/{below}") as found:
-            entries = sorted(found, key=lambda entry: entry.name)
-    except (FileNotFoundError, NotADirectoryError):
-        return
-    for entry in entries:
-        path = f"{below}{entry.name}"
-        if entry.is_dir(follow_symlinks=not below):
-            yield from _walk(folder, f"{path}/")
+    left = _entries(top, "", unseen)
+    while left:
+        path = left.pop()
+        if path.endswith("/"):
+            left += _entries(top, path, unseen)
         else:
             yield path
+
+
+def _entries(top: str, below: str, unseen: list[str]) -> list[str]:
+    """List a folder, its last name first; those of folders end with a slash."""
+    if below.count("/") > _DEEP_MAX or len(os.fsencode(below)) > _PATH_MAX:
+        unseen.append(f"what lies in {below}: {_TOO_DEEP}")
+        return []
+    try:
+        return _scanned(top, below)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except PermissionError:
+        if not (is_of_tools(below) or is_somebodys(below)):
+            raise
+    if is_of_tools(below):
+        # A command shut it; of a tree that is too deep the upper part is opened.
+        with contextlib.suppress(RecursionError):
+            places.open_up(Path(top, below))
+    try:
+        return _scanned(top, below)
+    except OSError:
+        unseen.append(f"what lies in {below}: {_NO_RIGHTS}")
+        return []
+
+
+def _scanned(top: str, below: str) -> list[str]:
+    folder = f"{top}/{below}"
+    with os.scandir(folder) as found:
+        entries = sorted(found, key=lambda entry: entry.name, reverse=True)
+    # Some folders can be listed, and their files yet not be reached.
+    os.stat(f"{folder}/.")  # noqa: PTH116 - a Path would leave the dot out
+    return [f"{below}{each.name}{'/' * each.is_dir(follow_symlinks=not below)}" for each in entries]

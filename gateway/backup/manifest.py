@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+import os
+from collections.abc import Container
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -23,7 +26,10 @@ class NoBackup(GatewayError):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One file as it is in the backup; ``sha256`` of its bytes, of a link those of where it leads."""
+    """One file as it is in the backup; ``sha256`` of its bytes, of a link those of where it leads.
+
+    ``path`` is the text of its name, as ``text_of`` writes it.
+    """
 
     path: str
     size: int
@@ -61,13 +67,13 @@ class Manifest:
             "broker": self.broker,
             "left_out": self.left_out,
         }
-        rows = b",\n".join(orjson.dumps([_text(each.path), each.size, each.sha256]) for each in self.entries)
+        rows = b",\n".join(orjson.dumps([each.path, each.size, each.sha256]) for each in self.entries)
         return orjson.dumps(head)[:-1] + b',\n"files":[\n' + rows + b"\n]}\n"
 
 
 def row_bytes(path: str) -> int:
     """Return how long the row of a file becomes at most."""
-    return len(orjson.dumps(_text(path))) + 96
+    return len(orjson.dumps(text_of(path))) + 96
 
 
 def decode(data: bytes) -> Manifest:
@@ -89,21 +95,15 @@ def decode(data: bytes) -> Manifest:
         raise NoBackup("its manifest is damaged", hint="take another backup") from error
 
 
-def _text(path: str) -> str:
-    """Write names that are no UTF-8 as JSON can have them."""
-    return (
-        path.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
-        if not _sound(path)
-        else path
-    )
+def text_of(path: str) -> str:
+    """Write a name as JSON can have it, whatever its bytes are; two names may become one text."""
+    return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
-def _sound(path: str) -> bool:
-    try:
-        path.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+def unused(name: str, used: Container[str]) -> str:
+    """Return a name of the configuration, with a number behind it where it is used."""
+    numbered = (f"{name}-{number}" for number in itertools.count(2))
+    return next(each for each in itertools.chain([name], numbered) if each not in used)
 
 
 def _path(path: object) -> str:

@@ -11,7 +11,7 @@ from typing import IO, Final
 import durable
 from gateway.app.daemons import DaemonRegistry
 from gateway.backup import tar
-from gateway.backup.manifest import CONFIG, WORKSPACE, Manifest
+from gateway.backup.manifest import CONFIG, WORKSPACE, Manifest, unused
 from gateway.errors import GatewayError, StateInUse
 
 # Where files of the configuration lie after a restore, for somebody to look at and put in their place.
@@ -22,12 +22,17 @@ _BLOCK: Final = 2**20
 def restore(backup: Path, workspace: Path) -> Manifest:
     """Make ``workspace`` of a backup; it is there whole, or as it was before.
 
+    A link stays, and what it leads to becomes the workspace.
+
     Raises:
         StateInUse: a daemon runs on it.
         NoBackup, NewerState: it cannot be brought back.
         GatewayError: something is there already, or its folder cannot take the new one.
         OSError: the disk refused.
     """
+    if workspace.is_symlink():
+        # A folder cannot be renamed over a link.
+        workspace = Path(os.path.realpath(workspace))
     _check(workspace)
     durable.make_folder(workspace.parent)
     _sweep(workspace)
@@ -54,10 +59,14 @@ def extract(backup: Path, folder: Path) -> Manifest:
         NoBackup, NewerState, OSError: as ``tar.read``.
     """
     links: list[tuple[Path, str]] = []
+    of_config: set[str] = set()
 
     def take(name: str, info: tarfile.TarInfo, data: IO[bytes] | None) -> str:
-        config = name.startswith(CONFIG)
-        below = f"{CONFIG_FOLDER}/{name.removeprefix(CONFIG)}" if config else name.removeprefix(WORKSPACE)
+        below = name.removeprefix(WORKSPACE)
+        if name.startswith(CONFIG):
+            # Some backups have several secrets of one name.
+            below = unused(f"{CONFIG_FOLDER}/{name.removeprefix(CONFIG)}", of_config)
+            of_config.add(below)
         path = folder / below
         if data is None:
             links.append((path, info.linkname))
@@ -85,9 +94,12 @@ def _write(path: Path, info: tarfile.TarInfo, data: IO[bytes]) -> str:
 
 
 def _make_parents(top: Path, folder: Path) -> None:
-    if folder != top and not folder.is_dir():
-        _make_parents(top, folder.parent)
-        durable.make_private(folder)
+    missing = []
+    while folder != top and not folder.is_dir():
+        missing.append(folder)
+        folder = folder.parent
+    for each in reversed(missing):
+        durable.make_private(each)
 
 
 def _check(workspace: Path) -> None:

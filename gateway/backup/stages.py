@@ -97,6 +97,8 @@ STAGES: Final = (
     # Where machines keep their files: a restore lays those of this one into the workspace.
     | _of(Stage.LEFT_OUT, "state/local/*.json")
 )
+# What the workspace has right below it.
+_TOPS: Final = frozenset(pattern.split("/")[0].removeprefix("{home}") for pattern in STAGES)
 
 
 def stage_of(path: str) -> Stage:
@@ -109,3 +111,17 @@ def stage_of(path: str) -> Stage:
         return Stage.LEFT_OUT
     found = pattern_of(path)
     return Stage.REST if found is None else STAGES[found]
+
+
+def is_of_tools(path: str) -> bool:
+    """Say whether a path lies where tools of a chat write, whatever they write."""
+    match path.split("/"):
+        case ["files", _, *_] | ["agents", _, "files", _, *_]:
+            return True
+        case _:
+            return False
+
+
+def is_somebodys(path: str) -> bool:
+    """Say whether a path lies in no folder that the program knows."""
+    return path.split("/")[0] not in _TOPS

@@ -6,6 +6,7 @@ import hashlib
 import os
 import stat
 import tarfile
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import IO, BinaryIO, Final
 
 from durable import begin_sync, write_all
-from gateway.backup.manifest import CONFIG, NAME, WORKSPACE, Entry, Manifest, NoBackup, decode
+from gateway.backup.manifest import CONFIG, NAME, WORKSPACE, Entry, Manifest, NoBackup, decode, text_of
 from gateway.errors import GatewayError
 
 _TAR_BLOCK: Final = tarfile.BLOCKSIZE
@@ -96,9 +97,12 @@ class TarWriter:
         """Write the end and then the manifest, whose entries are what was added.
 
         Raises:
-            GatewayError: it does not fit where room was left for it.
+            GatewayError: it does not fit where room was left for it, or a name was added twice.
         """
-        manifest.entries = [Entry(name, size, digest.result()) for name, size, digest in self._rows]
+        twice = [name for name, count in Counter(name for name, _, _ in self._rows).items() if count > 1]
+        if twice:
+            raise GatewayError(f"{text_of(twice[0])} stands in it twice", hint="call it again")
+        manifest.entries = [Entry(text_of(name), size, digest.result()) for name, size, digest in self._rows]
         write_all(self._fd, bytes(2 * _TAR_BLOCK))
         data = manifest.to_bytes()
         if len(data) > self._room:
@@ -135,18 +139,25 @@ def read(path: Path, take: Callable[[str, tarfile.TarInfo, IO[bytes] | None], st
     try:
         with tarfile.open(path, "r:") as tar:
             manifest = _manifest(tar, path)
-            wanted = {entry.path: entry for entry in manifest.entries}
+            # By the text of their names, which several may share: those come in the manifest's order.
+            wanted: defaultdict[str, list[Entry]] = defaultdict(list)
+            for entry in manifest.entries:
+                wanted[entry.path].append(entry)
             for name, info in _members(tar):
-                entry = wanted.pop(name, None)
-                if entry is None:
+                entries = wanted[text_of(name)]
+                if not entries:
                     raise NoBackup(f"{name} is in it, and not in its manifest", hint="take another backup")
+                entry = entries.pop(0)
                 digest = take(name, info, tar.extractfile(info) if info.isreg() else None)
                 if digest != entry.sha256 or (info.isreg() and info.size != entry.size):
                     raise NoBackup(f"{name} is damaged", hint="take another backup")
     except (tarfile.TarError, EOFError) as error:
         raise NoBackup(f"{path} is no whole backup: {error}", hint="take another backup") from error
-    if wanted:
-        raise NoBackup(f"{min(wanted)} is missing, and {len(wanted) - 1} others", hint="take another backup")
+    missing = [entry.path for entries in wanted.values() for entry in entries]
+    if missing:
+        raise NoBackup(
+            f"{min(missing)} is missing, and {len(missing) - 1} others", hint="take another backup"
+        )
     return manifest
 
 
@@ -176,8 +187,8 @@ def _info(name: str, found: os.stat_result) -> tarfile.TarInfo:
 
 
 def _header(info: tarfile.TarInfo) -> bytes:
-    # Its length depends on the name alone, not on the size.
-    return info.tobuf(tarfile.GNU_FORMAT, "utf-8", "surrogateescape")
+    # Its length depends on the name alone, not on the size. The name has the bytes that it has on disk.
+    return info.tobuf(tarfile.GNU_FORMAT, tarfile.ENCODING, "surrogateescape")
 
 
 def _padded(size: int) -> int:

@@ -2,6 +2,7 @@
 
 The lines and the journal are opened under the lock of their key, so that no write is taken in by half. All
 other files are replaced whole by whoever changes them: each is read as it stands when its turn comes.
+What cannot be read is a StoreError, so that an OSError is always of the file that is written.
 """
 
 from __future__ import annotations
@@ -15,18 +16,21 @@ import re
 import tarfile
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
+from pathlib import Path
 from typing import IO, BinaryIO, Final
 
 import structlog
 
 from session.disk.layout import Layout
+from session.errors import StoreError
 from session.kept.rows import usage_of
 from session.kept.subject import Conversation, Subject
 from session.store import places
 from session.store.enclosed import within
 from session.store.fence import Fence, Wait
+from session.transcript.agent import home_of, parted
 from session.transcript.attachments import attachments_of
 from session.transcript.line import decode
 
@@ -34,6 +38,7 @@ log = structlog.get_logger("export")
 MANIFEST: Final = "manifest.json"
 _IN_MEMORY: Final = 8 * 2**20
 _BLOCK: Final = 2**20
+_NO_RIGHTS: Final = "nobody gave rights to it"
 _OWNED: Final = ("transcript", "journal")
 _UNSAFE: Final = re.compile(r'[\x00-\x1f<>:"/\\|?*\x7f]+')
 
@@ -58,6 +63,22 @@ class Part:
     size: int
     sha256: str
     changed_at: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Tar:
+    """The tar that is written; ``shut`` are the folders of tools into which this process may not look."""
+
+    file: tarfile.TarFile
+    root: str
+    layout: Layout
+    owner: str
+    shut: list[Path] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
+
+    def source(self, path: Path) -> str:
+        """Return the path of a file of the workspace below it."""
+        return path.relative_to(self.layout.workspace).as_posix()
 
 
 def write(
@@ -86,11 +107,13 @@ def write(
         OSError: ``out`` takes no more.
     """
     root = _safe(subject.name)
-    with tarfile.open(fileobj=out, mode="w|", format=tarfile.PAX_FORMAT) as tar:
+    with tarfile.open(fileobj=out, mode="w|", format=tarfile.PAX_FORMAT) as file:
+        tar = _Tar(file, root, layout, owner)
+        _open_up(tar, subject)
         parts = [
-            *_files(tar, root, subject, layout, owner),
-            *_media(tar, root, subject, layout),
-            *(_add(tar, root, each, at) for each in [*_usage(layout, subject), *extras]),
+            *_files(tar, subject),
+            *_media(tar, subject),
+            *(_add(tar, each, at) for each in [*_usage(layout, subject), *extras]),
         ]
         manifest = {
             "v": 1,
@@ -101,72 +124,132 @@ def write(
             "left_out": [
                 *subject.stays,
                 *left_out,
+                *tar.left_out,
                 "indexes and vectors: they are made anew of the rest",
             ],
         }
         data = json.dumps(manifest, ensure_ascii=False, indent=2).encode("utf-8", "replace")
-        _add(tar, root, Extra("manifest", MANIFEST, data, ""), at)
+        _add(tar, Extra("manifest", MANIFEST, data, ""), at)
     return parts
 
 
-def _files(tar: tarfile.TarFile, root: str, subject: Subject, layout: Layout, owner: str) -> Iterator[Part]:
-    for each in subject.conversations:
-        yield from _conversation(tar, root, each, layout, owner)
-    for key in subject.subagents:
-        for found in places.of_subagent(layout, key):
-            yield from _file(tar, root, found, layout)
+@contextlib.contextmanager
+def _reading(layout: Layout, name: str = "") -> Iterator[None]:
+    """Say in words which file cannot be read: the one that the error names, else ``name``."""
+    try:
+        yield
+    except OSError as error:
+        path = Path(os.fsdecode(error.filename or name))
+        known = path.relative_to(layout.workspace) if path.is_relative_to(layout.workspace) else path
+        raise StoreError(
+            f"{known.as_posix()} cannot be read: {error.strerror or error}",
+            hint="look at whose it is, at its mode and at the disk",
+        ) from error
+
+
+def _open_up(tar: _Tar, subject: Subject) -> None:
+    """Open the folders that a command of the chat shut, and note those that stay shut."""
     for scope in subject.scopes:
-        for found in places.of_scope(layout, scope):
-            yield from _file(tar, root, found, layout)
+        agent, own = parted(scope)
+        tree = home_of(tar.layout.workspace, agent) / "files" / own
+        with _reading(tar.layout):
+            if tree.is_symlink() or not _shut(tree):
+                continue
+        places.open_up(tree)
+        tar.shut.extend(_shut(tree))
+    tar.left_out.extend(f"what lies in {tar.source(path)}/: {_NO_RIGHTS}" for path in tar.shut)
 
 
-def _conversation(
-    tar: tarfile.TarFile, root: str, conversation: Conversation, layout: Layout, owner: str
-) -> Iterator[Part]:
+def _shut(tree: Path) -> list[Path]:
+    """List the folders of a tree into which this process may not look."""
+    found = []
+
+    def note(error: OSError) -> None:
+        if isinstance(error, PermissionError):
+            found.append(Path(error.filename))
+
+    for folder, _, _ in os.walk(tree, onerror=note):
+        try:
+            # Some folders can be listed, and their files yet not be reached.
+            os.stat(f"{folder}/.")  # noqa: PTH116 - a Path would leave the dot out
+        except OSError as error:
+            note(error)
+    return found
+
+
+def _files(tar: _Tar, subject: Subject) -> Iterator[Part]:
+    for each in subject.conversations:
+        yield from _conversation(tar, each)
+    for key in subject.subagents:
+        yield from _each(tar, places.of_subagent(tar.layout, key))
+    for scope in subject.scopes:
+        yield from _each(tar, places.of_scope(tar.layout, scope))
+
+
+def _each(tar: _Tar, files: Iterable[places.Found]) -> Iterator[Part]:
+    with _reading(tar.layout):
+        listed = list(files)
+    for found in listed:
+        yield from _file(tar, found)
+
+
+def _conversation(tar: _Tar, conversation: Conversation) -> Iterator[Part]:
+    layout = tar.layout
     with contextlib.ExitStack() as opened:
         ours: list[tuple[places.Found, BinaryIO, int]] = []
         # Only opened here: a lock that is held while a disk is slow would hold up the turns of the chat.
-        with Fence(layout, conversation.stem, owner=owner).hold(Wait()):
+        with _reading(layout), Fence(layout, conversation.stem, owner=tar.owner).hold(Wait()):
             listed = list(places.of_key(layout, conversation.key, conversation.stem))
             for found in listed:
                 if found.place.kind in _OWNED:
                     held = opened.enter_context(found.path.open("rb"))
                     ours.append((found, held, os.fstat(held.fileno()).st_size))
         for found, file, size in ours:
-            yield _copied(tar, root, found, layout, file, size)
-        for found in listed:
-            if found.place.kind not in _OWNED:
-                yield from _file(tar, root, found, layout)
+            yield _copied(tar, found, file, size)
+        yield from _each(tar, (found for found in listed if found.place.kind not in _OWNED))
 
 
-def _file(tar: tarfile.TarFile, root: str, found: places.Found, layout: Layout) -> Iterator[Part]:
-    if found.place.use != "kept" or found.path.is_symlink() or not found.path.is_file():
+def _file(tar: _Tar, found: places.Found) -> Iterator[Part]:
+    if found.place.use != "kept" or found.path.parent in tar.shut:
         return
+    file = _opened(tar, found.path, is_of_tools=found.place.kind == "file")
+    if file is not None:
+        with file:
+            yield _copied(tar, found, file, None)
+
+
+def _opened(tar: _Tar, path: Path, *, is_of_tools: bool) -> BinaryIO | None:
+    """Open a file, if it is a plain one; None where it went, or a command took the rights to it away."""
     try:
-        file: BinaryIO = found.path.open("rb")
-    except FileNotFoundError:
-        # Renamed or replaced since it was listed: by a session that ended, or by a tool.
-        log.info("export.passed_over", file=found.path.name)
-        return
-    with file:
-        yield _copied(tar, root, found, layout, file, None)
+        with _reading(tar.layout):
+            return None if path.is_symlink() or not path.is_file() else path.open("rb")
+    except StoreError as error:
+        if isinstance(error.__cause__, FileNotFoundError):
+            # Renamed or replaced since it was listed: by a session that ended, or by a tool.
+            log.info("export.passed_over", file=path.name)
+            return None
+        if not (is_of_tools and isinstance(error.__cause__, PermissionError)):
+            raise
+    tar.left_out.append(f"{tar.source(path)}: {_NO_RIGHTS}")
+    return None
 
 
-def _copied(
-    tar: tarfile.TarFile, root: str, found: places.Found, layout: Layout, file: BinaryIO, size: int | None
-) -> Part:
-    source = found.path.relative_to(layout.workspace).as_posix()
-    return _put(tar, f"{root}/{source}", file, size, kind=found.place.kind, source=source)
+def _copied(tar: _Tar, found: places.Found, file: BinaryIO, size: int | None) -> Part:
+    source = tar.source(found.path)
+    return _put(tar, f"{tar.root}/{source}", file, size, kind=found.place.kind, source=source)
 
 
-def _media(tar: tarfile.TarFile, root: str, subject: Subject, layout: Layout) -> Iterator[Part]:
-    names = _names_of(subject, layout)
+def _media(tar: _Tar, subject: Subject) -> Iterator[Part]:
+    with _reading(tar.layout):
+        names = _names_of(subject, tar.layout)
     for ref in sorted(subject.media):
-        path = within(layout.workspace, ref)
-        if path is not None:
-            with path.open("rb") as file:
+        with _reading(tar.layout):
+            path = within(tar.layout.workspace, ref)
+        file = None if path is None else _opened(tar, path, is_of_tools=False)
+        if path is not None and file is not None:
+            with file:
                 shown = f"{path.stem[:12]}-{_safe(names.get(ref, path.name))}"
-                yield _put(tar, f"{root}/media/{shown}", file, None, kind="media", source=ref)
+                yield _put(tar, f"{tar.root}/media/{shown}", file, None, kind="media", source=ref)
 
 
 def _names_of(subject: Subject, layout: Layout) -> dict[str, str]:
@@ -183,20 +266,21 @@ def _names_of(subject: Subject, layout: Layout) -> dict[str, str]:
 
 
 def _usage(layout: Layout, subject: Subject) -> Iterable[Extra]:
-    lines = usage_of(layout.workspace / "state", subject)
+    with _reading(layout):
+        lines = usage_of(layout.workspace / "state", subject)
     if lines:
         yield Extra("usage", "rows/usage.jsonl", b"".join(raw + b"\n" for raw in lines), "state/usage")
 
 
-def _add(tar: tarfile.TarFile, root: str, extra: Extra, at: datetime) -> Part:
+def _add(tar: _Tar, extra: Extra, at: datetime) -> Part:
     file = io.BytesIO(extra.data)
     return _put(
-        tar, f"{root}/{extra.name}", file, None, kind=extra.kind, source=extra.source, at=at.timestamp()
+        tar, f"{tar.root}/{extra.name}", file, None, kind=extra.kind, source=extra.source, at=at.timestamp()
     )
 
 
 def _put(
-    tar: tarfile.TarFile,
+    tar: _Tar,
     name: str,
     file: BinaryIO,
     size: int | None,
@@ -209,16 +293,21 @@ def _put(
     changed_at = os.fstat(file.fileno()).st_mtime if at is None else at
     with tempfile.SpooledTemporaryFile(_IN_MEMORY) as copy:
         digest, length = hashlib.sha256(), 0
-        while block := file.read(_BLOCK if size is None else min(_BLOCK, size - length)):
+        while block := _read(tar, file, _BLOCK if size is None else min(_BLOCK, size - length), source):
             digest.update(block)
             copy.write(block)
             length += len(block)
         copy.seek(0)
         info = tarfile.TarInfo(name)
         info.size, info.mode, info.mtime = length, 0o600, int(changed_at)
-        tar.addfile(info, copy)
+        tar.file.addfile(info, copy)
     when = datetime.fromtimestamp(changed_at).astimezone().isoformat()
     return Part(kind, name, source, length, digest.hexdigest(), when)
+
+
+def _read(tar: _Tar, file: BinaryIO, size: int, source: str) -> bytes:
+    with _reading(tar.layout, source):
+        return file.read(size)
 
 
 def _safe(name: str) -> str:
