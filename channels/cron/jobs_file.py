@@ -15,14 +15,7 @@ import durable
 from channels import state_file
 from channels.cron import chat_jobs, jobs_text
 from channels.cron.actions_file import Left, merged
-from channels.cron.job import (
-    BadJob,
-    CronJob,
-    Ran,
-    Row,
-    read_job,
-    shown,
-)
+from channels.cron.job import BadJob, CronJob, Ran, Row, read_job, shown
 from channels.cron.job_state import after_failure, after_run, planned, switched
 from channels.cron.jobs_text import Document, Fault
 from channels.cron.owner import Asker
@@ -120,11 +113,11 @@ class CronFile:
         Raises:
             ChannelError: it is there and cannot be opened.
         """
-        data, seen = self._bytes()
-        document = jobs_text.decode(data)
-        if left := self._left.read():
-            document = replace(document, rows=merged(document.rows, left))
-        return self._contents(document, seen)
+        return self._contents(*self._document())
+
+    def every_row(self) -> list[Any]:
+        """Return what stands in ``jobs``, sound or not, in its order. Raises as ``read``."""
+        return self._document()[0].rows
 
     def left(self) -> bool:
         """Say whether another program left changes beside the file; any write takes them over."""
@@ -154,6 +147,23 @@ class CronFile:
             return rows[:position] + rows[position + 1 :]
 
         self._edit(change, by_hand=True)
+
+    def remove_all(self, meant: Callable[[Any], bool]) -> int:
+        """Remove every row that is ``meant``, whether it can run or not; return how many there were.
+
+        Where there is none the file stays as it is, damaged or of a newer version. Raises as ``add``.
+        """
+        count = 0
+
+        def change(rows: list[Any]) -> list[Any]:
+            nonlocal count
+            kept = [row for row in rows if not meant(row)]
+            count = len(rows) - len(kept)
+            return kept
+
+        if any(map(meant, self.every_row())):
+            self._edit(change, by_hand=True)
+        return count
 
     def enable(self, job_id: str, enabled: bool = True) -> CronJob:
         """Switch a job on or off; what passed while it was off is not made up. Raises as ``remove``."""
@@ -281,6 +291,13 @@ class CronFile:
             raise ChannelError(
                 f"cron/jobs.json cannot be read: {error.strerror}", hint=f"look at {self.path}"
             ) from error
+
+    def _document(self) -> tuple[Document, Seen | None]:
+        data, seen = self._bytes()
+        document = jobs_text.decode(data)
+        if left := self._left.read():
+            document = replace(document, rows=merged(document.rows, left))
+        return document, seen
 
     def _job(self, row: Any) -> CronJob:
         known = (

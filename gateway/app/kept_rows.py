@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ import orjson
 
 import durable
 from channels import pairing, state_file
+from channels.cron.job import read_job
 from channels.cron.jobs_file import CronFile
 from channels.errors import ChannelError
 from channels.pairing import Pairing
@@ -28,21 +29,24 @@ CRON = "cron"
 def answering(workspace: Path) -> dict[str, str]:
     """Return which chat each job answers: the key of its conversation, and the key of that chat.
 
+    Of several rows of one id the conversation is that of the one which can run.
+
     Raises:
         ChannelError: the file of jobs cannot be opened.
     """
     contents = CronFile(workspace).read()
-    found = {f"{CRON}:{id_}": job.answer_to for id_, job in contents.jobs.items()}
+    found: dict[str, str | None] = {}
     # What cannot run holds words of the chat all the same.
-    found |= {f"{CRON}:{bad.id}": _named_in(bad.row) for bad in contents.bad if bad.id}
+    for bad in contents.bad:
+        if bad.id and (chat := _chat_of(bad.row)):
+            found.setdefault(f"{CRON}:{bad.id}", chat)
+    found |= {f"{CRON}:{id_}": job.answer_to for id_, job in contents.jobs.items()}
     return {key: to for key, to in found.items() if to}
 
 
 def jobs_of(workspace: Path, subject: Subject) -> list[dict[str, Any]]:
     """Return the rows of the subject's jobs as they stand in their file."""
-    contents = CronFile(workspace).read()
-    rows = [dict(contents.jobs[id_].row) for id_ in subject.jobs if id_ in contents.jobs]
-    return rows + [bad.row for bad in contents.bad if bad.id in subject.jobs and isinstance(bad.row, dict)]
+    return [row for row in CronFile(workspace).every_row() if _is_of(row, subject)]
 
 
 def remove_jobs(workspace: Path, subject: Subject) -> int:
@@ -51,16 +55,20 @@ def remove_jobs(workspace: Path, subject: Subject) -> int:
     Raises:
         ChannelError: the disk refused; call it again.
     """
-    file, count = CronFile(workspace), 0
-    there = {*file.read().jobs, *(bad.id for bad in file.read().bad)}
-    for id_ in subject.jobs:
-        if id_ in there:
-            file.remove(id_)
-            count += 1
+    count = CronFile(workspace).remove_all(lambda row: _is_of(row, subject))
     copies = [path for path in (workspace / CRON).glob("*.corrupt-*") if _names_any(path, subject)]
     for path in copies:
         path.unlink(missing_ok=True)
     return count + len(copies)
+
+
+def _is_of(row: object, subject: Subject) -> bool:
+    """Say whether a row is the subject's: by the chat that it names, for several may have one id."""
+    if not isinstance(row, Mapping):
+        return False
+    chat = _chat_of(row)
+    # One that names no chat answers into the conversation of its id.
+    return row.get("id") in subject.jobs if chat is None else chat in subject.keys
 
 
 def _names_any(path: Path, subject: Subject) -> bool:
@@ -72,12 +80,20 @@ def _names_any(path: Path, subject: Subject) -> bool:
     return any(f'"{text}"'.encode() in data for text in (*subject.jobs, *chats))
 
 
+def _chat_of(row: object) -> str | None:
+    """Return the key of the chat that a row names; of one that cannot run, as far as it can be told."""
+    try:
+        return read_job(row, UTC).answer_to
+    except ChannelError:
+        return _named_in(row)
+
+
 def _named_in(row: object) -> str | None:
     payload = row.get("payload") if isinstance(row, Mapping) else None
     if not isinstance(payload, Mapping):
         return None
     for channel, chat in (("channel", "to"), ("originChannel", "originChatId")):
-        if payload.get(channel) and payload.get(chat):
+        if payload.get(channel) not in (None, "", CRON) and payload.get(chat):
             return f"{payload[channel]}:{payload[chat]}"
     return None
 

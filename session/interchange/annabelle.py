@@ -14,6 +14,7 @@ from session.interchange.parts import (
     after_summary,
     call_line,
     calls_of,
+    count_odd,
     count_other_blocks,
     exchanges,
     from_texts,
@@ -206,9 +207,11 @@ def _overlay(record: Mapping[str, Any], at: int, losses: Losses) -> Line:
 
 def _lines(turn: Mapping[str, Any], began: datetime | None, losses: Losses) -> list[Line]:
     stamp = time_text(turn.get("timestamp"), time_text(began and began.isoformat()))
-    user, answer = turn.get("user"), turn.get("assistant")
+    user, answer = text_of(turn.get("user")), text_of(turn.get("assistant"))
     chain = turn.get("messages")
     losses.others("turns'", turn, _TURN)
+    if chain and not isinstance(chain, list):
+        losses.unread("messages", None)
     lines: list[Line] = []
     names: dict[str, str] = {}
     for message in chain if isinstance(chain, list) else []:
@@ -217,10 +220,12 @@ def _lines(turn: Mapping[str, Any], began: datetime | None, losses: Losses) -> l
             losses.unread("messages", message.get("role") if isinstance(message, dict) else None)
         lines += found
     if not chain or (user and not any(line["role"] == "user" for line in lines)):
-        lines.insert(0, make_line("user", user if isinstance(user, str) else "", stamp))
+        count_other_blocks(turn.get("user"), losses)
+        lines.insert(0, make_line("user", user, stamp))
     told = [line for line in lines if line["role"] == "assistant" and text_of(line["content"]) == answer]
-    if not chain or (isinstance(answer, str) and answer and not told):
-        lines.append(make_line("assistant", answer if isinstance(answer, str) else "", stamp))
+    if not chain or (answer and not told):
+        count_other_blocks(turn.get("assistant"), losses)
+        lines.append(make_line("assistant", answer, stamp))
     tokens = turn.get("tokens")
     last = next((line for line in reversed(lines) if line["role"] == "assistant"), None)
     if isinstance(tokens, dict) and last is not None:
@@ -237,11 +242,18 @@ def _message_lines(
     message: Mapping[str, Any], stamp: str, names: dict[str, str], losses: Losses
 ) -> list[Line]:
     role, content = message.get("role"), message.get("content")
-    parts = [part for part in content if isinstance(part, dict)] if isinstance(content, list) else []
+    blocks = content if isinstance(content, list) else []
+    parts = [part for part in blocks if isinstance(part, dict)]
+    losses.add("parts without a type", len(blocks) - len(parts))
     if role == "tool":
-        return [_result(part, stamp, names) for part in parts if part.get("type") == "tool-result"]
+        results = [part for part in parts if part.get("type") == "tool-result"]
+        for part in parts if results else ():
+            if part.get("type") != "tool-result":
+                losses.unread("parts", part.get("type"))
+        return [_result(part, stamp, names) for part in results]
     if role not in ("user", "assistant", "system"):
         return []
+    count_odd(content, losses)
     calls = []
     for part in parts:
         if part.get("type") == "tool-call":

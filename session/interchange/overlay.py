@@ -11,6 +11,7 @@ from session.interchange.parts import (
     Call,
     call_line,
     calls_of,
+    count_odd,
     count_other_blocks,
     first_kept,
     from_texts,
@@ -176,8 +177,9 @@ def _decode(path: str, data: bytes, about: Mapping[str, Any]) -> Conversation:
     for record in json_lines(data, losses):
         kind = record.get("recordType")
         fit.count(isinstance(kind, str))
-        if kind == "message" and record.get("role") not in _ROLES:
-            losses.unread("messages", record.get("role"))
+        role = record.get("role")
+        if kind == "message" and not (isinstance(role, str) and role in _ROLES):
+            losses.unread("messages", role)
         elif kind in ("message", "compaction"):
             losses.others("records'", record, _READ)
             records.append(record)
@@ -237,6 +239,7 @@ def _lines(records: list[dict[str, Any]], losses: Losses, began: str) -> list[Li
 
 def _message_line(record: dict[str, Any], stamp: str, names: dict[str, str], losses: Losses) -> Line:
     content = record.get("content")
+    count_odd(content, losses)
     blocks = content if isinstance(content, list) else []
     calls = []
     for block in blocks:

@@ -92,9 +92,15 @@ def texts_of(content: object) -> list[str]:
 
 
 def count_other_blocks(content: object, losses: Losses) -> None:
-    """Count the blocks of a content that are no text: images and the like."""
+    """Count the blocks of a content that are no text: images and the like; and one that is neither."""
     if isinstance(content, list):
         losses.add("blocks that are no text", len(content) - len(texts_of(content)))
+    count_odd(content, losses)
+
+
+def count_odd(content: object, losses: Losses) -> None:
+    """Count a content that is neither a text nor a list of blocks."""
+    losses.add("contents that are no text", not isinstance(content, str | list) and content is not None)
 
 
 def from_texts(texts: list[str], *, calls: bool = False) -> str | list[dict[str, str]] | None:

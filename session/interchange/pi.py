@@ -7,7 +7,7 @@ from typing import Any
 
 from session.interchange.conversation import Conversation, Files, Line, Losses
 from session.interchange.fit import Fit
-from session.interchange.parts import Call, call_line, from_texts, texts_of
+from session.interchange.parts import Call, call_line, count_odd, from_texts, texts_of
 from session.interchange.pictures import Pictures
 from session.interchange.records import json_lines, stem_of, time_text
 from session.transcript.line import make_line, read_time
@@ -35,6 +35,7 @@ _TYPES = frozenset(
         "ephemeral",
     }
 )
+_MOST = 2**53
 Entry = Mapping[str, Any]
 _STRANGE: Entry = {"type": ""}
 
@@ -79,7 +80,7 @@ def _is_entry(record: Entry) -> bool:
         return isinstance(record.get("message"), dict)
     if kind == "compaction":
         return "firstKeptEntryId" in record or "firstKeptEntryIndex" in record
-    return kind in _TYPES
+    return isinstance(kind, str) and kind in _TYPES
 
 
 def _first_time(lines: list[Line]) -> Any:
@@ -241,6 +242,7 @@ class _Reading:
 
     def _others(self, content: object, *known: str) -> list[dict[str, Any]]:
         """List the blocks of the kinds that are known besides text; those of other kinds are counted."""
+        count_odd(content, self._losses)
         found = []
         for block in content if isinstance(content, list) else []:
             kind = block.get("type") if isinstance(block, dict) else None
@@ -254,7 +256,9 @@ class _Reading:
 
 
 def _number(value: object) -> float:
-    return value if isinstance(value, int | float) and not isinstance(value, bool) else 0
+    number = value if isinstance(value, int | float) and not isinstance(value, bool) else 0
+    # NaN is within no bounds; what is beyond them no reader of JSON takes as it stands.
+    return number if -_MOST <= number <= _MOST else 0
 
 
 def _strings(value: object) -> list[str]:

@@ -122,21 +122,50 @@ def decode(files: Files) -> list[Conversation]:
             guess = look(data)
             cure = f"it looks like --from {guess}" if guess else "it needs chat_sessions and session_messages"
             raise BadFormat(f"{path} is no document of this format", hint=cure)
-        found += [_decode(path, row, messages) for row in sessions if isinstance(row, dict)]
+        rows = [row for row in sessions if isinstance(row, dict)]
+        if messages and not rows:
+            raise BadFormat(f"{path} has messages and no session", hint="each needs its row in chat_sessions")
+        found += _decode_all(path, rows, messages)
     return sorted(found, key=lambda one: one.created_at.timestamp() if one.created_at else 0.0)
 
 
-def _decode(path: str, session: Mapping[str, Any], messages: list[Any]) -> Conversation:
-    losses = Losses()
+def _decode_all(path: str, sessions: list[dict[str, Any]], messages: list[Any]) -> list[Conversation]:
+    """Read the sessions of one document; the first of them says how many messages are of none."""
+    by_session: dict[object, list[dict[str, Any]]] = {_id_of(row.get("id")): [] for row in sessions}
+    of_none = 0
+    for row in messages:
+        mine = by_session.get(_id_of(row.get("session_id"))) if isinstance(row, dict) else None
+        if mine is None:
+            of_none += 1
+        else:
+            mine.append(row)
+    found = []
+    for at, session in enumerate(sessions):
+        losses = Losses()
+        losses.add("messages of no session", of_none if at == 0 else 0)
+        found.append(_decode(path, session, by_session[_id_of(session.get("id"))], losses))
+    return found
+
+
+def _id_of(value: object) -> tuple[bool, str]:
+    """Return what tells ids apart; a number is the same as its digits, in whichever table it is a text."""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    plain = type(value) in (str, int)
+    return plain, str(value) if plain else repr(value)
+
+
+def _decode(
+    path: str, session: Mapping[str, Any], mine: list[dict[str, Any]], losses: Losses
+) -> Conversation:
     losses.others("sessions'", session, _READ_SESSION)
     began = time_text(session.get("started_at"))
-    mine = [row for row in messages if isinstance(row, dict) and row.get("session_id") == session.get("id")]
-    mine.sort(key=_number)
     lines: list[Line] = []
-    if isinstance(session.get("compaction_summary"), str) and session["compaction_summary"]:
+    count_other_blocks(session.get("compaction_summary"), losses)
+    if summary := text_of(session.get("compaction_summary")):
         at = time_text(session.get("updated_at"), began)
-        lines.append(make_line("system", session["compaction_summary"], at, kind="overlay", first_kept=0))
-    for row in mine:
+        lines.append(make_line("system", summary, at, kind="overlay", first_kept=0))
+    for row in sorted(mine, key=_number):
         losses.others("messages'", row, _READ_ROW)
         if isinstance(row.get("metadata"), dict):
             losses.others("messages' metadata", row["metadata"], ("tool_history",))
@@ -167,8 +196,9 @@ def _lines(row: Mapping[str, Any], stamp: str, losses: Losses) -> list[Line]:
     metadata = row.get("metadata")
     history = metadata.get("tool_history") if isinstance(metadata, dict) else None
     found = _chain(history, stamp, losses) if isinstance(history, list) else []
-    if not found or content:
-        found.append(make_line(str(role), content if isinstance(content, str) else "", stamp))
+    count_other_blocks(content, losses)
+    if not found or text_of(content):
+        found.append(make_line(str(role), text_of(content), stamp))
     return found
 
 

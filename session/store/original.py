@@ -1,8 +1,15 @@
-"""Keeps the bytes of a damaged transcript beside it, before any of them is left out."""
+"""Keeps the bytes of a damaged file beside it, before any of them is left out; finds such copies again.
+
+A copy is called ``<name>.corrupt-<ULID>``. Where that is too long for a file system the stem is cut, and a
+mark of the whole one stands behind it: ``<cut>~<mark>.jsonl.corrupt-<ULID>``. Earlier versions cut the name
+and added no mark: the first line of such a copy says whose it is.
+"""
 
 from __future__ import annotations
 
+import json
 import os
+import re
 from datetime import datetime
 from pathlib import Path
 
@@ -12,10 +19,13 @@ from ulid import ULID
 from durable import sync_folder
 from session.disk.layout import copy_rest
 from session.store.fence import Held
+from session.transcript.key import mark_of
 
 log = structlog.get_logger(__name__)
-_MAX_NAME_BYTES = 255
 _MARK = ".corrupt-"
+_COPY = re.compile(r"(.+)\.corrupt-[0-9A-Z]{26}", re.DOTALL)
+# A file name has 255 bytes, a ULID 26.
+_MAX_NAME_BYTES = 255 - len(_MARK) - 26
 
 
 def keep_original(path: Path, held: Held, fd: int, *, now: datetime) -> Path:
@@ -24,10 +34,7 @@ def keep_original(path: Path, held: Held, fd: int, *, now: datetime) -> Path:
     Raises:
         OSError: the disk refused.
     """
-    suffix = f"{_MARK}{ULID.from_datetime(now)}"
-    left = _MAX_NAME_BYTES - len(suffix)
-    name = path.name.encode("utf-8", "surrogateescape")[:left].decode("utf-8", "ignore")
-    copy = path.with_name(name + suffix)
+    copy = path.with_name(f"{_name_in_copies(path.name)}{_MARK}{ULID.from_datetime(now)}")
     os.fchmod(fd, 0o600)
     try:
         # By the descriptor: it names this very inode, whatever stands under the path by now.
@@ -42,6 +49,58 @@ def keep_original(path: Path, held: Held, fd: int, *, now: datetime) -> Path:
     return copy
 
 
-def originals_of(path: Path) -> list[Path]:
-    """List what was kept of a file; not where its name is so long that a copy's does not tell whose it is."""
-    return [copy for copy in path.parent.iterdir() if copy.name.rpartition(_MARK)[0] == path.name]
+def originals_of(path: Path, key: str | None = None) -> list[Path]:
+    """List what was kept of a transcript or journal.
+
+    Args:
+        path: the file; it need not be there.
+        key: whose it is; None: that of the key in its first line.
+    """
+    marked, cut = _name_in_copies(path.name), _cut(path.name, _MAX_NAME_BYTES)
+    found = []
+    for copy in _files(path.parent):
+        match = _COPY.fullmatch(copy.name)
+        if match is None:
+            continue
+        if match[1] == path.name:
+            found.append(copy)
+        elif match[1] in (marked, cut):
+            ours, its = key or _key_in(path), _key_in(copy)
+            # Two names may share the digits of a mark, and one that was only cut tells nothing at all.
+            known = ours is not None and its is not None
+            if (known and its == ours) or (not known and match[1] == marked):
+                found.append(copy)
+    return found
+
+
+def _name_in_copies(name: str) -> str:
+    """Return what stands before ``.corrupt-`` in the name of a copy."""
+    if _cut(name, _MAX_NAME_BYTES) == name:
+        return name
+    stem, dot, ending = name.rpartition(".")
+    end = f"~{mark_of(stem)}{dot}{ending}"
+    return _cut(stem, _MAX_NAME_BYTES - len(end)) + end
+
+
+def _cut(name: str, size: int) -> str:
+    """Cut a name to so many bytes, at the boundary of a character."""
+    raw = name.encode("utf-8", "surrogateescape")
+    return name if len(raw) <= size else raw[:size].decode("utf-8", "ignore")
+
+
+def _files(folder: Path) -> list[Path]:
+    try:
+        return sorted(path for path in folder.iterdir() if path.is_symlink() or not path.is_dir())
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def _key_in(path: Path) -> str | None:
+    """Return the key that the first line of a transcript or journal names; None where it names none."""
+    try:
+        with path.open("rb") as file:
+            head = json.loads(file.readline())
+    except (OSError, ValueError, RecursionError):
+        return None
+    key = head.get("key") if isinstance(head, dict) and "role" not in head else None
+    return key if isinstance(key, str) else None

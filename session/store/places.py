@@ -23,6 +23,7 @@ from session.disk.layout import Layout
 from session.disk.local_files import local_name, local_path
 from session.errors import StoreError
 from session.store.lock_record import temp_mark
+from session.store.original import originals_of
 from session.store.recall_file import index_path
 from session.transcript.agent import AGENTS, home_of, is_name, parted, within
 from session.transcript.key import mark_of, marked_stem, plain_stem
@@ -106,6 +107,9 @@ OF_ALL: Final = (
     Place("pairing", "state/pairing.json"),
     Place("typed", "state/chat_history"),
 )
+# The copies of damaged files; those of a long name have it cut in theirs, by earlier versions its ending too.
+_COPIES: Final = tuple(place for place in OF_KEYS if place.kind == "original")
+_CUT: Final = ("sessions/*.corrupt-{ulid}", "state/keys/*.corrupt-{ulid}")
 PLACES: Final = (*OF_KEYS, *OF_SUBAGENTS, *OF_SCOPES, *OF_ALL)
 # What is of no chat, or of all together; why it stays is said where it could be doubted.
 ELSEWHERE: Final = (
@@ -191,9 +195,13 @@ def of_key(layout: Layout, key: str, stem: str) -> Iterator[Found]:
     names = {"stem": re.escape(stem), "mark": mark_of(key), "fence": temp_mark(stem), "ulid": _ULID}
     names["marked"] = re.escape(marked_stem(key))
     for place in OF_KEYS:
+        if place in _COPIES:
+            continue
         for path in _matching(layout.workspace, place.pattern, names):
             if not place.says_key or _says(path, place.says_key) == key:
                 yield Found(place, path)
+    for place, path in zip(_COPIES, (layout.transcript(stem), layout.journal(stem)), strict=True):
+        yield from (Found(place, copy) for copy in originals_of(path, key))
 
 
 def of_subagent(layout: Layout, key: str) -> Iterator[Found]:
@@ -311,7 +319,8 @@ def pattern_of(path: str) -> str | None:
 @cache
 def _table() -> tuple[tuple[str, re.Pattern[str]], ...]:
     patterns = (*(place.pattern for place in PLACES), *ELSEWHERE)
-    return tuple((pattern, _regex(pattern, _ANY)) for pattern in patterns)
+    cut = ((place.pattern, _regex(pattern, _ANY)) for place, pattern in zip(_COPIES, _CUT, strict=True))
+    return (*((pattern, _regex(pattern, _ANY)) for pattern in patterns), *cut)
 
 
 def _matching(workspace: Path, pattern: str, names: dict[str, str]) -> Iterator[Path]:

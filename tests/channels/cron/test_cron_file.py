@@ -278,3 +278,15 @@ def test_a_run_whose_turn_failed_is_an_error_in_its_history(file: CronFile, orde
     ]
     assert (state["lastStatus"], state["lastError"]) == ("ok", None)
     assert "failedSlots" not in state
+
+
+def test_all_rows_of_a_kind_are_removed_and_nothing_is_written_where_there_is_none(file: CronFile) -> None:
+    """A row that is no job among them; what lies beside the file is taken over by such a write as well."""
+    put(file, {"version": 1, "jobs": [job("a", mark=1), 7, job("b"), job("a", mark=2), {"mark": 3}]})
+
+    assert file.remove_all(lambda row: isinstance(row, dict) and "mark" in row) == 3
+
+    assert on_disk(file)["jobs"] == [7, job("b")]
+    before = file.seen()
+    assert file.remove_all(lambda row: row is None) == 0
+    assert file.seen() == before

@@ -1,0 +1,157 @@
+"""The copies of damaged files are found again, however long the name of their chat, and no other chat's."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from session.disk.layout import Layout
+from session.kept.export import write
+from session.kept.subject import Conversation, Subject
+from session.store import places
+from session.store.fence import Fence, Wait
+from session.store.original import keep_original, originals_of
+from session.store.places import kind_of, pattern_of
+from session.transcript.journal_lines import heading
+from session.transcript.key import SessionKey, marked_stem, plain_stem
+from tests.session.store_place import Make, turn
+from tests.support.place import write as put
+
+AT = datetime(2026, 5, 1, 12, tzinfo=UTC)
+ULID = "01ARZ3NDEKTSV4RRFFQ69G5FAV"
+SHORT, LONGEST = SessionKey("cli:" + "k" * 200), SessionKey("cli:" + "k" * 245)
+LONG, LIKE_IT = SessionKey("cli:" + "k" * 220), SessionKey("cli:" + "k" * 221)
+CUT = SessionKey("cli:" + "k" * 1_000)
+KEYS = pytest.mark.parametrize("key", [SHORT, LONG, LONGEST, CUT], ids=lambda key: str(len(key)))
+Kept = Callable[[SessionKey], Path]
+
+
+async def repaired(make: Make, key: SessionKey) -> Path:
+    """Have a conversation of which a damaged line was kept aside; return its transcript."""
+    async with make().open(key) as session:
+        await session.append(turn("a"))
+        path = session.path
+    path.write_bytes(path.read_bytes() + b"no line at all\n")
+    async with make().open(key) as session:
+        await session.append(turn("b"))
+    return path
+
+
+def copies(workspace: Path) -> set[Path]:
+    return set((workspace / "sessions").glob("*.corrupt-*"))
+
+
+def kept(layout: Layout, path: Path, key: SessionKey) -> Path:
+    """Keep a copy as a repair does."""
+    fence = Fence(layout, path.stem, owner=key)
+    with fence.hold(Wait()) as held, path.open("rb") as file:
+        return keep_original(path, held, file.fileno(), now=AT)
+
+
+def listed(layout: Layout, key: SessionKey, stem: str) -> list[Path]:
+    return [each.path for each in places.of_key(layout, key, stem) if each.place.kind == "original"]
+
+
+def stem_of(key: SessionKey) -> str:
+    return plain_stem(key) if len(key) < 249 else marked_stem(key)
+
+
+@KEYS
+@pytest.mark.parametrize("everything", [False, True])
+async def test_a_clear_takes_the_copy_of_a_long_name(
+    make: Make, tmp_path: Path, key: SessionKey, everything: bool
+) -> None:
+    await repaired(make, key)
+    assert len(copies(tmp_path)) == 1
+
+    assert await make().clear(key, everything=everything)
+
+    assert copies(tmp_path) == set()
+
+
+async def test_of_two_long_names_that_begin_alike_each_has_its_own(make: Make, tmp_path: Path) -> None:
+    await repaired(make, LONG)
+    first = copies(tmp_path)
+    await repaired(make, LIKE_IT)
+
+    assert await make().clear(LIKE_IT)
+
+    assert copies(tmp_path) == first
+
+
+@KEYS
+@pytest.mark.parametrize("journal", [False, True])
+def test_a_copy_is_of_its_key_and_of_a_known_kind(tmp_path: Path, key: SessionKey, journal: bool) -> None:
+    """Whatever became of its first line."""
+    layout, stem = Layout(tmp_path), stem_of(key)
+    path = layout.journal(stem) if journal else layout.transcript(stem)
+    put(path, "damaged")
+
+    copy = kept(layout, path, key)
+
+    assert copy.read_text() == "damaged"
+    assert originals_of(path) == [copy]
+    assert listed(layout, key, stem) == [copy]
+    assert listed(layout, LIKE_IT, stem_of(LIKE_IT)) == []
+    name = copy.relative_to(tmp_path).as_posix()
+    wanted = "state/keys/{stem}.log" if journal else "sessions/{stem}.jsonl"
+    assert pattern_of(name) == f"{wanted}.corrupt-{{ulid}}"
+
+
+def test_a_marked_copy_that_names_another_key_is_not_taken(tmp_path: Path) -> None:
+    """Two names may share the eight digits: the file says whose it is."""
+    layout, stem = Layout(tmp_path), stem_of(LONG)
+    path = layout.transcript(stem)
+    put(path, head(LIKE_IT))
+    kept(layout, path, LONG)
+
+    assert listed(layout, LONG, stem) == []
+
+
+def head(key: str) -> str:
+    return json.dumps({"_type": "metadata", "key": key}) + "\n"
+
+
+@pytest.mark.parametrize("journal", [False, True])
+def test_a_copy_whose_name_was_only_cut_is_found_by_the_key_in_it(tmp_path: Path, journal: bool) -> None:
+    """So they were named before; of one that says no key nobody knows whose it is."""
+    layout, stem = Layout(tmp_path), stem_of(LONG)
+    path = layout.journal(stem) if journal else layout.transcript(stem)
+    put(path, heading(LONG).decode() if journal else head(LONG))
+    cut = path.name[:220]
+    ours, *others = (path.with_name(f"{cut}.corrupt-{ULID[:-1]}{end}") for end in "VWXYZ")
+    put(ours, path.read_text())
+    contents = (head(LIKE_IT), "no line", '{"key": 1}', json.dumps({"role": "user", "key": LONG}))
+    for other, content in zip(others, contents, strict=True):
+        put(other, content)
+
+    assert originals_of(path) == [ours]
+    assert listed(layout, LONG, stem) == [ours]
+    assert kind_of(ours.relative_to(tmp_path).as_posix()) == "original"
+    path.unlink()
+    assert listed(layout, LONG, stem) == [ours]
+
+
+def test_another_chat_may_have_the_name_of_a_copy(tmp_path: Path) -> None:
+    """What ends in no ULID is a transcript of its own."""
+    layout = Layout(tmp_path)
+    for name in ("telegram_1.jsonl", "telegram_1.jsonl.corrupt-x.jsonl"):
+        put(tmp_path / "sessions" / name, "x")
+    (tmp_path / "sessions" / f"telegram_1.jsonl.corrupt-{ULID}").mkdir()
+
+    assert originals_of(layout.transcript("telegram_1")) == []
+
+
+async def test_an_export_has_the_copy_of_a_long_name(make: Make, tmp_path: Path) -> None:
+    path = await repaired(make, LONG)
+    store = make()
+    subject = Subject(LONG, False, (Conversation(LONG, path.stem),), (), (), {})
+
+    parts = write(io.BytesIO(), subject, store.layout, owner=store.owner, at=AT)
+
+    assert [part.kind for part in parts if part.kind == "original"] == ["original"]
