@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any
 
+from gateway.config.agents import settings_of
 from gateway.config.settings import Settings
 from gateway.turns.quota import Quota, payer_of
 from session.context.scopes import Scopes
@@ -27,8 +28,13 @@ def build_spending(settings: Settings, store: Store, *, plain: bool) -> Spending
         caps=caps,
         turns_per_hour=settings.limits.turns_per_person_per_hour,
         model=settings.model.name,
-        held_s=settings.model.timeout_s * (1 + len(settings.model.fallbacks)) + HELD_BEYOND_S,
+        held_s=max(_lasts_s(settings_of(settings, agent)) for agent in ("", *settings.agents)),
     )
+
+
+def _lasts_s(settings: Settings) -> float:
+    """Say how long a request of an agent can last, fallbacks included."""
+    return settings.model.timeout_s * (1 + len(settings.model.fallbacks)) + HELD_BEYOND_S
 
 
 def is_shared(settings: Settings, *, plain: bool) -> bool:

@@ -14,7 +14,7 @@ from gateway.turns.attempts import SUSPECT_DEATHS, Attempt
 from gateway.turns.lanes import Entry, Lanes, RetryAfter
 from session.store.store import Session
 from session.transcript.key import SUBAGENTS
-from session.turn.joining import split
+from session.turn.joining import split, stopped_before
 from session.turn.turn import Request
 
 # How many letters one turn answers at most: their texts must fit one request.
@@ -59,12 +59,38 @@ class Collecting:
         self._lanes = lanes
 
     def arrived(self, inbound: Inbound) -> None:
-        """Stop the turn that runs where a new message of its chat and person interrupts it."""
+        """Stop the turn that runs where a new message of its chat and person interrupts it.
+
+        What stands between them would be next, and its turn would answer what was stopped for another.
+        """
         if self._rules.of(inbound.channel) != "interrupt":
             return
         entry = self._lanes.begun(inbound.key)
-        if entry is not None and _together(entry.inbound, inbound):
+        if entry is None or entry.last or entry.stop.pulled:
+            return
+        if all(_together(entry.inbound, other.inbound) for other in self._behind(entry, most=None)):
             self._lanes.stop(inbound.key, inbound.id, interrupted=True)
+
+    def serves_stopped(self, inbound: Inbound, session: Session) -> bool:
+        """Say whether the turn before was stopped for this message: its answer serves both."""
+        before = stopped_before(session, len(session))
+        exchange = session.find(before) if before is not None else None
+        if exchange is None or not _collects(inbound):
+            return False
+        sender = session.line(exchange.start).get("sender")
+        return (sender.get("id", "") if isinstance(sender, dict) else "") == inbound.sender.id
+
+    def stands_in(self, entry: Entry, session: Session) -> bool:
+        """Say whether a deleted message has a turn all the same, which answers what was stopped for it.
+
+        It has none where a message that waits will answer that.
+        """
+        undone = (line for line in map(session.line, session.records()) if line["kind"] == "undo")
+        if any(line.get("message_id") == entry.inbound.id for line in undone):
+            # Its turn began: what was stopped is withdrawn, and asked in its place.
+            return True
+        others = self.waiting(entry, session)
+        return self.serves_stopped(entry.inbound, session) and next(others, None) is None
 
     def said(self, inbound: Inbound) -> str:
         """Say how the messages are answered that wait in a chat."""
@@ -123,10 +149,10 @@ class Collecting:
                 return
             yield other
 
-    def _behind(self, entry: Entry) -> Iterator[Entry]:
+    def _behind(self, entry: Entry, most: int | None = TOGETHER_MAX) -> Iterator[Entry]:
         lane = self._lanes.get(entry.inbound.key)
         entries = lane.entries if lane is not None and lane.entries and lane.entries[0] is entry else ()
-        return (other for other in islice(entries, 1, TOGETHER_MAX) if not other.deleted)
+        return (other for other in islice(entries, 1, most) if not other.deleted)
 
 
 class Joining:

@@ -45,6 +45,11 @@ def replace(lane: Lane, edit: Inbound) -> None:
             entry.inbound = inbound.model_copy(update={"text": edit.text})
 
 
+def emptied(inbound: Inbound) -> Inbound:
+    """Return a message that was deleted without what was in it, for a turn that asks something else."""
+    return inbound.model_copy(update={"text": "", "platform_id": None, "attachments": []})
+
+
 async def taken_back(session: Session, inbound: Inbound) -> Reply:
     """End a message silently that was deleted before it was asked.
 

@@ -58,6 +58,7 @@ class Entry:
         parted: a session ended before it, and its chat was told.
         apart: a turn of several letters failed with it, so that it is asked alone.
         deleted: its message was taken back while it waited.
+        last: its person is over the limit by now, so that no message of theirs stops its turn.
         asking: the tool that waits for a person's word.
         figures: what its turn took here so far.
         agent: the agent that its command is bound to, and ``typed`` what the person wrote with the command.
@@ -81,6 +82,7 @@ class Entry:
     parted: bool = False
     apart: bool = False
     deleted: bool = False
+    last: bool = False
     asking: str = ""
     queued_at: datetime = field(default_factory=lambda: datetime.now(UTC))
     figures: TurnFigures = field(default_factory=TurnFigures)
@@ -141,6 +143,22 @@ class Lane:
         """Take the first entry out."""
         del self._by_id[self.entries.popleft().inbound.id]
 
+    def drop_lost(self) -> None:
+        """Take out what waits at the end and is lost, before another letter is put there.
+
+        Lost letters come again in their order: one that did not come before the new one comes behind it, or
+        is another process's by now.
+        """
+        while self.entries:
+            entry = self.entries[-1]
+            if entry is self.running or not entry.letter.lost or any(entry.left()):
+                break
+            del self._by_id[self.entries.pop().inbound.id]
+        if self.nudge is not None and not self.entries:
+            # Whose pause it was is gone, and the one that comes now has not begun.
+            self.nudge.set()
+            self.nudge = None
+
 
 class Lanes:
     """All lanes of a daemon; at most ``concurrent`` turns run at once.
@@ -180,6 +198,7 @@ class Lanes:
                 # Unless it begins, its partition may go to another daemon, which would run the turn as well.
                 letter.begin()
             return None
+        lane.drop_lost()
         now = asyncio.get_running_loop().time()
         entry = Entry(inbound, letter, now, heads=not lane.entries)
         lane.add(entry)
@@ -254,11 +273,8 @@ class Lanes:
     async def _run(self, lane: Lane) -> None:
         try:
             while lane.entries and not self._closing.is_set():
-                switch = lane.entries[0].stop
-                pulled = switch.pulled
                 again = await self._head(lane)
-                # A stop that was pulled in this try is seen by the next one, which must not wait for it.
-                if again is not None and switch.pulled == pulled:
+                if again is not None:
                     await self._pause(lane, again)
         finally:
             del self._tasks[lane.key]
@@ -268,10 +284,13 @@ class Lanes:
                 self._idle.set()
 
     async def _head(self, lane: Lane) -> RetryAfter | None:
-        entry = lane.entries[0]
+        """Do one try of the first letter; return what the lane then waits for."""
         async with self._gate:
             if self._closing.is_set():
                 return None
+            # The one that was first before the wait for a place may have been dropped.
+            entry = lane.entries[0]
+            pulled = entry.stop.pulled
             if not entry.letter.begin():
                 # It comes again, here or elsewhere, and is then a letter like any other.
                 lane.shift()
@@ -285,10 +304,11 @@ class Lanes:
         if again is None:
             lane.shift()
             self._add_left(entry)
-        else:
-            # It may wait for hours, for a model or a person, and would hold up all that shares its queue.
-            entry.letter.rest()
-        return again
+            return None
+        # It may wait for hours, for a model or a person, and would hold up all that shares its queue.
+        entry.letter.rest()
+        # A stop that was pulled in this try is seen by the next one, which must not wait for it.
+        return again if entry.stop.pulled == pulled else None
 
     def _add_left(self, entry: Entry) -> None:
         """Give what was put back or published twice a place of its own: it is answered again, not asked."""

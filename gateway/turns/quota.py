@@ -12,7 +12,7 @@ from typing import Any
 
 from channels.message import Inbound, Sender
 from durable import BoundedDict
-from session.context.scopes import Scopes
+from session.context.scopes import Chat, Reader, Scopes, counts_as_group
 from session.errors import OverCap
 from session.models.caps import next_day
 from session.models.model import Meter, Payer, Usage
@@ -62,11 +62,19 @@ def sender_of(inbound: Inbound) -> str:
 
 
 def payer_of(scopes: Scopes) -> Callable[[Inbound], str]:
-    """Return what names who asks: a person of ``[people]`` by that name in all chats, else the sender."""
+    """Return what names who asks: a person of ``[people]`` by that name in all chats, else the sender.
+
+    A group that is listed is others', too: there the sender alone decides.
+    """
 
     def payer(inbound: Inbound) -> str:
         sender = sender_of(inbound)
-        listed = scopes.person(inbound.key) or scopes.person(sender)
+        # Only what has a sender knows its chat: the page and the clock do not say whether it is direct.
+        direct: Chat | None = "direct" if inbound.sender.id else None
+        group = counts_as_group(Reader(inbound.key, "group" if inbound.group else direct))
+        listed = None if group else scopes.person(inbound.key)
+        if listed is None and sender != inbound.key:
+            listed = scopes.person(sender)
         return f"people/{listed}" if listed else sender
 
     return payer
@@ -113,6 +121,10 @@ class Quota:
         await self._spending.refresh()
         over = self._over(payer, turns=turns)
         return await self._conclude(session, payer, over) if over is not None else None
+
+    def is_reached(self, payer: Payer) -> bool:
+        """Say whether a further message would be refused, by what ``refusal`` read."""
+        return self._over(payer, turns=True) is not None
 
     async def broken_off(self, session: Session, payer: Payer, error: OverCap, *, begun: bool) -> Reply:
         """Return what a message ends in whose next request would go over a cap, already in the journal.
@@ -218,5 +230,6 @@ def _letter(request: Request) -> Inbound:
         chat_id=chat_id,
         text="",
         sender=Sender(id=request.sender.get("id", "")),
+        group=request.chat == "group",
         cron_job_id=request.cron_job_id,
     )

@@ -301,7 +301,10 @@ class Worker:
             return Reply(silent=True)
         stored = outcomes.stored(session, inbound)
         if stored is None and entry.deleted:
-            stored = await edits.taken_back(session, inbound)
+            if self._collecting.stands_in(entry, session):
+                entry.inbound, command = edits.emptied(inbound), commands.Command("retry")
+            else:
+                stored = await edits.taken_back(session, inbound)
         if stored is None and inbound.kind == "result" and self._subagents is not None:
             met = await self._subagents.met(session, inbound)
             if isinstance(met, Verdict):
@@ -339,8 +342,11 @@ class Worker:
         if not entry.admitted and session.find(inbound.id) is None:
             # The message for which a subagent works was counted before, and was within the limit.
             turns = inbound.kind != "result" and not is_of_subagent(inbound)
-            if (refusal := await quota.refusal(session, payer, turns=turns)) is not None:
+            # It was counted with the message whose turn was stopped for it.
+            serves = turns and self._collecting.serves_stopped(inbound, session)
+            if (refusal := await quota.refusal(session, payer, turns=turns and not serves)) is not None:
                 return refusal
+            entry.last = serves and quota.is_reached(payer)
         entry.admitted = True
         with quota.running(payer):
             return await self._begin(entry, session, command, agent, payer)

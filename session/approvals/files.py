@@ -19,6 +19,8 @@ from session.errors import ApprovalLost, StoreError
 log = structlog.get_logger("approvals")
 
 KEPT: Final = timedelta(hours=48)
+# Nobody knows whether a call ran that was begun and did not end: a letter that comes late must find it.
+KEPT_BEGUN: Final = timedelta(days=30)
 FOLDER: Final = "approvals"
 Refusal = Literal["unknown", "late", "decided", "cancelled"]
 
@@ -153,15 +155,16 @@ class ApprovalFiles:
         return len(gone)
 
     def prune(self) -> None:
-        """Remove what ended, or ran out, more than 48 hours ago."""
+        """Remove what ended, or ran out, 48 hours ago; what was begun and did not end, 30 days ago."""
         if self.folder.is_dir():
             with locked(self._lock):
                 self._prune()
 
     def _prune(self) -> None:
-        oldest = self._clock() - KEPT
+        now = self._clock()
         for each in self.all():
-            if max(each.ended_at or each.expires_at, each.decided_at or each.expires_at) < oldest:
+            kept = KEPT_BEGUN if each.state == "started" else KEPT
+            if max(each.ended_at or each.expires_at, each.decided_at or each.expires_at) < now - kept:
                 self._unlink(self._path(each.id))
 
     def _change(self, id_: str, state: State, *, only: tuple[State, ...]) -> Approval:

@@ -25,7 +25,7 @@ class PolicyRules:
         people: by a name of ``[people]``, or ``channel:id of the person``.
         chats: by key.
         channels: by name.
-        person_of: the name in ``[people]`` by the key of a direct chat.
+        person_of: the name in ``[people]`` by each key that is listed there.
         timeout_s: how long an approval is waited for.
     """
 
@@ -46,20 +46,22 @@ class PolicyRules:
         """
         ids = senders if senders else (place.sender.get("id", ""),)
         chat = place.chat or place.key
-        found = {self._of_one(name, chat, sender) for sender in ids}
+        found = {self._of_one(name, chat, sender, group=place.group) for sender in ids}
         if chat != place.key:
             found |= {said for said in (_said(table, name) for table in self._own(place.key)) if said}
         return next(each for each in _STRICTEST if each in found)
 
-    def _of_one(self, name: str, key: str, sender: str) -> Decision:
-        said = (_said(table, name) for table in self._tables(key, sender))
+    def _of_one(self, name: str, key: str, sender: str, *, group: bool) -> Decision:
+        said = (_said(table, name) for table in self._tables(key, sender, group=group))
         return next((each for each in said if each is not None), "allow")
 
-    def _tables(self, key: str, sender: str) -> Iterator[Table]:
+    def _tables(self, key: str, sender: str, *, group: bool) -> Iterator[Table]:
         channel, _ = split(key)
         person = f"{channel}:{sender}" if sender else ""
+        # What stands in [people] for a group is the chat, not who writes there.
         # The id of a person is that of the direct chat on some platforms, and the key is listed.
-        for who in (self.person_of.get(key), self.person_of.get(person), person):
+        listed = [self.person_of.get(each) for each in (key, person) if not (group and each == key)]
+        for who in (*listed, person):
             if who and who in self.people:
                 yield self.people[who]
         yield from self._own(key)

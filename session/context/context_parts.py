@@ -9,6 +9,7 @@ from pathlib import Path
 import structlog
 
 from session.context import context
+from session.context.audience import answers_in
 from session.context.context import Part, Recent
 from session.context.profile import PROFILE_FILE, demoted, zone_in
 from session.context.quiet import silence_of
@@ -81,6 +82,12 @@ class ContextParts:
         now = self._clock()
         surroundings = Surroundings(request.key, scope, tuple(others))
         metadata, stem, active = session.metadata, session.stem, session.session_id
+        answers = answers_in(metadata)
+
+        def recent() -> list[Recent]:
+            return self._recent.of(
+                request.key, stem, active=active, now=now, others=others, agent=scope.agent, answers=answers
+            )
 
         def gather() -> list[Part]:
             profile = self._texts.get(scope.memory / PROFILE_FILE) or ""
@@ -92,7 +99,7 @@ class ContextParts:
                 context.memory(notes),
                 context.date_and_time(now.astimezone(zone), zone_name),
                 self._chat(request, scope),
-                context.recent_sessions(self._ended(request.key, stem, active, now, others, scope.agent)),
+                context.recent_sessions(self._ended(request.key, recent)),
                 *context.working(self._working(surroundings), now.astimezone(zone)),
                 context.playbooks(
                     [(found.name, found.body) for found in self._library.matched(request.text)]
@@ -147,11 +154,9 @@ class ContextParts:
         texts = (self._texts.get(path) or "" for path in files)
         return self._persona_given or next((found for found in texts if found.strip()), "")
 
-    def _ended(
-        self, key: str, stem: str, active: str, now: datetime, others: Collection[str], agent: str
-    ) -> list[Recent]:
+    def _ended(self, key: str, recent: Callable[[], list[Recent]]) -> list[Recent]:
         try:
-            return self._recent.of(key, stem, active=active, now=now, others=others, agent=agent)
+            return recent()
         except (StoreError, OSError) as error:
             # A turn goes on without the files that cannot be read.
             log.warning("recent.unread", key=key, error=str(error))

@@ -11,9 +11,9 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from durable import BoundedDict
-from session.context.audience import CHAT, as_chat
+from session.context.audience import CHAT, answers_in, as_chat
 from session.context.context import Recent
-from session.context.scopes import Reader, counts_as_group
+from session.context.scopes import Reader, counts_as_group, is_job
 from session.disk.layout import Layout, Seen, seen
 from session.library.file_cache import YOUNG_NS, FileCache
 from session.transcript import archive
@@ -27,12 +27,16 @@ FOLDERS_KEPT = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """What line 1 of an ended session says: key, agent, whether others read along, what it was about."""
+    """What line 1 of an ended session says: key, agent, whether others read along, what it was about.
+
+    ``answers`` are the chats that a job has answered in it.
+    """
 
     key: str = ""
     group: bool = True
     summary: str = ""
     agent: str = ""
+    answers: frozenset[str] = frozenset()
 
 
 class RecentSessions:
@@ -61,6 +65,7 @@ class RecentSessions:
         now: datetime,
         others: Collection[str] = (),
         agent: str = "",
+        answers: Collection[str] = (),
     ) -> list[Recent]:
         """Return the summaries of the sessions of ``key`` that ended last, the newest first.
 
@@ -68,16 +73,25 @@ class RecentSessions:
         ``active`` session, whose ending was interrupted.
 
         ``others`` are keys of the same person, whose sessions count as well, but those of groups. Sessions of
-        other agents than ``agent`` never do.
+        other agents than ``agent`` never do, nor those in which a job answered other chats than ``answers``.
         """
-        found = self._of_one(key, stem, agent, active=active, now=now)
+        answered = frozenset(answers)
+        found = self._of_one(key, stem, agent, answered, active=active, now=now)
         for other in others:
             for name in (plain_stem(other), marked_stem(other)):
-                found += self._of_one(other, name, agent, active="", now=now, direct=True)
+                found += self._of_one(other, name, agent, answered, active="", now=now, direct=True)
         return sorted(found, key=lambda recent: recent.ended_at, reverse=True)[: self._most]
 
     def _of_one(
-        self, key: str, stem: str, agent: str, *, active: str, now: datetime, direct: bool = False
+        self,
+        key: str,
+        stem: str,
+        agent: str,
+        answers: frozenset[str],
+        *,
+        active: str,
+        now: datetime,
+        direct: bool = False,
     ) -> list[Recent]:
         found: list[Recent] = []
         for ended in reversed(self._ended(stem)):
@@ -86,7 +100,7 @@ class RecentSessions:
             if ended.session_id == active:
                 continue
             head = self._heads.get(ended.path) or Head()
-            ours = head.key == key and head.agent == agent
+            ours = head.key == key and head.agent == agent and (head.answers == answers or not is_job(key))
             if ours and head.summary and not (direct and head.group):
                 found.append(Recent(ended.ended_at, head.summary))
         return found
@@ -121,4 +135,5 @@ def read_head(path: Path, data: bytes) -> Head:
     owner = head.get("key") if isinstance(head, dict) else None
     key = owner if isinstance(owner, str) else ""
     group = counts_as_group(Reader(key, as_chat(inner.get(CHAT))))
-    return Head(key, group, summary.strip() if isinstance(summary, str) else "", agent_in(inner))
+    summary = summary.strip() if isinstance(summary, str) else ""
+    return Head(key, group, summary, agent_in(inner), frozenset(answers_in(inner)))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
-from typing import Final
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
 
 from durable import BoundedDict
 from session.context.audience import ANSWERS, CHAT, MAX_ANSWERS, answers_in, as_chat, newer
@@ -131,8 +131,22 @@ class Circles:
         return await self.of_key(key, *others, agent=agents.of(decides, chosen))
 
     async def of_session(self, key: str, session_id: str | None) -> Scope:
-        """Return what a session of a conversation may see, active (None) or ended, by its own agent."""
-        return await self.of_key(key, agent=await self.agent_of(key, session_id))
+        """Return what a session of a conversation may see, active (None) or ended, by its own agent.
+
+        An ended one of a job has that of the chats which the job answered in it.
+        """
+        agent = await self.agent_of(key, session_id)
+        view = await self._store.look(SessionKey(key))
+        if session_id is None or session_id == view.session_id or not is_job(key):
+            return await self.of_key(key, agent=agent)
+        inner = await asyncio.to_thread(self._ended, view, session_id)
+        return await self.of_answers(key, answers_in(inner), agent=agent)
+
+    async def of_answers(self, job: str, answers: Iterable[str], *, agent: str) -> Scope:
+        """Return what a session of a job may see that answered these chats."""
+        view = await self._store.look(SessionKey(job))
+        chat = await asyncio.to_thread(known_chat, view, self._store.layout)
+        return await self._drawn(Reader(job, chat, view.stem), answers, agent)
 
     async def agent_of(self, key: str, session_id: str | None = None) -> str:
         """Return whose session it is, active (None) or ended; empty: the default agent's, or nobody's."""
@@ -142,9 +156,13 @@ class Circles:
         return await asyncio.to_thread(self._agent_of_ended, view, session_id)
 
     def _agent_of_ended(self, view: View, session_id: str) -> str:
+        return agent_in(self._ended(view, session_id))
+
+    def _ended(self, view: View, session_id: str) -> Mapping[str, Any]:
+        """Return the metadata in line 1 of an ended session; empty where it is gone."""
         found = archive.find(self._store.layout, session_id, stem=view.stem)
         head = archived.read_beginning(found.path, view.stem) if found is not None else None
-        return agent_in(head.inner) if head is not None and head.key == view.key else ""
+        return head.inner if head is not None and head.key == view.key else {}
 
     async def all_of_key(self, key: str, *others: str, agents: Iterable[str]) -> list[Scope]:
         """Return what a conversation may see with each of these agents."""

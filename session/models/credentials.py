@@ -45,6 +45,9 @@ _FAMILIES = (
     ("o1", "openai"),
     ("o3", "openai"),
     ("o4", "openai"),
+    ("ft:gpt-", "openai"),
+    ("text-embedding-3-", "openai"),
+    ("text-embedding-ada-", "openai"),
     ("claude-", "anthropic"),
 )
 # Of a key that the configuration holds and the provider refuses.
@@ -54,9 +57,12 @@ CONFIGURED_KEY_CURE = "correct model.api_key, or the file that model.api_key_fil
 def variables(model: str) -> tuple[str, ...]:
     """Return the variables of which any one may hold the key of ``model``; empty where that is not known."""
     provider, slash, _ = model.partition("/")
-    if not slash:
-        provider = next((owner for start, owner in _FAMILIES if model.startswith(start)), "")
-    return VARIABLES.get(provider, ())
+    return VARIABLES.get(provider if slash else owner_of(model), ())
+
+
+def owner_of(model: str) -> str:
+    """Return the provider of a name without a slash; empty where that is not known."""
+    return next((owner for start, owner in _FAMILIES if model.startswith(start)), "")
 
 
 def lacks_key(model: str, environment: Mapping[str, str] = os.environ) -> bool:

@@ -16,7 +16,7 @@ from session.models import library
 from session.models.assembly import Assembly, Chunk
 from session.models.call_ids import legal_ids
 from session.models.calls import HeardCall, Written, told
-from session.models.credentials import lacks_key, no_key
+from session.models.credentials import lacks_key, no_key, owner_of
 from session.models.failure import classified, cleaned
 from session.models.model import Answer, Embedded, Need, OnDelta, PartKind, Prompt, ToolSpec, Usage
 from session.models.openai_clients import OpenAIClients
@@ -56,7 +56,7 @@ class LiteLLM:
         """Keep the values; nothing is imported or connected yet.
 
         Args:
-            name: as LiteLLM writes it, ``provider/model``.
+            name: as LiteLLM writes it, ``provider/model``, or ``model`` where LiteLLM knows whose it is.
             api_base: the server's address; with ``api_key`` it serves every model of ``name``'s provider,
                 never one of another provider.
             api_key: empty means the provider's own environment variable, or a dummy with ``api_base``.
@@ -303,8 +303,12 @@ def _described(tool: ToolSpec) -> dict[str, Any]:
 
 
 def provider_of(model: str) -> str:
-    """Return the part of a model's name before the first slash."""
-    return model.partition("/")[0] if "/" in model else ""
+    """Return who serves a model, as LiteLLM writes it.
+
+    A name without a slash whose family is not known stands for itself: such a model shares its key with none.
+    """
+    provider, slash, _ = model.partition("/")
+    return provider if slash else owner_of(model) or model
 
 
 def _access(api_base: str, api_key: str) -> dict[str, str]:

@@ -336,10 +336,7 @@ class Spending:
         # Whoever was cancelled meanwhile has settled already: a hold behind that would stay.
         self._visitors, self._asked = [asked for asked in self._asked if not asked.answer.done()], []
         asks = [asked.ask for asked in self._visitors]
-
-        def job() -> Exchange:
-            return self._files.exchange(lines, now, asks)
-
+        job = partial(self._files.exchange, lines, now, asks)
         # Whoever asks may have to wait for another process, and must not hold up the disk of the chats.
         loop = asyncio.get_running_loop()
         visit = self._visit = loop.run_in_executor(None, job) if asks else self._disk.beside(job)
@@ -356,6 +353,9 @@ class Spending:
         if error is not None:
             log.warning("usage.unwritten", error=str(error))
             _tell(visitors, error)
+            # Whoever asked meanwhile is told by a visit of its own.
+            if self._asked:
+                self._start()
             return
         done = visit.result()
         # What was counted while the disk was busy stays for the next visit.

@@ -69,6 +69,7 @@ def bring_up(index: Path, files: ScopeFiles, ending: Ending, *, within_s: float 
         "memory": str(files.memory),
         "conversations": list(files.conversations),
         "agent": files.agent,
+        "answers": {key: list(answers) for key, answers in files.answers.items()},
         "within_s": within_s,
     }
     try:
@@ -94,11 +95,13 @@ def bring_up(index: Path, files: ScopeFiles, ending: Ending, *, within_s: float 
 
 def files_of(asked: dict[str, object]) -> ScopeFiles:
     """Return what a process was asked to read."""
-    conversations = asked["conversations"]
+    conversations, answers = asked["conversations"], asked["answers"]
     assert isinstance(conversations, list)
+    assert isinstance(answers, dict)
     return ScopeFiles(
         Layout(Path(str(asked["workspace"]))),
         Path(str(asked["memory"])),
         [(str(key), str(stem)) for key, stem in conversations],
         str(asked["agent"]),
+        {key: [tuple(each) for each in found] for key, found in answers.items()},
     )

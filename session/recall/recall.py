@@ -14,7 +14,7 @@ from typing import TypeVar
 
 import structlog
 
-from session.context.scopes import Scope
+from session.context.scopes import Scope, is_job
 from session.disk.layout import Layout, seen
 from session.disk.threads import start_thread
 from session.errors import SessionError, StoreError
@@ -25,7 +25,7 @@ from session.recall.finding import Found as FoundText
 from session.recall.finding import Hit, Question, find
 from session.recall.index import WordIndex
 from session.recall.nearness import COMPARED, Nearness
-from session.recall.scope_files import ScopeFiles
+from session.recall.scope_files import WHOSE, Answers, ScopeFiles
 from session.recall.update import BULK_BYTES, Bulk, OutOfTime, Update
 from session.store.listing import key_at, transcripts
 from session.store.naming import resolve
@@ -254,12 +254,26 @@ class Recall:
         # One that has written nothing yet is on no disk.
         keys = list(dict.fromkeys((key, *await self._circles.keys_of(scope))))
         layout = self._store.layout
+        answers = {each: await self._answers(scope, each) for each in keys if is_job(each)}
 
         def files() -> ScopeFiles:
             named = [(each, _stem(layout, SessionKey(each))) for each in keys]
-            return ScopeFiles(layout, scope.memory, named, scope.agent)
+            return ScopeFiles(layout, scope.memory, named, scope.agent, answers)
 
         return files
+
+    async def _answers(self, scope: Scope, job: str) -> list[Answers]:
+        """List what the sessions of a job say whom it answered, as far as that makes them the scope's."""
+        layout = self._store.layout
+
+        def look() -> set[Answers]:
+            stem = _stem(layout, SessionKey(job))
+            paths = (layout.transcript(stem), *(ended.path for ended in archive.of_stem(layout, stem)))
+            return {whose.answers for path in paths if (whose := WHOSE.get(path)) is not None}
+
+        circles, found = self._circles, await asyncio.to_thread(look)
+        drawn = [(each, await circles.of_answers(job, each, agent=scope.agent)) for each in found]
+        return [each for each, of_those in drawn if of_those.name == scope.name]
 
     def _opened(self, scope: Scope) -> _Open:
         if self._closing:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+from session.context.audience import answers_in
 from session.disk.layout import Layout
 from session.library.file_cache import FileCache
 from session.recall.reading import Kind
@@ -14,26 +15,39 @@ from session.store.archived import BEGINNING_BYTES
 from session.transcript.agent import agent_in
 from session.transcript.transcript import parse
 
+# Which chats a job has answered in a session, in the order of their keys.
+Answers = tuple[str, ...]
 
-def _agent_at(path: Path, data: bytes) -> str:
-    return agent_in(parse(data[: data.rfind(b"\n") + 1], stem=path.stem).inner)
+
+class Whose(NamedTuple):
+    """What line 1 says of who a session belongs to."""
+
+    agent: str
+    answers: Answers
 
 
-# Whose sessions the files are that are in no index of their chat's.
-AGENTS: FileCache[str] = FileCache(_agent_at, max_bytes=BEGINNING_BYTES)
+def _whose(path: Path, data: bytes) -> Whose:
+    inner = parse(data[: data.rfind(b"\n") + 1], stem=path.stem).inner
+    return Whose(agent_in(inner), tuple(sorted(answers_in(inner))))
+
+
+# Whose sessions the files are, as far as the index of the scope does not say it.
+WHOSE: FileCache[Whose] = FileCache(_whose, max_bytes=BEGINNING_BYTES)
 
 
 @dataclass(frozen=True, slots=True)
 class ScopeFiles:
     """What a scope's index is made of: its notes, and each of its conversations as ``(key, stem)``.
 
-    Of these only the sessions of ``agent`` are the scope's.
+    Of these only the sessions of ``agent`` are the scope's, and of a job those alone whose answers stand in
+    ``answers`` under its key.
     """
 
     layout: Layout
     memory: Path
     conversations: Sequence[tuple[str, str]]
     agent: str = ""
+    answers: Mapping[str, Collection[Answers]] = field(default_factory=dict)
 
 
 class ScopeFile(NamedTuple):

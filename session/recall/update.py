@@ -17,7 +17,7 @@ from session.disk.layout import Seen, read_file, seen
 from session.errors import StoreError
 from session.recall.index import Piece, Source, WordIndex, stands
 from session.recall.reading import FACTS, Kind, of_line, of_notes, taken_back, withdrawn
-from session.recall.scope_files import AGENTS, ScopeFile, ScopeFiles
+from session.recall.scope_files import WHOSE, ScopeFile, ScopeFiles
 from session.store.archived import read_beginning
 from session.transcript import archive
 from session.transcript.line import decode
@@ -170,20 +170,26 @@ class Update:
                 yield ScopeFile(kind, "", "", str(memory / name), found)
         for key, stem in self._files.conversations:
             path = str(layout.transcript(stem))
-            if (found := seen(path)) is not None and self._is_ours(path, found, known):
+            if (found := seen(path)) is not None and self._is_ours(key, path, found, known):
                 yield ScopeFile("message", key, stem, path, found)
             folder = str(layout.archive(stem))
             for name, session in archive.names_of(layout, stem):
                 path = f"{folder}/{name}"
-                if (found := seen(path)) is not None and self._is_ours(path, found, known):
+                if (found := seen(path)) is not None and self._is_ours(key, path, found, known):
                     yield ScopeFile("message", key, stem, path, found, session)
 
-    def _is_ours(self, path: str, now: Seen, known: Mapping[str, Source]) -> bool:
-        """Say whether a session is that of the scope's agent, by line 1 where the index has no such file."""
-        source = known.get(path)
-        if source is not None and source.seen == now:
+    def _is_ours(self, key: str, path: str, now: Seen, known: Mapping[str, Source]) -> bool:
+        """Say whether a session is that of the scope's agent, by line 1 where the index has no such file.
+
+        That of a job is asked each time: whom the job answers by now decides over its former sessions, too.
+        """
+        source, answers = known.get(path), self._files.answers.get(key)
+        if answers is None and source is not None and source.seen == now:
             return True
-        return AGENTS.get(Path(path)) == self._files.agent
+        whose = WHOSE.get(Path(path))
+        if whose is None or whose.agent != self._files.agent:
+            return False
+        return answers is None or whose.answers in answers
 
     def _named(self, file: ScopeFile, known: Source | None) -> ScopeFile:
         """Find out which session an active transcript holds."""

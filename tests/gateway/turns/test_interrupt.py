@@ -8,8 +8,12 @@ from typing import Any
 import pytest
 
 from channels.message import Sender
-from gateway.turns.collect import QueueRules
+from gateway.turns.collect import TOGETHER_MAX, QueueRules
+from gateway.turns.letter_rules import LetterRules
 from session.errors import ModelAway
+from session.models.model import Prompt
+from session.testing import Script
+from tests.gateway.turns.test_quota import BOB, EVE, limited
 from tests.gateway.waits import until
 from tests.gateway.worker_rig import ADA, Rig, rig
 
@@ -115,3 +119,156 @@ async def test_the_echo_repeats_both(tmp_path: Path) -> None:
         r.model.release.set()
 
         assert await r.texts(1) == ["script: one\n\ntwo"]
+
+
+@pytest.mark.parametrize(
+    ("text", "fields"), [("/new", {}), ("hello", {"sender": Sender(id="2")}), ("edited", {"kind": "edit"})]
+)
+async def test_what_stands_between_keeps_a_message_from_interrupting(
+    tmp_path: Path, text: str, fields: dict[str, Any]
+) -> None:
+    """The turn that runs would be answered by what stands there, or by nobody."""
+    async with rig(tmp_path, "a long answer", queue=INTERRUPT) as r:
+        await r.begin("one", "m1")
+        await r.put(text, "x", **fields)
+        await r.put("two", "m2")
+        await r.until_in_lane(3)
+        r.model.release.set()
+        await r.settled()
+
+        replies = await r.replies(r.unread)
+        assert [reply.text for reply in replies if reply.id in ("m1#reply", "m2#reply")] == [
+            "a long answer",
+            "script: two",
+        ]
+        assert all("answers" not in line for line in await r.lines())
+
+
+async def test_a_command_behind_all_that_a_turn_takes_in_stands_between_as_well(tmp_path: Path) -> None:
+    def held(_: Prompt) -> str:
+        r.model.release.clear()
+        return "an answer"
+
+    rules = {"queue": INTERRUPT, "concurrent_turns": 1, "pending_per_chat": 100}
+    async with rig(tmp_path, "busy", held, "at last", **rules) as r:
+        await r.begin("busy", "b1", key=BOB)
+        for number in range(TOGETHER_MAX):
+            await r.put(f"line {number}", f"m{number}")
+        await r.put("/new", "x")
+        await r.until_in_lane(TOGETHER_MAX + 1)
+        r.model.release.set()
+        await until_asked(r, 2)
+        await r.put("last", "m")
+        await r.until_in_lane(TOGETHER_MAX + 2)
+        r.model.release.set()
+
+        ids = [reply.id for reply in await r.replies(4)]
+        assert ids == ["b1#reply", "m0#reply", "x#reply", "m#reply"]
+        await r.settled()
+
+
+async def interrupted_and_deleted(r: Rig, *more: str) -> None:
+    """Interrupt m1 by m2, which is deleted while another chat has the one place; ``more`` comes before."""
+    await r.begin("one", "m1", platform_id="1")
+    await r.put("busy", "b1", key=BOB)
+    await until(lambda: r.worker.lanes.get(BOB) is not None)
+    await r.put("two", "m2", platform_id="2")
+    await until_asked(r, 2)
+    for number, text in enumerate(more, 3):
+        await r.put(text, f"m{number}", platform_id=str(number))
+    await r.put("", "d", platform_id="2", kind="edit", meta={"deleted": True})
+    await r.until_in_lane(2 + len(more))
+
+
+async def test_what_was_stopped_for_a_message_that_is_deleted_is_asked_again(tmp_path: Path) -> None:
+    """The letter of the deleted message has its turn; nothing of what was in it is kept."""
+    async with rig(tmp_path, "a long answer", "busy", "at last", queue=INTERRUPT, concurrent_turns=1) as r:
+        await interrupted_and_deleted(r)
+        await r.put("hello", "x", sender=Sender(id="2"))
+        r.model.release.set()
+
+        ids = {reply.id: (reply.text, reply.reply_to) for reply in await r.replies(3)}
+        await r.settled()
+        assert ids == {
+            "b1#reply": ("busy", None),
+            "m2#reply": ("at last", None),
+            "x#reply": ("script: hello", None),
+        }
+        assert [message["content"] for message in r.model.prompts[2].messages] == ["one"]
+        assert "two" not in str(await r.lines())
+        assert all("answers" not in line for line in await r.lines())
+        assert r.unread == 0
+
+
+async def test_what_was_stopped_is_asked_with_the_next_message_where_one_waits(tmp_path: Path) -> None:
+    async with rig(tmp_path, "a long answer", "busy", "both", queue=INTERRUPT, concurrent_turns=1) as r:
+        await interrupted_and_deleted(r, "three")
+        r.model.release.set()
+
+        assert {reply.id for reply in await r.replies(2)} == {"b1#reply", "m3#reply"}
+        await r.settled()
+        assert (await r.lines())[-1]["answers"] == ["m1", "m3"]
+        assert r.unread == 0
+
+
+async def test_a_try_that_failed_asks_again_what_was_stopped(tmp_path: Path) -> None:
+    """The stopped turn is withdrawn by then, and known by that."""
+    away = ModelAway("503", cause="unreachable", after_s=0.01)
+    steps = ("a long answer", "busy", away, "at last")
+    async with rig(tmp_path, *steps, queue=INTERRUPT, concurrent_turns=1) as r:
+        await interrupted_and_deleted(r)
+        r.model.release.set()
+
+        ids = [reply.id for reply in await r.replies(3)]
+        assert sorted(ids) == ["b1#reply", "m2#notice.model_away", "m2#reply"]
+        await r.settled()
+        assert [message["content"] for message in r.model.prompts[3].messages] == ["one"]
+
+
+async def test_over_the_messages_of_an_hour_the_one_that_stopped_a_turn_is_asked(tmp_path: Path) -> None:
+    """Its answer serves the message that was within the limit; it is the last one, so that none stops it."""
+    place = Rig(tmp_path, Script(["a long answer", "both"]), LetterRules(queue=INTERRUPT))
+    async with limited(tmp_path, turns=1, rig=place) as r:
+        await r.begin("one", "m1", sender=EVE)
+        await r.put("two", "m2", sender=EVE)
+        await until_asked(r, 2)
+        await r.put("three", "m3", sender=EVE)
+        await r.until_in_lane(2)
+        r.model.release.set()
+
+        replies = await r.replies(2)
+        await r.settled()
+        assert [(reply.id, reply.text[:4]) for reply in replies] == [
+            ("m2#reply", "both"),
+            ("m3#notice.limit", "This"),
+        ]
+        assert (await r.lines())[-1]["answers"] == ["m1", "m2"]
+        assert r.unread == 0
+
+
+async def test_within_the_messages_of_an_hour_each_may_stop_the_one_before(tmp_path: Path) -> None:
+    place = Rig(tmp_path, Script(["a long answer", "another one", "all"]), LetterRules(queue=INTERRUPT))
+    async with limited(tmp_path, turns=3, rig=place) as r:
+        await r.begin("one", "m1", sender=EVE)
+        for number, text in ((2, "two"), (3, "three")):
+            await r.put(text, f"m{number}", sender=EVE)
+            await until_asked(r, number)
+        r.model.release.set()
+
+        assert await r.texts(1) == ["all"]
+        await r.settled()
+        assert r.unread == 0
+
+
+async def test_what_was_stopped_for_another_person_lets_nobody_over_the_limit(tmp_path: Path) -> None:
+    """A turn of Eve's was stopped for a message that ended without one."""
+    place = Rig(tmp_path, Script(["an answer", "a long answer"]), LetterRules(queue=INTERRUPT))
+    async with limited(tmp_path, turns=1, rig=place) as r:
+        bob = Sender(id="9")
+        await r.put("mine", "b1", sender=bob)
+        await r.replies(1)
+        await r.begin("one", "m1", sender=EVE)
+        r.worker.lanes.stop(ADA, "m2", interrupted=True)
+        await r.put("again", "b2", sender=bob)
+
+        assert [reply.id for reply in await r.replies(1)] == ["b2#notice.limit"]

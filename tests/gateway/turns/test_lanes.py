@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 
 import pytest
 
 from channels.message import Inbound
 from gateway.turns.lanes import Entry, Lanes, RetryAfter
 from tests.gateway.handed_letter import HandedLetter
+from tests.support.until import until
 
 
 def inbound(key: str, id: str) -> Inbound:
@@ -127,6 +129,144 @@ async def test_a_waiting_letter_that_is_lost_is_left_to_its_next_delivery() -> N
         await lanes.drain(1)
 
     assert work.ended == ["1", "3"]
+
+
+async def lost_behind_others(work: WorkByHand, lanes: Lanes, *, proven: bool = True) -> None:
+    """Lose 1 and 2 of a lane, whose first letter has its place and gives it up while others wait."""
+    gone = [Unproven(each) for each in "12"]
+    put(lanes, "cli:x", "x")
+    await work.begun.get()
+    for letter in gone:
+        lanes.add(inbound("cli:a", letter.id), letter)
+    put(lanes, "cli:y", "y")
+    await asyncio.sleep(0)
+    for letter in gone:
+        letter.lost, letter.proven = proven, proven
+    work.running["cli:x|x"].set_result(None)
+    assert (await work.begun.get()).inbound.id == "y"
+    lane = lanes.get("cli:a")
+    assert lane is not None
+    assert [each.inbound.id for each in lane.entries] == ["2"]
+    for letter in gone:
+        letter.lost = True
+
+
+@dataclass(eq=False)
+class Unproven(HandedLetter):
+    """A delivery on a connection of which nobody knows for a while whether it is lost."""
+
+    proven: bool = True
+
+    def begin(self) -> bool:
+        return self.proven and super().begin()
+
+
+@pytest.mark.parametrize("proven", [True, False])
+async def test_letters_that_come_again_while_no_place_is_free_keep_their_order(proven: bool) -> None:
+    """The first one gave its place up when it was lost, and the next one waits for a place by then."""
+    async with opened(concurrent=1) as (work, lanes):
+        await lost_behind_others(work, lanes, proven=proven)
+
+        added = [put(lanes, "cli:a", each) for each in "123"]
+        work.running["cli:y|y"].set_result(None)
+        for _ in range(3):
+            await work.end()
+        await until(lambda: not list(lanes))
+
+        assert work.ended == ["x", "y", "1", "2", "3"]
+        assert [entry is not None and entry.heads for entry in added] == [True, False, False]
+
+
+async def test_a_turn_that_was_lost_at_its_end_is_not_overtaken_by_the_next_one() -> None:
+    """Its next try finds it lost; when it comes again, another chat has the one place."""
+    async with opened(concurrent=1) as (work, lanes):
+        letters = [HandedLetter(each) for each in "12"]
+        for letter in letters:
+            lanes.add(inbound("cli:a", letter.id), letter)
+        put(lanes, "cli:x", "x")
+        while "cli:a|1" not in work.running:
+            await asyncio.sleep(0)
+        for letter in letters:
+            letter.lost = True
+        work.running["cli:a|1"].set_result(RetryAfter(0))
+        assert [(await work.begun.get()).inbound.id for _ in range(2)] == ["1", "x"]
+        lane = lanes.get("cli:a")
+        assert lane is not None
+        await until(lambda: lane.nudge is None)
+        put(lanes, "cli:y", "y")
+        await asyncio.sleep(0)
+        work.running["cli:x|x"].set_result(None)
+        assert (await work.begun.get()).inbound.id == "y"
+        assert [each.inbound.id for each in lane.entries] == ["2"]
+
+        for each in "12":
+            put(lanes, "cli:a", each)
+        work.running["cli:y|y"].set_result(None)
+        await work.end()
+        await work.end()
+        await until(lambda: not list(lanes))
+
+        assert work.ended == ["x", "y", "1", "2"]
+
+
+async def test_a_lost_letter_that_pauses_holds_up_nothing_that_comes() -> None:
+    """Another daemon may have it by now: what comes meanwhile begins at once, and is not stopped for it."""
+    async with opened() as (work, lanes):
+        letters = [HandedLetter(each) for each in "12"]
+        for letter in letters:
+            lanes.add(inbound("cli:a", letter.id), letter)
+        await work.end(RetryAfter(600))
+        lane = lanes.get("cli:a")
+        assert lane is not None
+        await until(lambda: lane.nudge is not None)
+        for letter in letters:
+            letter.lost = True
+
+        entry = put(lanes, "cli:a", "3")
+
+        assert lanes.begun("cli:a") is None
+        assert await work.end() is entry
+        await until(lambda: not list(lanes))
+        assert work.ended == ["3"]
+
+
+async def test_a_turn_that_runs_stays_in_its_lane_when_its_letter_is_lost() -> None:
+    async with opened() as (work, lanes):
+        letters = [HandedLetter(each) for each in "12"]
+        for letter in letters:
+            lanes.add(inbound("cli:a", letter.id), letter)
+        entry = await work.begun.get()
+        for letter in letters:
+            letter.lost = True
+
+        put(lanes, "cli:a", "3")
+
+        lane = lanes.get("cli:a")
+        assert lane is not None
+        assert [each.inbound.id for each in lane.entries] == ["1", "3"]
+        assert put(lanes, "cli:a", "1") is None
+        assert not entry.letter.lost
+        work.running["cli:a|1"].set_result(None)
+        await work.end()
+        await until(lambda: not list(lanes))
+        assert work.ended == ["1", "3"]
+
+
+async def test_what_waits_and_has_a_copy_that_is_not_lost_stays() -> None:
+    """The copy has an acknowledgement of its own, and comes only once."""
+    async with opened() as (work, lanes):
+        put(lanes, "cli:a", "1")
+        gone, copy = HandedLetter("2"), HandedLetter("2")
+        for letter in (gone, copy):
+            lanes.add(inbound("cli:a", "2"), letter)
+        gone.lost = True
+
+        put(lanes, "cli:a", "3")
+        for _ in range(3):
+            await work.end()
+        await until(lambda: not list(lanes))
+
+        assert work.ended == ["1", "3", "2"]
 
 
 async def test_a_lane_that_waits_leaves_its_place_to_others_and_keeps_its_order() -> None:

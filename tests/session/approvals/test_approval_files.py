@@ -158,3 +158,23 @@ def test_what_ended_is_deleted_after_two_days_and_with_its_chat(tmp_path: Path) 
     assert files.find(old) is None
     assert files.forget("telegram:2") == 1
     assert [each.id for each in files.all()] == [young]
+
+
+def test_a_call_that_was_begun_is_not_asked_about_again_while_its_letter_may_come(tmp_path: Path) -> None:
+    """Nobody knows whether it ran: it stays known for a month, and what was only allowed for two days."""
+    files, clock = place(tmp_path)
+    begun, allowed = ask(files).id, ask(files, replace(CALL, message_id="m2")).id
+    for id_ in (begun, allowed):
+        say(files, id_)
+    files.begin(begun)
+    clock.forward(hours=49)
+
+    files.prune()
+    ask(files, replace(CALL, message_id="m3"))
+    assert ask(files).state == "started"
+    assert files.begin(begun).state == "started"
+    assert files.find(allowed) is None
+
+    clock.forward(days=30)
+    files.prune()
+    assert files.find(begun) is None

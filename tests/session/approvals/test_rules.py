@@ -17,8 +17,9 @@ RULES = PolicyRules(
     channels={"telegram": {"shell": "deny"}, "discord": {"*": "deny"}},
     chats={"telegram:-5": {"shell": "ask", "read": "deny"}},
     people={"ada": {"shell": "allow"}, "telegram:9": {"read": "allow"}},
-    person_of={"telegram:1": "ada", "discord:77": "ada"},
+    person_of={"telegram:1": "ada", "discord:77": "ada", "telegram:-7": "ada"},
 )
+LISTED = replace(GROUP, key="telegram:-7")
 
 
 @pytest.mark.parametrize(
@@ -37,6 +38,13 @@ RULES = PolicyRules(
         # A direct chat of Discord has another id than its person, and is listed by its key.
         ("shell", replace(ADA, key="discord:77", sender={"id": "4"}), "allow"),
         ("read", replace(ADA, key="discord:77", sender={"id": "4"}), "deny"),
+        # A group that is listed with a person is others', too: who writes there decides.
+        ("shell", replace(LISTED, sender={"id": "666"}), "deny"),
+        ("shell", replace(LISTED, sender={}), "deny"),
+        # Who writes as the group itself has its id.
+        ("shell", replace(LISTED, sender={"id": "-7"}), "deny"),
+        ("shell", replace(LISTED, key="sub:X:1", chat=LISTED.key, sender={"id": "666"}), "deny"),
+        ("shell", LISTED, "allow"),
         ("mcp.time.now", ADA, "allow"),
         ("mcp.time.set", ADA, "deny"),
         ("mcp.files.read", ADA, "ask"),
