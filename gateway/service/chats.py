@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager
 from typing import TYPE_CHECKING
 
@@ -13,19 +13,22 @@ from channels.message import Inbound
 from gateway.errors import MailboxDown
 from gateway.service.outcome import Outcome
 from gateway.service.records import Record
-from gateway.turns.control_order import WatchOrder
+from gateway.turns.control_order import OWN, StopOrder, WatchOrder
 from gateway.turns.event import FILES, Event, of_told, read_event
-from session.transcript.key import slot_of
+from session.transcript.key import SessionKey, slot_of
+from session.turn.joining import served, stopped_before
 from session.turn.turn import TOGETHER
 
 if TYPE_CHECKING:
     from gateway.app.app import Application
-    from session.store.store import Store
+    from session.store.store import Store, View
 
 # An event or a heartbeat (None), and the seq to resume from.
 Shown = tuple[Event | None, int | None]
 ACCEPT_WITHIN_S = 5.0
 WATCH_S = 60.0
+# Sooner than the watch ends: a client may be slow to take an event.
+WATCH_EVERY_S = WATCH_S / 2
 HEARTBEAT_S = 15.0
 # A client that takes nothing for so long is cut.
 SLOW_S = 20.0
@@ -120,7 +123,7 @@ class ChatService:
             if known is not None:
                 return known
             await self._put(message)
-            async with aclosing(self._events(message.key, bodies, *LOOK_AFTER_S)) as events:
+            async with aclosing(self._events(message.key, bodies, LOOK_AFTER_S, reads=False)) as events:
                 try:
                     async with asyncio.timeout(within_s):
                         return await self._outcome(message, events)
@@ -146,8 +149,8 @@ class ChatService:
             yield None
             # A client may be slow for longer than a listener may be behind: what is heard is kept here.
             shown: asyncio.Queue[Event | None] = asyncio.Queue()
-            async with aclosing(self._events(message.key, bodies, *LOOK_AFTER_S)) as events:
-                ending = asyncio.ensure_future(self._outcome(message, events, shown.put_nowait, reads=reads))
+            async with aclosing(self._events(message.key, bodies, LOOK_AFTER_S, reads=reads)) as events:
+                ending = asyncio.ensure_future(self._outcome(message, events, shown.put_nowait))
                 ending.add_done_callback(lambda _: shown.put_nowait(None))
                 try:
                     async for each in self._shown(shown):
@@ -175,20 +178,13 @@ class ChatService:
         message: Inbound,
         events: AsyncIterator[Event | None],
         show: Callable[[Event], None] = lambda _: None,
-        *,
-        reads: bool = False,
     ) -> Outcome:
         """Wait for the event that ends the message; where it was lost, the record knows."""
         files = ""
         async for event in events:
             if event is not None and event.in_reply_to == message.id and not event.ends:
                 show(event)
-            if event is None:
-                await self.watch(message.key, reads=reads)
-                standing = await self.record.standing(message.key, message.id)
-                if standing.outcome is not None:
-                    return standing.outcome
-            elif event.in_reply_to == message.id and event.reason == TOGETHER:
+            if event is None or (event.in_reply_to == message.id and event.reason == TOGETHER):
                 standing = await self.record.standing(message.key, message.id)
                 if standing.outcome is not None:
                     return standing.outcome
@@ -201,6 +197,16 @@ class ChatService:
     async def stop(self, key: str) -> None:
         """Stop the turn that runs for ``key``, wherever it does."""
         await self.application.intake.stop(key)
+
+    async def break_off(self, message: Inbound) -> None:
+        """Stop the turn of a message, wherever it runs, unless it has ended or answers others as well."""
+        # An older daemon would stop whatever runs by now.
+        if (await self.record.standing(message.key, message.id)).outcome is not None:
+            return
+        if _answers_others(await self.store.look(SessionKey(message.key)), message.id):
+            return
+        order = StopOrder(id=f"{OWN}{ULID()}", key=message.key, only=message.id)
+        await self.application.mailbox.tell("control", slot_of(message.key), order.to_bytes())
 
     # -- looking on --------------------------------------------------------------------------------
 
@@ -241,10 +247,9 @@ class ChatService:
                     yield event, emitted.add(event.seq)
             else:
                 emitted.floor = 0
-            async with aclosing(self._events(key, bodies, self.heartbeat_s)) as events:
+            async with aclosing(self._events(key, bodies, (self.heartbeat_s,))) as events:
                 async for heard in events:
                     if heard is None:
-                        await self.watch(key)
                         for event in await self._missed(key, emitted):
                             yield event, emitted.add(event.seq)
                         yield None, None
@@ -278,26 +283,47 @@ class ChatService:
             yield bodies
 
     async def _events(
-        self, key: str, bodies: AsyncIterator[bytes], *pauses_s: float
+        self, key: str, bodies: AsyncIterator[bytes], pauses_s: Sequence[float], *, reads: bool = True
     ) -> AsyncGenerator[Event | None]:
-        """Yield the events of ``key``; None after each pause without one. Ends when the daemon does."""
+        """Yield the events of ``key``; None after each pause without one. Ends when the daemon does.
+
+        Other keys of the slot end no pause. The watch that ``_listen`` began goes on meanwhile.
+        """
         next_of = _Next(bodies)
         closing = asyncio.ensure_future(self.closing.wait())
         closing.add_done_callback(lambda _: next_of.end())
+        clock = asyncio.get_running_loop().time
         quiet = 0
+        pause_ends, watch_again = clock() + pauses_s[0], clock() + WATCH_EVERY_S
         try:
             while not self.closing.is_set():
-                body = await next_of.within(pauses_s[min(quiet, len(pauses_s) - 1)])
-                if body is None:
-                    quiet += 1
-                    yield None
-                    continue
-                event = read_event(body)
+                if clock() >= watch_again:
+                    await self.watch(key, reads=reads)
+                    watch_again = clock() + WATCH_EVERY_S
+                body = await next_of.within(min(pause_ends, watch_again) - clock())
+                event = read_event(body) if body is not None else None
                 if event is not None and event.key == key:
                     yield event
+                elif clock() >= pause_ends or self.closing.is_set():
+                    quiet += 1
+                    # A daemon that began to listen meanwhile knows of no watch.
+                    await self.watch(key, reads=reads)
+                    watch_again = clock() + WATCH_EVERY_S
+                    yield None
+                else:
+                    continue
+                pause_ends = clock() + pauses_s[min(quiet, len(pauses_s) - 1)]
         finally:
             closing.cancel()
             await asyncio.gather(closing, return_exceptions=True)
+
+
+def _answers_others(view: View, message_id: str) -> bool:
+    """Say whether the turn of a message that began answers other messages as well."""
+    if view.find(message_id) is None:
+        # Its own line may be still to be stored; a turn that was stopped for it stands there already.
+        return stopped_before(view, len(view)) is not None
+    return any(line["message_id"] != message_id for line in served(view, message_id))
 
 
 class _Next:

@@ -52,10 +52,13 @@ class Completion:
         raise Closing
 
     async def broken_off(self) -> None:
-        """Stop the turn of a client that left; one that has not begun is answered all the same."""
+        """Stop the turn of a client that left; one that has not begun is answered all the same.
+
+        So is one that answers other messages as well.
+        """
         await self._shown.aclose()
         if self._begun and not self._ended and not self._goes_on:
-            await self._chats.stop(self.message.key)
+            await self._chats.break_off(self.message)
 
     async def usage(self) -> dict[str, int]:
         """Return the tokens of all calls of the turn, as OpenAI's API names them."""

@@ -38,10 +38,15 @@ def _letter(value: object) -> Inbound:
 
 
 class StopOrder(_Order):
-    """Stop the turn of ``key``, wherever it runs; ``id`` is that of the message that asks for it."""
+    """Stop the turn of ``key``, wherever it runs; ``id`` is that of the message that asks for it.
+
+    Args:
+        only: stop no turn but that of the message with this id. A daemon that does not know it stops any.
+    """
 
     do: Literal["stop"] = "stop"
     key: str
+    only: str | None = None
 
 
 class StatusOrder(_Order):

@@ -44,8 +44,13 @@ class Orders:
         self._stops = Stops(lanes=lanes, aside=self.aside)
         self.look = Statuses(lanes=lanes, aside=self.aside, agents=agents).look
 
-    def stop(self, key: str, asked_id: str = "", *, asked: Inbound | None = None) -> bool:
-        """Stop the turn of ``key`` that runs here, as ``Stops.stop``, and its subagents wherever they run."""
+    def stop(self, key: str, asked_id: str = "", *, asked: Inbound | None = None, only: str = "") -> bool:
+        """Stop the turn of ``key`` that runs here, as ``Stops.stop``, and its subagents wherever they run.
+
+        With ``only`` nothing is done unless the turn that runs here is that of this message.
+        """
+        if only and not self._stops.runs(key, only):
+            return False
         if self._subagents is not None and not is_subagent(key) and not self.aside.is_past(key, asked_id):
             self._spawn(self._end(self._subagents, key, asked_id), "end subagents")
         return self._stops.stop(key, asked_id, asked=asked)

@@ -17,6 +17,11 @@ class Stops:
         self._lanes = lanes
         self._aside = aside
 
+    def runs(self, key: str, message_id: str) -> bool:
+        """Say whether the turn of ``key`` that runs here, or waits for its next try, is that of a message."""
+        begun = self._lanes.begun(key)
+        return begun is not None and begun.inbound.id == message_id
+
     def stop(self, key: str, asked_id: str = "", *, asked: Inbound | None = None) -> bool:
         """Stop the turn of ``key`` that runs here; False where none does that began before the asking."""
         if self._aside.is_past(key, asked_id):

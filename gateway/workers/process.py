@@ -68,8 +68,9 @@ class WorkerProcess:
 
     async def run(self, values: Mapping[str, Any]) -> None:
         """Start it with a configuration and hear it, until it has ended; cancelled, it is killed."""
-        ours, theirs = socket.socketpair()
+        ours: socket.socket | None = None
         try:
+            ours, theirs = socket.socketpair()
             with theirs:
                 core = () if self._core is None else (str(self._core),)
                 self._process = await asyncio.create_subprocess_exec(
@@ -90,12 +91,12 @@ class WorkerProcess:
         finally:
             self._end(ours)
 
-    def _end(self, ours: socket.socket) -> None:
+    def _end(self, ours: socket.socket | None) -> None:
         if self._process is not None and self._process.returncode is None:
             self.kill()
         if self._line is not None:
             self._line.close()
-        else:
+        elif ours is not None:
             ours.close()
         self.ended.set()
         for answer in self._asked.values():

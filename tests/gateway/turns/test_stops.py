@@ -109,6 +109,19 @@ async def test_a_stop_that_comes_late_does_not_end_what_came_after_it(tmp_path: 
         assert await r.texts(1) == ["a long answer"]
 
 
+async def test_a_stop_that_means_one_message_ends_no_other(tmp_path: Path) -> None:
+    """It comes late, or to a daemon that runs another turn of the chat by then."""
+    async with rig(tmp_path, "a long answer", "two") as r:
+        await r.begin("1", "m1")
+
+        assert not r.worker.orders.stop(ADA, "stop:1", only="m2")
+        assert not r.worker.orders.stop("foreign:bob", "stop:1", only="m1")
+        assert r.worker.orders.stop(ADA, "stop:1", only="m1")
+
+        await r.settled()
+        assert (await r.lines())[1]["stopped"]
+
+
 class ComesAgain(EmbeddedMailbox):
     """Has each ``/stop`` for one that may have come before."""
 

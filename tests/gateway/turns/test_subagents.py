@@ -222,6 +222,21 @@ async def test_stop_ends_subagents_and_nothing_is_heard_of_them(tmp_path: Path) 
         assert (rig.unread, rig.left(), model.working) == (0, [], {"a", "b"})
 
 
+async def test_a_stop_that_means_another_message_ends_no_subagent(tmp_path: Path) -> None:
+    """The message is answered, and its subagent works on behind it."""
+    model = Held("a")
+    async with subagent_rig(tmp_path, model=model) as rig:
+        await rig.put("go", "m1")
+        await rig.texts(1)
+        await until(lambda: model.working == {"a"})
+
+        assert not rig.worker.orders.stop(ADA, "stop:1", only="m1")
+
+        model.go.set()
+        assert await rig.texts(1) == ["heard"]
+        assert "did a" in str((await rig.lines())[-2]["content"])
+
+
 async def test_a_subagent_that_is_stopped_by_itself_tells_its_parent(tmp_path: Path) -> None:
     model = Held("a")
     async with subagent_rig(tmp_path, model=model) as rig:

@@ -18,6 +18,7 @@ WATCH = {"v": 1, "id": "w", "do": "watch", "slots": [3], "for_s": 60}
     "order",
     [
         StopOrder(id="stop:1", key="web:a"),
+        StopOrder(id="stop:1", key="web:a", only="web:1"),
         StatusOrder(id="web:1", key="web:a", letter=LETTER),
         WatchOrder(id="w", slots="all", for_s=60),
         WatchOrder(id="w", slots=[0, 3], for_s=60.5, draft="web:a"),
