@@ -69,7 +69,8 @@ def test_what_a_command_of_an_agent_shut_is_counted_too(workspace: Path, tmp_pat
     """The files of an agent's chats lie in its own home."""
     folder = workspace / "agents" / "coder" / "files" / "chats" / "web_ada"
     shut(folder, mode=0o000, links_to=tmp_path)
-    os.chown(folder.parent, UID, UID)
+    for made in (*folder.parents,)[: len(folder.relative_to(workspace).parts) - 1]:
+        os.chown(made, UID, UID)
     code = (
         "import os, sys; from pathlib import Path\n"
         "from session.disk.layout import Layout\n"
