@@ -139,6 +139,7 @@ async def test_notes_facts_and_versions_are_edited_and_put_back(console: Console
     await page.get_by_role("tab", name="Versions").click()
     await page.get_by_role("button", name="Put back MEMORY.md").first.click()
     await page.get_by_role("dialog").get_by_role("button", name="Put back").click()
+    await expect(page.locator(".toast", has_text="Put back")).to_be_visible()
     await page.get_by_role("tab", name="Notes").click()
     await expect(page.get_by_label("MEMORY.md")).to_have_value(
         "# Servers\n\n- alpha and beta run Debian 12\n- backups: nightly at 02:30, kept for 30 days\n"
