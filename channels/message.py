@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import PydanticSerializationError
 
 from channels.errors import Address, Unreadable
-from channels.plain import whole
+from durable import whole_text
 
 MAX_ID_BYTES: Final = 200
 MAX_OUT_ID_BYTES: Final = 255
@@ -121,12 +121,14 @@ class Outbound(_Body):
         try:
             return super().to_bytes()
         except PydanticSerializationError:
-            read: dict[str, Any] = {"text": whole(self.text)}
+            read: dict[str, Any] = {"text": whole_text(self.text)}
             read["attachments"] = [
-                each.model_copy(update={"name": whole(each.name), "caption": whole(each.caption)})
+                each.model_copy(update={"name": whole_text(each.name), "caption": whole_text(each.caption)})
                 for each in self.attachments
             ]
-            read["buttons"] = [each.model_copy(update={"label": whole(each.label)}) for each in self.buttons]
+            read["buttons"] = [
+                each.model_copy(update={"label": whole_text(each.label)}) for each in self.buttons
+            ]
             return self.__pydantic_serializer__.to_json(self.model_copy(update=read))
 
 

@@ -1,6 +1,7 @@
 """What must survive a crash, written once: files, folders, locks, small states, a database in batches.
 
-``BoundedDict`` and ``first_of`` lie here because all packages use them and this one imports none.
+``BoundedDict``, ``first_of``, ``plain_value`` and ``whole_text`` lie here because all packages use them and
+this one imports none.
 """
 
 from durable.append import append_whole, begin_sync
@@ -15,6 +16,7 @@ from durable.folders import make_below, make_folder, make_private, sync_folder
 from durable.group_commit import Asked, GroupCommit
 from durable.locks import is_at, is_free, locked, take_lock, try_lock, unlock
 from durable.owner import Owner, keep_owner, like, owner_of
+from durable.plain import plain_value, whole_text
 from durable.processes import NOTHING, PIPE, spawn, spawn_async
 from durable.snapshot import snapshot
 from durable.state import check_version, decode_state
@@ -56,6 +58,7 @@ __all__ = [
     "new_file",
     "open_private",
     "owner_of",
+    "plain_value",
     "replace",
     "replace_below",
     "replacing",
@@ -74,6 +77,7 @@ __all__ = [
     "touch",
     "try_lock",
     "unlock",
+    "whole_text",
     "write_all",
     "write_lines",
 ]

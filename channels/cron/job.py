@@ -25,7 +25,7 @@ from channels.cron.schedule import (
 )
 from channels.errors import ChannelError
 from channels.message import MAX_TEXT_BYTES, Inbound, key_fault, now_text
-from channels.plain import whole as whole_text
+from durable import whole_text
 
 Row = dict[str, Any]
 Status = Literal["ok", "error", "skipped"]

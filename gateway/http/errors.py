@@ -13,7 +13,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from channels.plain import plain
+from durable import plain_value
 from gateway.errors import GatewayError, MailboxDown
 from session.errors import SessionError
 
@@ -46,7 +46,7 @@ def encoded(content: Any) -> bytes:
         return orjson.dumps(content)
     # Half of a surrogate pair, a number of over 64 bits, 254 levels: one such row must not hide all others.
     except TypeError:
-        return json.dumps(plain(content), ensure_ascii=False).encode()
+        return json.dumps(plain_value(content), ensure_ascii=False).encode()
 
 
 def error_response(

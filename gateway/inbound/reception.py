@@ -29,8 +29,8 @@ from channels.base import Arrival
 from channels.errors import ChannelError
 from channels.media import FileRefused, MediaFolder
 from channels.message import Attachment, Inbound, Sender, now_text
-from channels.plain import plain, whole
 from channels.tables import Platform
+from durable import plain_value, whole_text
 from gateway.errors import GatewayError, MailboxDown
 from gateway.inbound.intake import Intake
 from gateway.queue.mailbox import Mailbox
@@ -297,7 +297,9 @@ def _sound(arrival: Arrival) -> Arrival:
     sender = arrival.sender
     return replace(
         arrival,
-        text=whole(arrival.text),
-        sender=Sender(id=whole(sender.id), name=whole(sender.name), username=whole(sender.username)),
-        meta=plain(arrival.meta),
+        text=whole_text(arrival.text),
+        sender=Sender(
+            id=whole_text(sender.id), name=whole_text(sender.name), username=whole_text(sender.username)
+        ),
+        meta=plain_value(arrival.meta),
     )

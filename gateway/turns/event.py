@@ -8,7 +8,7 @@ import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 from pydantic_core import PydanticSerializationError
 
-from channels.plain import whole
+from durable import whole_text
 
 if TYPE_CHECKING:
     from session.transcript.journal import Told
@@ -68,7 +68,9 @@ class Event(BaseModel):
         try:
             return self.__pydantic_serializer__.to_json(self)
         except PydanticSerializationError:
-            return self.__pydantic_serializer__.to_json(self.model_copy(update={"text": whole(self.text)}))
+            return self.__pydantic_serializer__.to_json(
+                self.model_copy(update={"text": whole_text(self.text)})
+            )
 
 
 def read_event(body: bytes | str) -> Event | None:

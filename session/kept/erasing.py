@@ -25,7 +25,6 @@ from session.store.enclosed import Named, within
 from session.store.fence import Fence, Wait
 from session.store.recall_file import discard_index
 from session.subagents.records import SubagentFiles, remove_conversation
-from session.transcript.agent import home_of, parted
 from session.transcript.line import read_time
 
 log = structlog.get_logger("erasing")
@@ -122,8 +121,7 @@ class Owed:
 def count(layout: Layout, subject: Subject, erased: Erased) -> None:
     """Count the subject's files before they are removed, those in folders that are shut as well."""
     for scope in subject.scopes:
-        agent, own = parted(scope)
-        places.open_up(home_of(layout.workspace, agent) / "files" / own)
+        places.open_up(places.files_of(layout, scope))
     for found in subject.files(layout):
         if found.place.use != "guard":
             erased.add(found.place.kind, 1, found.size)

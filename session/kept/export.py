@@ -30,7 +30,6 @@ from session.kept.subject import Conversation, Subject
 from session.store import places
 from session.store.enclosed import within
 from session.store.fence import Fence, Wait
-from session.transcript.agent import home_of, parted
 from session.transcript.attachments import attachments_of
 from session.transcript.line import decode
 
@@ -150,8 +149,7 @@ def _reading(layout: Layout, name: str = "") -> Iterator[None]:
 def _open_up(tar: _Tar, subject: Subject) -> None:
     """Open the folders that a command of the chat shut, and note those that stay shut."""
     for scope in subject.scopes:
-        agent, own = parted(scope)
-        tree = home_of(tar.layout.workspace, agent) / "files" / own
+        tree = places.files_of(tar.layout, scope)
         with _reading(tar.layout):
             if tree.is_symlink() or not _shut(tree):
                 continue

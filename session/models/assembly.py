@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Protocol
 
+from durable import plain_value, whole_text
 from session.errors import BadAnswer, ModelAway, ModelRefused
 from session.models.model import Answer, ToolCall, Usage
 
@@ -57,7 +58,7 @@ class Assembly:
         text, self._half = self._half + text, ""
         if "\ud800" <= text[-1] < "\udc00":
             text, self._half = text[:-1], text[-1]
-        text = _whole(text)
+        text = whole_text(text)
         self._text.append(text)
         return text
 
@@ -99,7 +100,7 @@ class Assembly:
             ModelRefused: the provider's content policy ended it.
             BadAnswer: neither text nor a usable tool call came.
         """
-        text = _whole("".join(self._text) + self._half)
+        text = whole_text("".join(self._text) + self._half)
         calls = usable_calls(self._calls)
         if self.finish == "content_filter" or (self._refusal and not text and not calls):
             raise ModelRefused("the provider's content policy ended the answer")
@@ -107,12 +108,9 @@ class Assembly:
             raise BadAnswer(f"neither text nor a tool call came (finish: {self.finish or 'none'})")
         extra: dict[str, Any] = {}
         if self._reasoning:
-            extra["reasoning_content"] = _whole("".join(self._reasoning))
+            extra["reasoning_content"] = whole_text("".join(self._reasoning))
         if self._thinking:
-            extra["thinking_blocks"] = [
-                {name: _whole(value) if isinstance(value, str) else value for name, value in block.items()}
-                for block in self._thinking
-            ]
+            extra["thinking_blocks"] = plain_value(self._thinking)
         usage = None
         if self.usage is not None:
             prompt, completion = self.usage.prompt_tokens or 0, self.usage.completion_tokens or 0
@@ -163,10 +161,5 @@ def usable_calls(calls: Sequence[Mapping[str, str]]) -> tuple[ToolCall, ...]:
             call_id = call["id"]
             while not call_id or call_id in usable:
                 call_id = f"call_{os.urandom(8).hex()}"
-            usable[call_id] = ToolCall(call_id, _whole(call["name"]), _whole(call["arguments"]))
+            usable[call_id] = ToolCall(call_id, whole_text(call["name"]), whole_text(call["arguments"]))
     return tuple(usable.values())
-
-
-def _whole(text: str) -> str:
-    """Join halves of surrogate pairs: a server may cut one in two; a lone one, no UTF-8, becomes U+FFFD."""
-    return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")

@@ -254,6 +254,16 @@ def remove(found: Iterator[Found]) -> None:
         raise StoreError(f"a file could not be removed: {error.strerror}", hint="call it again") from error
 
 
+def files_of(layout: Layout, scope: str) -> Path:
+    """Return the folder in which the tools of a scope work, which may not be there."""
+    return _folder_of(layout, "files", scope)
+
+
+def _folder_of(layout: Layout, name: str, scope: str) -> Path:
+    agent, own = parted(scope)
+    return home_of(layout.workspace, agent) / name / own
+
+
 def remove_trees(layout: Layout, *, stem: str = "", scope: str = "") -> None:
     """Delete the folders that belong to one stem or scope alone.
 
@@ -262,9 +272,7 @@ def remove_trees(layout: Layout, *, stem: str = "", scope: str = "") -> None:
     """
     top = layout.workspace
     trees = [layout.archive(stem)] if stem else []
-    agent, own = parted(scope)
-    home = home_of(top, agent)
-    trees += [home / "memory" / own, home / "files" / own] if scope else []
+    trees += [_folder_of(layout, "memory", scope), files_of(layout, scope)] if scope else []
     for tree in trees:
         try:
             if tree.is_symlink():

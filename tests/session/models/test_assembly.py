@@ -1,4 +1,4 @@
-"""An answer that is put together from the pieces of a stream."""
+"""An answer that is put together from what a server says, whole or piece by piece."""
 
 from __future__ import annotations
 
@@ -8,6 +8,10 @@ from typing import Any
 import pytest
 
 from session.models.assembly import Assembly
+from session.models.llm import LiteLLM
+from session.models.model import OnDelta
+from session.testing import prompt
+from tests.support.model_server import ModelServer, Reply
 
 
 def piece(text: str) -> Any:
@@ -38,3 +42,18 @@ def test_half_a_character_at_the_end_is_told() -> None:
 
     assert ascii(answer.add(piece("a\ud83d"))) == ascii("a")
     assert ascii(answer.answer(0.0).text) == ascii("a\ufffd")
+
+
+@pytest.mark.parametrize("on_delta", [None, lambda _: None], ids=["whole", "streamed"])
+async def test_half_a_character_becomes_one_that_can_be_sent(
+    llm: LiteLLM, server: ModelServer, on_delta: OnDelta | None
+) -> None:
+    """JSON may hold it, and no queue does: the answer would be lost where it is sent."""
+    said = Reply(text="so \ud83d it", reasoning="h\udc00m", tool_calls=[("ls\ud83d", '{"a": "\ud83d"}')])
+    server.script.append(said)
+
+    answer = await llm.ask(prompt("q"), on_delta)
+
+    calls = [(call.name, call.arguments) for call in answer.tool_calls]
+    assert ascii((answer.text, answer.extra)) == ascii(("so \ufffd it", {"reasoning_content": "h\ufffdm"}))
+    assert ascii(calls) == ascii([("ls\ufffd", '{"a": "\ufffd"}')])

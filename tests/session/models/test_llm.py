@@ -211,21 +211,6 @@ async def test_reasoning_is_kept_apart(llm: LiteLLM, server: ModelServer, on_del
 
 
 @both_ways
-async def test_half_a_character_becomes_one_that_can_be_sent(
-    llm: LiteLLM, server: ModelServer, on_delta: OnDelta | None
-) -> None:
-    """JSON may hold it, and no queue does: the answer would be lost where it is sent."""
-    said = Reply(text="so \ud83d it", reasoning="h\udc00m", tool_calls=[("ls\ud83d", '{"a": "\ud83d"}')])
-    server.script.append(said)
-
-    answer = await llm.ask(prompt("q"), on_delta)
-
-    calls = [(call.name, call.arguments) for call in answer.tool_calls]
-    assert ascii((answer.text, answer.extra)) == ascii(("so \ufffd it", {"reasoning_content": "h\ufffdm"}))
-    assert ascii(calls) == ascii([("ls\ufffd", '{"a": "\ufffd"}')])
-
-
-@both_ways
 async def test_an_answer_cut_by_the_limit_says_so(llm: LiteLLM, on_delta: OnDelta | None) -> None:
     """Running out of output tokens is told apart from an end."""
     assert (await llm.ask(prompt("x [[length]]"), on_delta)).finish == "length"

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from session.store.store import Session, Store
+from session.store.store import Session
 from session.transcript.journal import REWRITE_BYTES, Kind, Told
 from session.transcript.key import SessionKey
 from session.transcript.transcript import make_line
 from tests.session.boundary_place import reopen
+from tests.session.store_place import Make
 from tests.support.clock import Clock
 
 ADA = SessionKey("telegram:1")
 AT = datetime(2026, 3, 1, 12, tzinfo=UTC)
 KINDS: tuple[Kind, ...] = ("command", "notice", "parked", "silent", "withdrawn")
-Make = Callable[[], Store]
 
 
 @pytest.fixture
@@ -28,16 +28,8 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-async def make(tmp_path: Path, clock: Clock) -> AsyncIterator[Make]:
-    made: list[Store] = []
-
-    def open_store() -> Store:
-        made.append(Store(tmp_path, zone=UTC, clock=clock))
-        return made[-1]
-
-    yield open_store
-    for store in made:
-        await store.aclose()
+def make(make: Make, clock: Clock) -> Make:
+    return partial(make, clock=clock)
 
 
 def question(id_: str) -> dict[str, Any]:

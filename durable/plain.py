@@ -10,25 +10,25 @@ from typing import Any, Final
 MAX_DEPTH: Final = 200
 
 
-def whole(text: str) -> str:
+def whole_text(text: str) -> str:
     """Join halves of surrogate pairs that stand together; a lone one, which no UTF-8 has, becomes U+FFFD."""
     return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
-def plain(value: Any, depth: int = MAX_DEPTH) -> Any:
+def plain_value(value: Any, depth: int = MAX_DEPTH) -> Any:
     """Return ``value`` with nothing that JSON in UTF-8 cannot carry; what is nested deeper becomes text."""
     match value:
         case str():
-            return whole(value)
+            return whole_text(value)
         case float() if not isfinite(value):
             return None
         case bool() | int() | float() | None:
             return value
         case Mapping() if depth:
-            return {whole(str(name)): plain(each, depth - 1) for name, each in value.items()}
+            return {whole_text(str(name)): plain_value(each, depth - 1) for name, each in value.items()}
         case list() | tuple() if depth:
-            return [plain(each, depth - 1) for each in value]
+            return [plain_value(each, depth - 1) for each in value]
         case Mapping() | list() | tuple():
             return "…"
         case _:
-            return whole(str(value))
+            return whole_text(str(value))
