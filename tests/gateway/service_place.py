@@ -32,6 +32,16 @@ def workspace_of_the_service() -> Iterator[Path]:
         yield workspace
 
 
+def file_of_the_service(workspace: Path, path: str, text: str = "sesame") -> Path:
+    """Make a file of the service, in folders of the service, whatever the umask says."""
+    file = workspace / path
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text)
+    for each in (file, *file.relative_to(workspace).parents):
+        os.chown(workspace / each, UID, UID)
+    return file
+
+
 def service(workspace: Path, config: Mapping[str, Any] | None = None) -> Daemon:
     """The gateway in this workspace, as its owner."""
     return Daemon(workspace, config=config, program=("tests.support.service_victim", str(UID)))

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from gateway.backup import restoring, verifying
-from tests.gateway.service_place import UID, as_root, workspace_of_the_service
+from tests.gateway.service_place import UID, as_root, file_of_the_service, workspace_of_the_service
 from tests.support.harness import ROOT
 
 pytestmark = as_root
@@ -39,11 +39,7 @@ def workspace() -> Iterator[Path]:
 
 def made(workspace: Path, path: str, mode: int, *, uid: int = UID) -> Path:
     """Make a file and give it and its folders to the service, its folder or, of a file, itself this mode."""
-    file = workspace / path.removesuffix("/") / "in.txt" if path.endswith("/") else workspace / path
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(path)
-    for each in (file, *file.relative_to(workspace).parents):
-        os.chown(workspace / each, UID, UID)
+    file = file_of_the_service(workspace, f"{path}in.txt" if path.endswith("/") else path, path)
     target = file.parent if path.endswith("/") else file
     os.chown(target, uid, uid)
     target.chmod(mode)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from session.transcript.agent import home_of, parted
-from tests.gateway.service_place import UID, as_root, workspace_of_the_service
+from tests.gateway.service_place import UID, as_root, file_of_the_service, workspace_of_the_service
 from tests.support.harness import ROOT
 
 pytestmark = as_root
@@ -43,16 +43,6 @@ def workspace() -> Iterator[Path]:
         yield folder
 
 
-def made(workspace: Path, path: str, text: str = "sesame") -> Path:
-    """Make a file of the service, in folders of the service."""
-    file = workspace / path
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(text)
-    for each in (file, *file.relative_to(workspace).parents):
-        os.chown(workspace / each, UID, UID)
-    return file
-
-
 def exported(workspace: Path, out: str | None = None) -> str:
     """Export the chat as the user of the service; return which words that ended with."""
     target = out or str(workspace.parent / "e.tar")
@@ -79,8 +69,8 @@ def manifest(workspace: Path) -> dict[str, Any]:
 def test_a_folder_that_a_command_shut_is_in_it(workspace: Path, scope: str, mode: int) -> None:
     agent, own = parted(scope)
     home = home_of(workspace, agent).relative_to(workspace) / "files" / own
-    shut = made(workspace, f"{home}/d/in/ner.txt").parent
-    free = made(workspace, f"{home}/read-only/in.txt").parent
+    shut = file_of_the_service(workspace, f"{home}/d/in/ner.txt").parent
+    free = file_of_the_service(workspace, f"{home}/read-only/in.txt").parent
     for folder in (shut, shut.parent):
         folder.chmod(mode)
     free.chmod(0o500)
@@ -94,10 +84,10 @@ def test_a_folder_that_a_command_shut_is_in_it(workspace: Path, scope: str, mode
 
 def test_what_cannot_be_read_is_named_and_the_rest_is_in_it(workspace: Path) -> None:
     home = "files/chats/telegram_1"
-    made(workspace, f"{home}/open.txt")
-    made(workspace, f"{home}/shut.txt").chmod(0o000)
+    file_of_the_service(workspace, f"{home}/open.txt")
+    file_of_the_service(workspace, f"{home}/shut.txt").chmod(0o000)
     for name, mode in (("strange", 0o700), ("seen", 0o744)):
-        folder = made(workspace, f"{home}/{name}/in.txt").parent
+        folder = file_of_the_service(workspace, f"{home}/{name}/in.txt").parent
         os.chown(folder, 0, 0)
         folder.chmod(mode)
 
@@ -122,13 +112,13 @@ def test_what_cannot_be_read_is_named_and_the_rest_is_in_it(workspace: Path) -> 
     ],
 )
 def test_a_file_of_the_program_itself_is_blamed_by_its_name(workspace: Path, path: str) -> None:
-    made(workspace, "state/keys/other.log")
-    made(workspace, path, "{}\n").chmod(0o000)
+    file_of_the_service(workspace, "state/keys/other.log")
+    file_of_the_service(workspace, path, "{}\n").chmod(0o000)
 
     assert exported(workspace) == f"{path} cannot be read: Permission denied"
 
 
 def test_what_the_output_refuses_is_told_apart(workspace: Path) -> None:
-    made(workspace, "files/chats/telegram_1/large.bin", "x" * 2**20)
+    file_of_the_service(workspace, "files/chats/telegram_1/large.bin", "x" * 2**20)
 
     assert exported(workspace, "/dev/full") == "OSError: [Errno 28] No space left on device"
