@@ -154,7 +154,9 @@ class Background:
     async def aclose(self) -> None:
         """Leave behind what was asked for by turns that may have been the last of their sessions."""
         # Listed here and not in the thread, since jobs under way may end meanwhile.
-        unnamed = [job for job in self._waiting if job.kind == "name"]
+        # One that was named and cut off behind that has nothing left to do.
+        names = [job for job in self._waiting if job.kind == "name"]
+        unnamed = [job for job in names if job.session_id not in self._named]
 
         def keep() -> None:
             for job in unnamed:

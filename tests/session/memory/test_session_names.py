@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC
 from pathlib import Path
@@ -112,6 +112,19 @@ class HeldFiles(JobFiles):
         super().keep(job)
 
 
+class Struck(JobFiles):
+    """Files of jobs of which one that is done is gone before a test lets its job go on."""
+
+    def __init__(self, state: Path) -> None:
+        super().__init__(state)
+        self.struck, self.let = threading.Event(), threading.Event()
+
+    def strike(self, job: BackgroundJob, *, unless: Callable[[], bool] = lambda: False) -> None:
+        super().strike(job, unless=unless)
+        self.struck.set()
+        assert self.let.wait(20)
+
+
 async def test_a_session_that_ends_before_its_name_is_written_is_named_where_it_lies(tmp_path: Path) -> None:
     """It was the active one at the last look, and its ending came first to the files."""
     async with open_workspace(tmp_path) as workspace:
@@ -183,6 +196,23 @@ async def test_a_job_that_ends_while_a_process_leaves_its_jobs_behind_is_in_nobo
         await closing
 
         assert [await name_of(workspace, key) for key in (ADA, BOB)] == ["Trains", "Trains"]
+
+
+async def test_a_process_that_ends_as_a_name_was_written_leaves_nothing_behind(tmp_path: Path) -> None:
+    """The file of the job is gone, and the job itself was cut off before it could say that it was done."""
+    files = Struck(tmp_path / "state")
+    async with open_workspace(tmp_path, files=files) as workspace, asyncio.timeout(30):
+        workspace.model.wrote = [Answer("Trains")]
+        await workspace.turn(ADA, exchange("Which train to Lisbon?", "The 9:15.", "a"))
+        running = asyncio.create_task(workspace.jobs.run())
+        assert await asyncio.to_thread(files.struck.wait, 20)
+        running.cancel()
+        files.let.set()
+        await asyncio.wait((running,))
+        await workspace.jobs.aclose()
+
+        assert await name_of(workspace) == "Trains"
+        assert list((tmp_path / "state/jobs").glob("*.json")) == []
 
 
 @pytest.mark.parametrize("answer", [*BAD, Answer("y" * 241), Answer("'*'")])
