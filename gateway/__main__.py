@@ -63,11 +63,8 @@ def _open_what_is_shut() -> None:
 def _imported(name: str) -> ModuleType:
     if name in sys.modules:
         return sys.modules[name]
-    collector.pause()
-    try:
+    with collector.importing():
         return importlib.import_module(name)
-    finally:
-        collector.go_on()
 
 
 def _abandon_stdout() -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from gateway.app import collector
 from gateway.app.agents import AgentServices, Shared
 from gateway.app.approvals import keep_pruned
 from gateway.app.embedding import build_embeddings
@@ -225,9 +226,10 @@ class SessionServices:
         await self.aside(ready)
         if self.plain:
             return
-        for agent in self.agents.values():
-            if isinstance(agent.model, Warms):
-                await agent.model.warm()
+        with collector.importing():
+            for agent in self.agents.values():
+                if isinstance(agent.model, Warms):
+                    await agent.model.warm()
         async with asyncio.TaskGroup() as group:
             group.create_task(self.jobs.run(), name="jobs")
             for agent in self.agents.values():
