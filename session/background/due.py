@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 # What gives way to turns does so no longer than this: where chats never rest it begins all the same.
-LATEST_S = 5.0
+LATEST_S = 30.0
 _LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
 
 

@@ -57,7 +57,7 @@ class Background:
         clock: the time now, aware.
         sleep: waits that many seconds.
         facts: draws facts from sessions that are idle; None: none are drawn.
-        quiet_s: what a turn asks for begins when none has ended for so long, or five seconds later.
+        quiet_s: what a turn asks for begins when none has ended for so long, or half a minute later.
     """
 
     def __init__(

@@ -7,6 +7,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -39,8 +40,9 @@ log = structlog.get_logger("recall")
 
 # How long a search reads what is new before it answers from what is in the index.
 WITHIN_S = 1.5
-# How long a chat is left alone after a turn, and how many new bytes are worth reading before anybody asks.
-QUIET_S = 2.0
+# How long no chat must have talked, until when at the latest, and how many new bytes are worth reading before
+# anybody asks.
+QUIET_S, LATEST_S = 2.0, 30.0
 WORTH_BYTES = 32 * 1024
 LARGE_BYTES = 256 * 1024
 # At a start so many conversations are looked at, those in which something was said last.
@@ -74,7 +76,7 @@ class Recall:
         circles: draws the scopes.
         store: the conversations.
         nearness: ranks anew what was found by its words; None: the words alone rank.
-        quiet_s: how long a chat is left alone after a turn.
+        quiet_s: how long no turn must have ended before what was said is read.
     """
 
     def __init__(
@@ -141,8 +143,7 @@ class Recall:
 
         found, whole = await self._start(work)
         if not whole:
-            self._forced.add(key)
-            self._news.set()
+            self.want(key)
         return Found((await self._ranked(payer or Payer(key), key, text, found))[:limit], whole)
 
     async def _ranked(self, payer: Payer, key: str, text: str, found: Sequence[FoundText]) -> list[Hit]:
@@ -161,6 +162,11 @@ class Recall:
         self._noted.add(key)
         self._news.set()
 
+    def want(self, key: str) -> None:
+        """Take notice that somebody searched what is not read so far: it waits for no rest of the chats."""
+        self._forced.add(key)
+        self._news.set()
+
     async def run(self) -> None:
         """Keep the indexes up until cancelled: a search then finds little that is new to read."""
         try:
@@ -172,7 +178,7 @@ class Recall:
             self._news.set()
         while True:
             await self._news.wait()
-            await asyncio.sleep(self._quiet_s)
+            await self._rest()
             self._news.clear()
             noted, self._noted = self._noted, set()
             forced, self._forced = self._forced, set()
@@ -181,6 +187,25 @@ class Recall:
                     await self._look_at(key, forced=key in forced)
                 except (SessionError, OSError) as error:
                     log.warning("recall.not_kept_up", key=key, error=str(error))
+
+    async def _rest(self) -> None:
+        """Return when no chat talks: a turn shares its interpreter with the thread that reads."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LATEST_S):
+                while not self._forced and await self._talks():
+                    pass
+                if self._forced:
+                    await asyncio.sleep(self._quiet_s)
+
+    async def _talks(self) -> bool:
+        """Say whether a turn ends within the time in which none should."""
+        self._news.clear()
+        try:
+            async with asyncio.timeout(self._quiet_s):
+                await self._news.wait()
+        except TimeoutError:
+            return False
+        return True
 
     async def aclose(self) -> None:
         """End what runs; what was read stays in the indexes."""
