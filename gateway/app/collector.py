@@ -5,6 +5,7 @@ It is the process's own: an application inside another program leaves that progr
 
 from __future__ import annotations
 
+import asyncio
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,6 +14,8 @@ from contextlib import contextmanager
 # then all that is not frozen. A turn leaves hardly anything to it (``tests/gateway/turns/test_rings.py``),
 # so that looking at fewer at a time costs no throughput; LiteLLM leaves a few hundred a request.
 THRESHOLDS = 10_000, 10, 50
+# So long after a turn its answer is on its way, and whoever reads it has hardly written again.
+TIDY_AFTER_S = 0.005
 # Whether the process is the gateway's.
 _ours = False
 
@@ -42,3 +45,21 @@ def calm() -> None:
     """Have it look less often, and never again at what is there now."""
     gc.freeze()
     relax()
+
+
+class Tidying:
+    """Has it look at what is new behind turns, so that it need not in the midst of one."""
+
+    def __init__(self) -> None:
+        self._waits = False
+
+    def soon(self) -> None:
+        """Let it look once the answer is out; at the turns that end meanwhile along with this one."""
+        if _ours and not self._waits:
+            self._waits = True
+            asyncio.get_running_loop().call_later(TIDY_AFTER_S, self._look)
+
+    def _look(self) -> None:
+        self._waits = False
+        # The middle generation, too: what is left of each look goes there, and stays little.
+        gc.collect(1)

@@ -63,6 +63,7 @@ class SessionServices:
         observer: Observer = Observer(),  # noqa: B008 - it does nothing
     ) -> None:
         self.spawning = spawning
+        self._tidying = collector.Tidying()
         cache_bytes = settings.session.cache_mb * 2**20
         self.store = Store(settings.workspace, zone=settings.zone, clock=clock, cache_bytes=cache_bytes)
         every = {name: settings_of(settings, name) for name in ("", *settings.agents)}
@@ -173,6 +174,7 @@ class SessionServices:
         agent = self.agents.get(agent_in(session.metadata)) or self.agents[""]
         if reply.usage is not None and not agent.model.plain:
             self.jobs.turn_ended(session)
+            self._tidying.soon()
             self.recall.note(session.key)
 
     async def scope_with(self, key: str, agent: str | None) -> Scope:
