@@ -28,6 +28,7 @@ _MAX_DESCRIPTION: Final = 100
 _MAX_LABEL: Final = 80
 _UNKNOWN_MESSAGE, _NOT_OURS, _MAY_NOT_QUOTE = 10008, 50005, 160002
 _LOADING: Final = 1 << 7
+_PROMISE: Final = "/webhooks/{webhook_id}/{webhook_token}/messages/@original"
 _ADMINISTRATOR, _MANAGE_GUILD = 1 << 3, 1 << 5
 _EXPIRED: Final = frozenset({401, 403, 404})
 log = structlog.get_logger("discord")
@@ -47,13 +48,22 @@ class Egress:
     async def send(self, piece: Piece) -> str:
         """Deliver one piece; return the id of the message. Raises as ``Channel.send``."""
         channel = _id(piece.chat_id)
-        content, promised = piece.content, bool(piece.meta.get("interaction"))
-        # What can be pressed goes to the channel itself: a promise is filled in with a text alone. So does a
-        # later piece: where the first one is not in that place, it would be read before the first.
-        if promised and piece.first and isinstance(content, Rendered) and not piece.buttons:
-            answered = await self._answer(content.plain, piece.meta)
+        # A later piece goes to the channel itself: where the first one is not in the place that was promised,
+        # it would be read before the first.
+        promised = piece.first and bool(piece.meta.get("interaction"))
+        # A promise is filled in with a text alone.
+        fills = isinstance(piece.content, Rendered) and not piece.buttons
+        if promised and fills:
+            assert isinstance(piece.content, Rendered)
+            answered = await self._answer(piece.content.plain, piece.meta)
             if answered:
                 return answered
+        sent = await self._quoting(piece, channel)
+        if promised and not fills:
+            await self._withdraw(piece.meta)
+        return sent
+
+    async def _quoting(self, piece: Piece, channel: int) -> str:
         try:
             return await self._post(piece, channel, quote=piece.reply_to)
         except RequestRefused as error:
@@ -138,16 +148,15 @@ class Egress:
         What was promised is one message. The pieces after the first one go to the channel, where a nonce
         makes a repeat harmless.
         """
-        where = {"webhook_id": str(meta["application"]), "webhook_token": str(meta["interaction"])}
-        path = "/webhooks/{webhook_id}/{webhook_token}/messages/@original"
+        where = _promise_of(meta)
         try:
-            promised: Raw = await self._rest.ask("GET", path, by_token=False, **where)
+            promised: Raw = await self._rest.ask("GET", _PROMISE, by_token=False, **where)
             # A try before this one may have filled it in, and its answer was lost. Discord trims texts.
-            if not int(promised.get("flags") or 0) & _LOADING:
+            if not _is_open(promised):
                 same = str(promised.get("content") or "").strip() == text.strip()
                 return str(promised["id"]) if same else ""
             body = {"content": text, "allowed_mentions": {"parse": []}}
-            return _sent_id(await self._rest.ask("PATCH", path, by_token=False, json=body, **where))
+            return _sent_id(await self._rest.ask("PATCH", _PROMISE, by_token=False, json=body, **where))
         except RequestRefused as error:
             # Its token lives for fifteen minutes: a later answer goes to the channel itself.
             if error.status in _EXPIRED:
@@ -155,6 +164,25 @@ class Egress:
             raise
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise SendUnknown("Discord answered an interaction with something unknown") from error
+
+    async def _withdraw(self, meta: Mapping[str, Any]) -> None:
+        """Take the promise away where the answer stands in the channel: it would show for fifteen minutes."""
+        where = _promise_of(meta)
+        try:
+            if _is_open(await self._rest.ask("GET", _PROMISE, by_token=False, **where)):
+                await self._rest.ask("DELETE", _PROMISE, by_token=False, **where)
+        # The answer is there; that it came must not be in doubt for this.
+        except (ChannelError, AttributeError, TypeError, ValueError) as error:
+            log.info("interaction.unwithdrawn", error=str(error))
+
+
+def _promise_of(meta: Mapping[str, Any]) -> dict[str, str]:
+    """Say where the message lies that stands for an answer to come."""
+    return {"webhook_id": str(meta["application"]), "webhook_token": str(meta["interaction"])}
+
+
+def _is_open(promised: Raw) -> bool:
+    return bool(int(promised.get("flags") or 0) & _LOADING)
 
 
 def _command(name: str, words: str) -> dict[str, Any]:

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from channels.message import Outbound
+from channels.base import Piece
+from channels.message import Button, Outbound
 from gateway.queue.mailbox import Post, outbound
 from tests.channels.discord.discord_place import piece, running
 from tests.gateway.delivery_place import Place
@@ -103,3 +104,43 @@ async def test_a_later_piece_leaves_the_promise_alone(
             await server.sent_count(2)
 
     assert shown(server, general) == ["", first, second]
+
+
+@pytest.mark.parametrize("what", ["a file", "buttons"])
+@pytest.mark.parametrize("tries", [1, 2])
+async def test_what_cannot_fill_the_promise_takes_its_place(
+    server: DiscordServer, general: Channel, state: Path, what: str, tries: int
+) -> None:
+    """A file, or an answer that can be pressed: "is thinking…" stood beside it for fifteen minutes."""
+    (file := state.parent / "plan.txt").write_text("plan")
+    async with running(server, state) as run:
+        command = server.interact("retry", channel=general)
+        meta = dict((await run.record.text("/retry")).meta)
+        await server.until(lambda: command.deferred)
+        assert shown(server, general) == [""]
+        if what == "a file":
+            answer = Piece(general.id, file, "n1", meta=meta)
+        else:
+            answer = piece(general.id, "May it?", meta=meta, buttons=(Button(label="yes", value="allow"),))
+        sent = {await run.channel.send(answer) for _ in range(tries)}
+        later = await run.channel.send(piece(general.id, "done", "n2", meta=meta))
+
+    assert len(sent) == 1
+    assert general.messages == [int(*sent), int(later)]
+    assert command.answers == []
+
+
+async def test_a_promise_that_is_kept_stays_when_a_file_comes_first_in_another_try(
+    server: DiscordServer, general: Channel, state: Path
+) -> None:
+    """What stands there is an answer, of whichever piece."""
+    (file := state.parent / "plan.txt").write_text("plan")
+    async with running(server, state) as run:
+        command = server.interact("retry", channel=general)
+        meta = dict((await run.record.text("/retry")).meta)
+        await server.until(lambda: command.deferred)
+        await run.channel.send(piece(general.id, "here it is", meta=meta))
+        await run.channel.send(Piece(general.id, file, "n2", meta=meta))
+
+    assert command.answers == ["here it is"]
+    assert shown(server, general)[0] == "here it is"
