@@ -170,12 +170,12 @@ class Quota:
         """Make what counts the cost of a message's turn, and keeps its requests within the caps."""
         return turn_meter(self._spending, payer)
 
-    def record(self, payer: Payer, usage: Usage, *, answered: bool = True) -> None:
-        """Count a turn that has ended, and what it cost."""
+    def record(self, payer: Payer, usage: Usage, model: str, *, answered: bool = True) -> None:
+        """Count a turn that has ended, and what its requests to ``model`` cost."""
         limited = self._spending.limited
         # What a subagent cost is found by its id alone: it is billed to its chat, and its conversation goes.
         id_ = payer.id if limited or is_subagent(payer.id) else ""
-        self._spending.record(payer.key, payer.person, usage, job=payer.job, id_=id_)
+        self._spending.record(payer.key, payer.person, usage, job=payer.job, id_=id_, model=model)
         if answered and limited:
             self._answered[payer.key] = self._clock()
 

@@ -96,7 +96,7 @@ class TurnRuns:
                 await self._parking.park(entry, session, Verdict("outage", said, cause_of(error)))
             return again
         except LineTooLong as error:
-            self._count(payer, meter)
+            self._count(payer, meter, turns)
             await self._parking.park(entry, session, Verdict("too_large", TOO_LARGE_SAID, cause_of(error)))
             return None
         except OverCap as error:
@@ -106,7 +106,7 @@ class TurnRuns:
             raise
         except SessionError as error:
             self._outages.model_answers()
-            self._count(payer, meter)
+            self._count(payer, meter, turns)
             # Of several messages one may be at fault: each is asked alone, where no tool acted for them.
             if await self._collecting.part(entry, session, turns.now()):
                 return RetryAfter(SOON_S)
@@ -115,7 +115,7 @@ class TurnRuns:
             await self._parking.park(entry, session, verdict)
             return None
         self._outages.model_answers()
-        self._count(payer, meter)
+        self._count(payer, meter, turns)
         if not is_of_subagent(inbound):
             self._turn_ended(session, reply)
         return reply
@@ -148,10 +148,10 @@ class TurnRuns:
         reply = await self._quota.broken_off(attempt.session, payer, error, begun=begun)
         await turns.close(attempt.session, request)
         if begun:
-            self._quota.record(payer, meter.usage, answered=False)
+            self._quota.record(payer, meter.usage, turns.model.name, answered=False)
         log.info("turn.broken_off", limit=error.name, begun=begun)
         return reply
 
-    def _count(self, payer: Payer | None, meter: Meter) -> None:
+    def _count(self, payer: Payer | None, meter: Meter, turns: Turns) -> None:
         if self._quota is not None and payer is not None:
-            self._quota.record(payer, meter.usage)
+            self._quota.record(payer, meter.usage, turns.model.name)

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 import structlog
 from ulid import ULID
@@ -31,7 +31,7 @@ from session.models.model import Embedder, Model, Need, Payer, Prompt, Usage
 from session.models.prices import Pricing
 from session.models.tally import HOUR, Tally, added
 from session.models.totals import Totals
-from session.models.usage_files import DayFiles, Exchange
+from session.models.usage_files import DayFiles, Disk, Exchange
 from session.models.usage_lines import Hold, SpendingRow, UsageLine
 
 log = structlog.get_logger("spending")
@@ -43,16 +43,7 @@ COST_SAID = SPENT_SAID.format("What may be spent on answers today", AGAIN_SAID)
 LOOK_S = 1.0
 # The background tries again after so long where only requests under way are in its way.
 AGAIN_S = 30.0
-T = TypeVar("T")
 Counts = Callable[[Usage | None], None]
-
-
-class Disk(Protocol):
-    """Where disk work is done off the event loop."""
-
-    def beside(self, job: Callable[[], T]) -> asyncio.Future[T]:
-        """Run a short job."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +83,7 @@ class Spending:
             caps: what may be spent in a day (UTC).
             turns_per_hour: how many a person may have; 0 is no limit: nobody asks when they ended.
             held_s: how long a request can last; what a killed process held is free again after that.
-            model: the one that turns ask.
+            model: the one that is asked where a call names none.
         """
         self._disk = disk
         self._clock = clock
@@ -113,9 +104,12 @@ class Spending:
         # Set whenever something was settled, for requests that wait for room.
         self._settled = asyncio.Event()
 
-    def record(self, key: str, person: str, usage: Usage, *, job: str = "", id_: str = "") -> None:
-        """Count a turn that ends now; ``id_`` is that of its message, whose hold it settles."""
-        self._record(SpendingRow(self._now(), key, person, usage, job=job, id=id_, model=self._model))
+    def record(
+        self, key: str, person: str, usage: Usage, *, job: str = "", id_: str = "", model: str = ""
+    ) -> None:
+        """Count a turn of ``model`` that ends now; ``id_`` is that of its message, whose hold it settles."""
+        name = model or self._model
+        self._record(SpendingRow(self._now(), key, person, usage, job=job, id=id_, model=name))
 
     def pay(
         self, key: str, usage: Usage, *, person: str = "", job: str = "", id_: str = "", model: str = ""

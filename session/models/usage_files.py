@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import errno
 import os
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from itertools import accumulate
 from pathlib import Path
+from typing import Protocol, TypeVar
 
 import orjson
 from ulid import ULID
@@ -21,8 +23,17 @@ from session.models.caps import Ask, Caps, Refused, refused
 from session.models.tally import HOUR, Tally
 from session.models.usage_lines import CUT_SHORT, VERSION, SpendingRow, UsageLine, read_line
 
+T = TypeVar("T")
 KEPT_DAYS = 35
 _READ_BYTES = 2**20
+
+
+class Disk(Protocol):
+    """Where disk work is done off the event loop."""
+
+    def beside(self, job: Callable[[], T]) -> asyncio.Future[T]:
+        """Run a short job."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)

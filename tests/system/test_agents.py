@@ -90,6 +90,25 @@ async def test_a_chat_goes_to_another_agent_and_back(tmp_path: Path) -> None:
     assert sorted(row["agent"] for row in json.loads(listed)) == ["coder", "default", "default"]
 
 
+async def test_what_a_turn_cost_counts_for_the_model_of_its_agent(tmp_path: Path) -> None:
+    """Not for that of the default one, by which a bill would name a model that was never asked."""
+    async with ModelServer() as model:
+        config = with_model(model, agents={"coder": {"model": {"name": "openai/coding"}}})
+        async with Daemon(tmp_path, config=config) as daemon:
+            say = Talk(daemon)
+            await say("cli:ann", "hello")
+            await say("cli:ann", "/agent coder")
+            await say("cli:ann", "hello coder")
+            await say("cli:ann", "and again")
+        _, told = await command(tmp_path, "usage", "--json", config=config)
+
+    assert [seen.body["model"] for seen in model.turns] == ["stub", "coding", "coding"]
+    assert {each["model"]: each["turns"] for each in json.loads(told)["models"]} == {
+        "openai/stub": 1,
+        "openai/coding": 2,
+    }
+
+
 async def test_the_most_specific_binding_decides_and_some_stay(tmp_path: Path) -> None:
     """A channel, a chat within it, one that may not change, and an agent that no chat may choose."""
     async with ModelServer() as model, Daemon(tmp_path, config=configured(model)) as daemon:
