@@ -5,7 +5,6 @@ It is the process's own: an application inside another program leaves that progr
 
 from __future__ import annotations
 
-import asyncio
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -57,7 +56,10 @@ class Tidying:
         """Let it look once the answer is out; at the turns that end meanwhile along with this one."""
         if _ours and not self._waits:
             self._waits = True
-            asyncio.get_running_loop().call_later(TIDY_AFTER_S, self._look)
+            # Help and usage load nothing of it.
+            from asyncio import get_running_loop
+
+            get_running_loop().call_later(TIDY_AFTER_S, self._look)
 
     def _look(self) -> None:
         self._waits = False
