@@ -30,6 +30,8 @@ BACKLOG = Backlog(KEYS, EACH, 1, TOTAL)
 # It is killed when so many are answered.
 AT = TOTAL // 4
 REST_S = 60
+# Some replies come twice, so that as many as there are messages are not yet one for each.
+SETTLE_S = 3.0
 
 
 def run() -> list[Row]:
@@ -91,7 +93,7 @@ def _counted(url: str, queue: str, start: Callable[[], subprocess.Popen[Any]]) -
         process.wait()
     process = start()
     try:
-        run_loop(lambda: _until(url, queue, TOTAL))
+        run_loop(lambda: _until(url, queue, TOTAL, settle_s=SETTLE_S))
     finally:
         process.terminate()
         process.wait(60)
@@ -99,18 +101,16 @@ def _counted(url: str, queue: str, start: Callable[[], subprocess.Popen[Any]]) -
     return TOTAL - len(replies), sum(replies.values()) - len(replies)
 
 
-async def _until(url: str, queue: str, count: int) -> None:
-    """Wait until so many replies lie there, or no more come."""
+async def _until(url: str, queue: str, count: int, *, settle_s: float = 0.0) -> None:
+    """Wait until so many replies lie there and no more came for ``settle_s``, or none come at all."""
     async with await aio_pika.connect(url) as connection:
         channel = await connection.channel()
         moved, before = time.monotonic(), -1
         while True:
             there = (await channel.declare_queue(queue, passive=True)).declaration_result.message_count or 0
-            if there >= count:
-                return
             if there != before:
                 moved, before = time.monotonic(), there
-            elif time.monotonic() - moved > REST_S:
+            if time.monotonic() - moved >= (settle_s if there >= count else REST_S):
                 return
             await asyncio.sleep(0.01)
 
