@@ -29,4 +29,4 @@ async def test_the_lane_goes_on_and_the_letter_stays_in_its_queue(tmp_path: Path
             await r.until_waiting(1)
 
     assert mailbox.tried == 4
-    assert [log["id"] for log in logs if log["event"] == "letter.left"] == ["m1"]
+    assert [(log["id"], log["tries"]) for log in logs if log["event"] == "letter.left"] == [("m1", 4)]
