@@ -77,8 +77,8 @@ class SessionChange:
         folder = writer.layout.archive(writer.stem)
         make_folder(folder)
         at = ended_at or self.now
-        path = folder / archive.name_of(at, transcript.session_id)
-        older = [found.path for found in archive.of_stem(writer.layout, writer.stem)]
+        older = archive.of_stem(writer.layout, writer.stem)
+        path = folder / archive.name_behind(at, transcript.session_id, older)
         with self.held.replacing(path) as target:
             write_all(target, self._head_of_archive(stop, metadata, at))
             if stop < len(transcript.messages):
@@ -88,8 +88,8 @@ class SessionChange:
             write_all(target, b"".join(raw + b"\n" for raw in more))
         for stale in older:
             # An ending that a crash cut short left it, under the second of that time.
-            if stale != path and stale.name.endswith(f"-{transcript.session_id}.jsonl"):
-                self.held.remove(stale)
+            if stale.path != path and stale.session_id == transcript.session_id:
+                self.held.remove(stale.path)
         return path
 
     def _head_of_archive(self, stop: int, metadata: Mapping[str, Any] | None, at: datetime) -> bytes:

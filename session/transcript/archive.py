@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,8 @@ from session.transcript.line import is_ulid
 # What ``ended_by`` says in line 1 of a session that a compaction ended.
 COMPACTION = "compaction"
 MAX_HEAD_BYTES = 256 * 1024
+# A name that is later than now by more was given by a wrong clock, and is followed no longer.
+_AHEAD = timedelta(hours=1)
 _NAME = re.compile(r"^(\d{8}T\d{6}Z)-([0-7][0-9A-HJKMNP-TV-Z]{25})\.jsonl$")
 
 
@@ -35,6 +37,19 @@ class Archived:
 def name_of(ended_at: datetime, session_id: str) -> str:
     """Name the archive of a session: when it ended, to the second in UTC, and its ULID."""
     return f"{ended_at.astimezone(UTC):%Y%m%dT%H%M%SZ}-{session_id}.jsonl"
+
+
+def name_behind(ended_at: datetime, session_id: str, others: Sequence[Archived]) -> str:
+    """Name the archive of a session so that it stands behind ``others`` of its chat, oldest first.
+
+    Of several that end within one second, as with messages that waited, each gets a later one; and so does
+    what ends after the clock was set back by up to an hour.
+    """
+    name = name_of(ended_at, session_id)
+    newest = next((other for other in reversed(others) if other.session_id != session_id), None)
+    if newest is None or newest.path.name < name or newest.ended_at - ended_at > _AHEAD:
+        return name
+    return name_of(newest.ended_at + timedelta(seconds=1), session_id)
 
 
 def read_name(path: Path) -> Archived | None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from gateway.turns import outcomes
 from session.errors import ModelAway
@@ -125,3 +128,40 @@ async def test_a_resume_that_comes_again_does_not_swap_back(tmp_path: Path) -> N
 async def test_nothing_older(tmp_path: Path) -> None:
     async with rig(tmp_path, "one") as place:
         assert await talk(place, "/resume", "a", "/new") == [commands.NOTHING_OLDER, "one", commands.BEGUN]
+
+
+@pytest.mark.parametrize("set_s", [0, 0.4, -60])
+async def test_what_ended_last_is_opened_again(tmp_path: Path, set_s: float) -> None:
+    """Commands that waited run within a second, by which archives are named, or the clock goes back."""
+    async with rig(tmp_path, "one", "two", "three") as place:
+        await talk(place, "a")
+        place.clock.now += timedelta(milliseconds=100)
+        assert await talk(place, "/new", "b", "/resume") == [
+            commands.BEGUN,
+            "two",
+            commands.REOPENED.format("", 2),
+        ]
+        place.clock.now += timedelta(seconds=set_s)
+        await place.put("/new", "n2")
+        await place.put("/resume", "r2")
+        await place.put("c", "c")
+        await place.texts(3)
+
+        assert sent(place.model.prompts[-1]) == ["a", "one", "c"]
+        await place.put("/resume", "r3")
+        await place.texts(1)
+        assert [line["content"] for line in await place.lines()] == ["b", "two"]
+
+
+async def test_a_name_that_a_wrong_clock_gave_moves_no_other(tmp_path: Path) -> None:
+    """A year ahead: what ends now would be kept a year too long."""
+    async with rig(tmp_path, "one", "two") as place:
+        place.clock.now += timedelta(days=365)
+        await talk(place, "a", "/new")
+        place.clock.now -= timedelta(days=365)
+        await place.put("b", "b")
+        await place.put("/new", "n2")
+        await place.texts(2)
+
+    names = sorted(path.name[:15] for path in tmp_path.glob("sessions/archive/*/*.jsonl"))
+    assert names == ["20270101T000000", "20280101T000000"]
