@@ -26,6 +26,7 @@ from channels.discord.messages import (
     read_interaction,
     read_message,
 )
+from channels.discord.promise import withdraw
 from channels.discord.rest import PAGE, RequestRefused, Rest
 from channels.errors import ChannelError, CredentialsRefused
 from channels.keyed_lanes import KeyedLanes
@@ -252,7 +253,8 @@ class DiscordIngress:
         deferred = await promise
         answered = await self._hand_on(read_interaction(raw, deferred=deferred), location, raw["id"])
         if deferred and not answered:
-            await self._withdraw(raw)
+            place = {"application": raw["application_id"], "interaction": raw["token"]}
+            await withdraw(self._rest, place)
 
     async def _press(self, raw: Raw, location: Location) -> None:
         await self._hand_on(read_interaction(raw, deferred=False), location, raw["id"])
@@ -330,15 +332,6 @@ class DiscordIngress:
                         await self._sleep(pause_s / 10)
         log.warning("interaction.undeferred", id=str(raw["id"]))
         return False
-
-    async def _withdraw(self, raw: Raw) -> None:
-        """Take back the promise of an answer that will not come; it would show for fifteen minutes."""
-        path = "/webhooks/{webhook_id}/{webhook_token}/messages/@original"
-        where = {"webhook_id": str(raw["application_id"]), "webhook_token": str(raw["token"])}
-        try:
-            await self._rest.ask("DELETE", path, by_token=False, **where)
-        except ChannelError as error:
-            log.info("interaction.unwithdrawn", id=str(raw["id"]), error=str(error))
 
 
 async def _do(job: Job) -> None:

@@ -301,6 +301,18 @@ def refused_token(status: int = 401) -> CredentialsRefused:
     return CredentialsRefused(f"Discord refuses the token ({status})", hint=HINT)
 
 
+def sent_id(sent: Any) -> str:
+    """Read the id of the message that Discord says it made.
+
+    Raises:
+        SendUnknown: it answered something else.
+    """
+    try:
+        return str(int(sent["id"]))
+    except (KeyError, TypeError, ValueError) as error:
+        raise SendUnknown("Discord answered with something else than the message") from error
+
+
 def _meaning(error: Exception, flight: _Flight, *, by_token: bool) -> ChannelError:
     """Say what became of a request that failed with ``error``."""
     if isinstance(error, discord.LoginFailure):

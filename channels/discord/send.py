@@ -11,9 +11,9 @@ import structlog
 
 from channels.admins import KnownAdmins
 from channels.base import Piece, Rendered
-from channels.discord.messages import Raw
-from channels.discord.rest import RequestRefused, Rest
-from channels.errors import ChannelError, CredentialsRefused, MessageGone, SendNever, SendUnknown
+from channels.discord import promise
+from channels.discord.rest import RequestRefused, Rest, sent_id
+from channels.errors import ChannelError, CredentialsRefused, MessageGone, SendNever
 from channels.message import Button
 
 # Commands that take a text.
@@ -27,10 +27,7 @@ ARGUMENTS: Final = {
 _MAX_DESCRIPTION: Final = 100
 _MAX_LABEL: Final = 80
 _UNKNOWN_MESSAGE, _NOT_OURS, _MAY_NOT_QUOTE = 10008, 50005, 160002
-_LOADING: Final = 1 << 7
-_PROMISE: Final = "/webhooks/{webhook_id}/{webhook_token}/messages/@original"
 _ADMINISTRATOR, _MANAGE_GUILD = 1 << 3, 1 << 5
-_EXPIRED: Final = frozenset({401, 403, 404})
 log = structlog.get_logger("discord")
 
 
@@ -51,16 +48,15 @@ class Egress:
         # A later piece goes to the channel itself: where the first one is not in the place that was promised,
         # it would be read before the first.
         promised = piece.first and bool(piece.meta.get("interaction"))
-        # A promise is filled in with a text alone.
+        # What can be pressed goes there too, and files: a promise is filled in with a text alone.
         fills = isinstance(piece.content, Rendered) and not piece.buttons
-        if promised and fills:
-            assert isinstance(piece.content, Rendered)
-            answered = await self._answer(piece.content.plain, piece.meta)
+        if promised and isinstance(piece.content, Rendered) and fills:
+            answered = await promise.fill(self._rest, piece.meta, piece.content.plain)
             if answered:
                 return answered
         sent = await self._quoting(piece, channel)
         if promised and not fills:
-            await self._withdraw(piece.meta)
+            await promise.withdraw(self._rest, piece.meta)
         return sent
 
     async def _quoting(self, piece: Piece, channel: int) -> str:
@@ -140,49 +136,7 @@ class Egress:
             caption=piece.caption,
             components=_components(piece.buttons),
         )
-        return _sent_id(sent)
-
-    async def _answer(self, text: str, meta: Mapping[str, Any]) -> str:
-        """Answer through the interaction: fill in what was promised; return "" where that is over.
-
-        What was promised is one message. The pieces after the first one go to the channel, where a nonce
-        makes a repeat harmless.
-        """
-        where = _promise_of(meta)
-        try:
-            promised: Raw = await self._rest.ask("GET", _PROMISE, by_token=False, **where)
-            # A try before this one may have filled it in, and its answer was lost. Discord trims texts.
-            if not _is_open(promised):
-                same = str(promised.get("content") or "").strip() == text.strip()
-                return str(promised["id"]) if same else ""
-            body = {"content": text, "allowed_mentions": {"parse": []}}
-            return _sent_id(await self._rest.ask("PATCH", _PROMISE, by_token=False, json=body, **where))
-        except RequestRefused as error:
-            # Its token lives for fifteen minutes: a later answer goes to the channel itself.
-            if error.status in _EXPIRED:
-                return ""
-            raise
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise SendUnknown("Discord answered an interaction with something unknown") from error
-
-    async def _withdraw(self, meta: Mapping[str, Any]) -> None:
-        """Take the promise away where the answer stands in the channel: it would show for fifteen minutes."""
-        where = _promise_of(meta)
-        try:
-            if _is_open(await self._rest.ask("GET", _PROMISE, by_token=False, **where)):
-                await self._rest.ask("DELETE", _PROMISE, by_token=False, **where)
-        # The answer is there; that it came must not be in doubt for this.
-        except (ChannelError, AttributeError, TypeError, ValueError) as error:
-            log.info("interaction.unwithdrawn", error=str(error))
-
-
-def _promise_of(meta: Mapping[str, Any]) -> dict[str, str]:
-    """Say where the message lies that stands for an answer to come."""
-    return {"webhook_id": str(meta["application"]), "webhook_token": str(meta["interaction"])}
-
-
-def _is_open(promised: Raw) -> bool:
-    return bool(int(promised.get("flags") or 0) & _LOADING)
+        return sent_id(sent)
 
 
 def _command(name: str, words: str) -> dict[str, Any]:
@@ -213,10 +167,3 @@ def _id(text: str) -> int:
     if not (text.isascii() and text.isdecimal()):
         raise SendNever(f"{text[:40]!r} is no id of Discord")
     return int(text)
-
-
-def _sent_id(sent: Any) -> str:
-    try:
-        return str(int(sent["id"]))
-    except (KeyError, TypeError, ValueError) as error:
-        raise SendUnknown("Discord answered with something else than the message") from error

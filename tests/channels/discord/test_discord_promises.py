@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,6 +15,7 @@ from gateway.queue.mailbox import Post, outbound
 from tests.channels.discord.discord_place import piece, running
 from tests.gateway.delivery_place import Place
 from tests.gateway.outbound.test_drafts import stage
+from tests.support.discord_interactions import Interaction
 from tests.support.discord_server import DiscordServer
 from tests.support.discord_world import Channel
 
@@ -106,6 +110,18 @@ async def test_a_later_piece_leaves_the_promise_alone(
     assert shown(server, general) == ["", first, second]
 
 
+@asynccontextmanager
+async def promised(
+    server: DiscordServer, general: Channel, state: Path
+) -> AsyncIterator[tuple[Any, Interaction, dict[str, Any]]]:
+    """A channel in which a command was promised an answer: its adapter, the command, the meta of both."""
+    async with running(server, state) as run:
+        command = server.interact("retry", channel=general)
+        meta = dict((await run.record.text("/retry")).meta)
+        await server.until(lambda: command.deferred)
+        yield run.channel, command, meta
+
+
 @pytest.mark.parametrize("what", ["a file", "buttons"])
 @pytest.mark.parametrize("tries", [1, 2])
 async def test_what_cannot_fill_the_promise_takes_its_place(
@@ -113,17 +129,14 @@ async def test_what_cannot_fill_the_promise_takes_its_place(
 ) -> None:
     """A file, or an answer that can be pressed: "is thinking…" stood beside it for fifteen minutes."""
     (file := state.parent / "plan.txt").write_text("plan")
-    async with running(server, state) as run:
-        command = server.interact("retry", channel=general)
-        meta = dict((await run.record.text("/retry")).meta)
-        await server.until(lambda: command.deferred)
+    async with promised(server, general, state) as (channel, command, meta):
         assert shown(server, general) == [""]
         if what == "a file":
             answer = Piece(general.id, file, "n1", meta=meta)
         else:
             answer = piece(general.id, "May it?", meta=meta, buttons=(Button(label="yes", value="allow"),))
-        sent = {await run.channel.send(answer) for _ in range(tries)}
-        later = await run.channel.send(piece(general.id, "done", "n2", meta=meta))
+        sent = {await channel.send(answer) for _ in range(tries)}
+        later = await channel.send(piece(general.id, "done", "n2", meta=meta))
 
     assert len(sent) == 1
     assert general.messages == [int(*sent), int(later)]
@@ -135,12 +148,9 @@ async def test_a_promise_that_is_kept_stays_when_a_file_comes_first_in_another_t
 ) -> None:
     """What stands there is an answer, of whichever piece."""
     (file := state.parent / "plan.txt").write_text("plan")
-    async with running(server, state) as run:
-        command = server.interact("retry", channel=general)
-        meta = dict((await run.record.text("/retry")).meta)
-        await server.until(lambda: command.deferred)
-        await run.channel.send(piece(general.id, "here it is", meta=meta))
-        await run.channel.send(Piece(general.id, file, "n2", meta=meta))
+    async with promised(server, general, state) as (channel, command, meta):
+        await channel.send(piece(general.id, "here it is", meta=meta))
+        await channel.send(Piece(general.id, file, "n2", meta=meta))
 
     assert command.answers == ["here it is"]
     assert shown(server, general)[0] == "here it is"
