@@ -63,10 +63,10 @@ class Crew:
 
     def of_port(self, life: str, port: int) -> str:
         """Return the name of the worker at the other end of a connection; of the gateway where it is none."""
-        inode = _inode(port)
+        sockets = _sockets(port)
         self.living()
         for pid, its in self._lives.items():
-            if its == life and inode and _holds(pid, inode):
+            if its == life and _holds(pid, sockets):
                 return self.name(pid)
         return life
 
@@ -91,18 +91,15 @@ def _is_worker(pid: int) -> bool:
         return False
 
 
-def _inode(port: int) -> str:
-    """Return the inode of the socket on this machine whose own port that is."""
-    for row in Path("/proc/net/tcp").read_text().splitlines()[1:]:
-        words = row.split()
-        if words[1].endswith(f":{port:04X}"):
-            return words[9]
-    return ""
+def _sockets(port: int) -> set[str]:
+    """Name the sockets on this machine whose own port that is: another address or end may have one, too."""
+    rows = (row.split() for row in Path("/proc/net/tcp").read_text().splitlines()[1:])
+    return {f"socket:[{words[9]}]" for words in rows if words[1].endswith(f":{port:04X}")}
 
 
-def _holds(pid: int, inode: str) -> bool:
+def _holds(pid: int, sockets: set[str]) -> bool:
     for path in Path(f"/proc/{pid}/fd").glob("*"):
         with contextlib.suppress(OSError):
-            if str(path.readlink()) == f"socket:[{inode}]":
+            if str(path.readlink()) in sockets:
                 return True
     return False

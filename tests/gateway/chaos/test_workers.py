@@ -47,6 +47,9 @@ def test_a_connection_tells_which_worker_made_it(crew: Crew, tmp_path: Path) -> 
 
                 assert crew.living() == [worker.pid]
                 assert crew.of_port("d0.1", at) == name
+                # Another program may have the same port, at another address or towards another end.
+                with socket.create_server(("127.0.0.2", at)):
+                    assert crew.of_port("d0.1", at) == name
                 assert crew.of_port("d0.1", ours.getsockname()[1]) == "d0.1"
                 assert not crew.has_started(worker.pid)
                 crew.numbered("d0.1", 2, worker.pid)

@@ -11,7 +11,11 @@ from session.recall import recall
 from tests.session.recall.place import ADA, Place, place
 from tests.support.until import until
 
-QUIET_S = 0.5
+# They wait for seconds.
+pytestmark = pytest.mark.slow
+
+# A machine that stands still for longer than this is taken for chats that rest.
+QUIET_S = 1.5
 LONG = ["word " * 2_000] * 8
 
 
@@ -20,7 +24,7 @@ async def test_what_chats_said_is_taken_in_when_none_has_talked_for_a_while(tmp_
     async with place(tmp_path, quiet_s=QUIET_S) as here:
         await here.say(ADA, *LONG)
         keeping = asyncio.create_task(here.recall.run())
-        await talk(here, 4 * QUIET_S)
+        await talk(here, 2 * QUIET_S)
         assert not here.index().exists()
         await until(here.index().exists)
         keeping.cancel()
@@ -30,7 +34,7 @@ async def test_where_chats_never_rest_it_is_taken_in_all_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else the first search of a busy daemon found all of it unread."""
-    monkeypatch.setattr(recall, "LATEST_S", QUIET_S)
+    monkeypatch.setattr(recall, "LATEST_S", 0.5)
     async with place(tmp_path, quiet_s=100 * QUIET_S) as here:
         await here.say(ADA, *LONG)
         keeping = asyncio.create_task(here.recall.run())
