@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -126,19 +125,19 @@ async def _serve(
     settings, role = application.settings, application.role
     with DaemonRegistry(settings.workspace).entry(url=url, role=role):
         if settings.model.name == "echo" and role != "channels":
-            _say("model echo: it repeats what it is told, until model.name is set")
+            logs.say("model echo: it repeats what it is told, until model.name is set")
         for text, cure in lacking(settings):
-            _say(f"{text}; {cure}")
+            logs.say(f"{text}; {cure}")
         if extras.lacks_mcp(settings):
-            _say(f"mcp: {extras.MCP_MISSING}; {extras.CURE}")
+            logs.say(f"mcp: {extras.MCP_MISSING}; {extras.CURE}")
         if lacks_otel(settings):
-            _say(f"telemetry: {OTEL_MISSING}")
+            logs.say(f"telemetry: {OTEL_MISSING}")
         for remark in team.remarks:
-            _say(remark)
+            logs.say(remark)
         level, text, cure = memory_scope.check(settings)
         if level == "warn":
-            _say(f"{text}; {cure}")
-        _say(f"ready {url}".rstrip())
+            logs.say(f"{text}; {cure}")
+        logs.say(f"ready {url}".rstrip())
         manager.ready()
         log.info("daemon.started", role=role, url=url, model=settings.model.name)
         workers = application.workers
@@ -165,7 +164,3 @@ def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
         return uvloop.new_event_loop
     return None
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)  # noqa: T201 - the one plain line that scripts wait for

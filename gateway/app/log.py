@@ -107,6 +107,17 @@ def gather(loop: asyncio.AbstractEventLoop) -> None:
         lines.gather(loop)
 
 
+def say(line: str) -> None:
+    """Write a plain line for people and scripts among the events, without secrets and whole.
+
+    In one write, its end included: other processes of the gateway write there, too.
+    """
+    lines = structlog.get_config()["logger_factory"]()
+    if not isinstance(lines, _Lines):
+        lines = _Lines(Redactor.of(None), "console", None)
+    lines.plain(line)
+
+
 class _Lines:
     """Renders events and writes each as one line; never raises, since logging must not end a turn."""
 
@@ -152,6 +163,10 @@ class _Lines:
     def show(self, level: str, name: str, **values: object) -> None:
         """Render and write one event at once, whatever the level shown."""
         self.msg(self.render(None, level, {"event": name, **values}))
+
+    def plain(self, text: str) -> None:
+        """Write a line that is no event, at once."""
+        self.msg(self._redactor.text(text))
 
     def gather(self, loop: asyncio.AbstractEventLoop) -> None:
         """Hold back what this thread says below a warning until the end of the loop's pass."""

@@ -167,9 +167,9 @@ def _cell(value: object) -> str:
 
 
 def _write(stream: TextIO | None, text: str) -> None:
-    """Write a line; what the encoding cannot show becomes ``?``, lone surrogates included."""
+    """Write a line, in one write; what the encoding cannot show becomes ``?``, lone surrogates included."""
     # Started without one.
     if stream is None:
         return
     encoding = stream.encoding or "utf-8"
-    print(text.encode(encoding, "replace").decode(encoding), file=stream)
+    stream.write(text.encode(encoding, "replace").decode(encoding) + "\n")

@@ -10,6 +10,8 @@ import json
 import logging
 import os
 import select
+import socket
+import subprocess
 import sys
 import threading
 import warnings
@@ -292,6 +294,43 @@ async def test_another_thread_does_not_wait_for_the_loop() -> None:
     thread.join()
 
     assert json.loads(stream.getvalue())["event"] == "disk.done"
+
+
+PLAIN = """
+from gateway.app import log
+from gateway.cli import output
+
+log.setup()
+log.say("ready http://127.0.0.1:8790")
+output.error("nothing there")
+"""
+
+
+def test_a_plain_line_is_one_write_with_its_end() -> None:
+    """Other processes write to the same pipe: between a line and its end there would be theirs."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours, theirs:
+        environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+        subprocess.run([sys.executable, "-c", PLAIN], stderr=theirs, env=environment, check=True)
+        theirs.close()
+        writes = list(iter(lambda: ours.recv(4096), b""))
+
+    assert writes[0] == b"ready http://127.0.0.1:8790\n"
+    assert [write.count(b"\n") for write in writes] == [1] * len(writes)
+
+
+def test_a_plain_line_stands_behind_what_was_said_before_and_tells_no_secret() -> None:
+    """It is for scripts as much as the events are."""
+    stream = Written()
+    log.setup(settings("json"), stream=stream)
+
+    structlog.get_logger().info("turn.ended")
+    log.say(f"ready {SECRET}")
+
+    event, line = stream.getvalue().splitlines()
+    assert json.loads(event)["event"] == "turn.ended"
+    assert line.startswith("ready ")
+    assert SECRET not in line
 
 
 def test_a_secret_too_short_to_hide_is_said(tmp_path: Path) -> None:
