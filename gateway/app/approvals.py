@@ -48,6 +48,8 @@ def policy_rules(settings: Settings) -> PolicyRules:
 
 def without_denied(gate: Gate, toolbox: Toolbox, names: Collection[str], place: ToolPlace) -> tuple[str, ...]:
     """Leave out the tools that the policy denies to whoever is answered: no model hears of them."""
+    if not gate.rules.denies():
+        return tuple(names)
     found = ((name, toolbox.get(name)) for name in names)
     return tuple(
         name for name, tool in found if tool is None or gate.rules.decide(policy_name(tool), place) != "deny"

@@ -73,10 +73,16 @@ class PolicyRules:
         if (channel := split(key)[0]) in self.channels:
             yield self.channels[channel]
 
+    def denies(self) -> bool:
+        """Say whether any table denies anything to anybody."""
+        return any("deny" in table.values() for table in self._all())
+
     def names(self) -> set[str]:
         """Return all names that stand in any table."""
-        tables = (self.tools, *self.people.values(), *self.chats.values(), *self.channels.values())
-        return {name for table in tables for name in table}
+        return {name for table in self._all() for name in table}
+
+    def _all(self) -> tuple[Table, ...]:
+        return (self.tools, *self.people.values(), *self.chats.values(), *self.channels.values())
 
 
 def policy_name(tool: Tool) -> str:

@@ -68,3 +68,16 @@ def test_of_several_people_the_strictest_decision_holds() -> None:
 
 def test_what_stands_nowhere_is_allowed() -> None:
     assert PolicyRules().decide("shell", ADA) == "allow"
+
+
+@pytest.mark.parametrize("kind", ["tools", "people", "chats", "channels"])
+def test_whether_anything_is_denied_is_asked_of_every_table(kind: str) -> None:
+    """Where nothing is, no tool needs to be asked about one by one."""
+    tables = {
+        "tools": {"tools": {"read": "ask", "shell": "deny"}},
+        "people": {"people": {"ada": {"shell": "deny"}}},
+        "chats": {"chats": {"telegram:-5": {"shell": "deny"}}},
+        "channels": {"channels": {"telegram": {"shell": "deny"}}},
+    }
+    assert PolicyRules(**tables[kind]).denies()  # type: ignore[arg-type]
+    assert not PolicyRules(tools={"read": "ask"}, people={"ada": {"shell": "allow"}}).denies()
