@@ -23,6 +23,12 @@ $(VENV)/.dev: $(VENV)/.runtime $(LOCKS)/dev.txt
 	$(PIP) install --require-hashes --no-deps -r $(LOCKS)/dev.txt
 	@touch $@
 
+# Each of the processes of `make test` would rewrite the assertions of all tests for itself.
+$(VENV)/.rewritten: $(VENV)/.dev
+	@$(BIN)/python -m pytest --collect-only --ignore tests/gateway --ignore tests/system >/dev/null & \
+	$(BIN)/python -m pytest --collect-only tests/gateway tests/system >/dev/null; wait
+	@touch $@
+
 # A service that may not write into this folder would compile the packages anew at each start.
 install: $(VENV)/.runtime ## creates .venv with the locked dependencies
 	@$(BIN)/python -m compileall -q gateway channels session durable
@@ -33,7 +39,7 @@ extras: $(VENV)/.runtime ## adds what MCP servers, the tool web_fetch and traces
 run: $(VENV)/.runtime ## runs the gateway with its embedded queue
 	@exec $(BIN)/chat-gateway run
 
-test: $(VENV)/.dev ## runs all tests, with a real RabbitMQ and a real Chromium
+test: $(VENV)/.rewritten ## runs all tests, with a real RabbitMQ and a real Chromium
 	@deploy/system-packages.sh rabbitmq-server chromium-headless-shell fonts-dejavu-core curl bubblewrap openssl systemd zsh fish libfuse3-3 strace
 	$(BIN)/python -m pytest --numprocesses 6 --dist worksteal --durations=15 --ignore tests/deploy/test_container.py --ignore tests/system/test_broker_cluster.py --ignore tests/chaos
 

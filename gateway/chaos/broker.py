@@ -267,6 +267,8 @@ class Broker:
             "RABBITMQ_ADVANCED_CONFIG_FILE": str(base / "advanced.config"),
             "RABBITMQ_CONF_ENV_FILE": "/dev/null",
             "RABBITMQ_ENABLED_PLUGINS_FILE": str(base / "enabled_plugins"),
+            # Several nodes share a machine: bound, the first scheduler of each would work on the same core.
+            "RABBITMQ_SCHEDULER_BIND_TYPE": "u",
             "RABBITMQ_ALLOW_INPUT": "1",  # the script becomes the node: its process id is ours to kill
             "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "-kernel inet_dist_use_interface {127,0,0,1}",
         }
