@@ -46,6 +46,8 @@ class FakePlatform:
         self.remembers = remembers
         self.messages: dict[str, Shown] = {}
         self.pieces: list[Piece] = []
+        # What each file held that was accepted, by the id of its message.
+        self.files: dict[str, bytes] = {}
         self.edits: list[tuple[str, str]] = []
         self.typings: list[str] = []
         self.faults: dict[str, deque[Break | Exception | asyncio.Event]] = {}
@@ -101,6 +103,8 @@ class FakePlatform:
             number = f"m{next(self._numbers)}"
             content = piece.content
             text = content.name if isinstance(content, Path) else content.plain
+            if isinstance(content, Path):
+                self.files[number] = content.read_bytes()
             self.messages[number] = Shown(number, piece.chat_id, text)
             self._nonces[piece.nonce] = number
             return number

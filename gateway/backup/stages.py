@@ -90,6 +90,8 @@ STAGES: Final = (
     | _of(Stage.LEFT_OUT, "state/channel-*.json", "state/facts/workspace.lock", "state/recall/workspace.*")
     | _of(Stage.LEFT_OUT, "state/facts/agents/*/workspace.lock", "state/recall/agents/*/workspace.*")
     | _of(Stage.LEFT_OUT, "state/subagents/chats.lock", "state/chat.log", "state/chat.log.1", "media/.*")
+    # Files on their way out: what is copied there lies in the workspace, too.
+    | _of(Stage.LEFT_OUT, "state/outgoing/**")
     # It may hold secrets, and is asked for by a word of its own.
     | _of(Stage.LEFT_OUT, "chat-gateway.toml", "config-of-backup/*")
     # What a start put aside before it changed the form of files is for the way back on this machine alone.

@@ -209,6 +209,7 @@ class Adapter:
                     ledger=ledger,
                     limiter=limiter,
                     workspace=context.workspace,
+                    state=self._state,
                     group=chats,
                     drafts=drafts,
                     max_file_mb=context.max_mb,

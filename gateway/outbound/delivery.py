@@ -18,6 +18,7 @@ from channels.keyed_lanes import KeyedLanes
 from channels.message import Outbound, read_outbound
 from gateway.errors import LetterLost, MailboxDown
 from gateway.observer import LetterSent, Observer
+from gateway.outbound.copies import Copies
 from gateway.outbound.drafts import Drafts
 from gateway.outbound.enclosing import Folders, media_alone
 from gateway.outbound.ledger import DeliveryLedger, Progress
@@ -53,6 +54,7 @@ class Delivery:
     A chat that must wait holds up no other. ``attached`` is set once letters are taken.
 
     Args:
+        state: the folder of this machine's files, where what leaves is copied to.
         group: where the work on the chats runs; one that is cancelled together with ``run`` cuts calls off.
         drafts: who shows replies while they are written; None: nobody.
         max_file_mb: files beyond it are named in the chat, not sent.
@@ -71,6 +73,7 @@ class Delivery:
         ledger: DeliveryLedger,
         limiter: RateLimit,
         workspace: Path,
+        state: Path,
         group: asyncio.TaskGroup,
         drafts: Drafts | None = None,
         max_file_mb: float = 20,
@@ -94,10 +97,12 @@ class Delivery:
         self._max_bytes = int(max_file_mb * 2**20)
         self._sleep = sleep
         self._now = now
+        self._copies = Copies(state, workspace, max_bytes=self._max_bytes)
         self._sender = PieceSender(
             channel=channel,
             ledger=ledger,
             limiter=limiter,
+            copies=self._copies,
             at_once=at_once,
             timeout_s=timeout_s,
             sleep=sleep,
@@ -171,6 +176,7 @@ class Delivery:
             task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks)
+        await self._copies.aclose()
 
     # -- one chat ----------------------------------------------------------------------------------
 

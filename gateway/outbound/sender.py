@@ -25,6 +25,7 @@ from channels.errors import (
 from channels.message import Button, Outbound
 from gateway.errors import LedgerDown
 from gateway.observer import PlatformCall
+from gateway.outbound.copies import Copies
 from gateway.outbound.ledger import DeliveryLedger
 from gateway.outbound.pieces import RateLimit, is_group, nonce
 from gateway.queue.retry import back_off_s
@@ -105,6 +106,7 @@ class PieceSender:
         channel: Channel,
         ledger: DeliveryLedger,
         limiter: RateLimit,
+        copies: Copies,
         at_once: int,
         timeout_s: float,
         sleep: Callable[[float], Awaitable[object]],
@@ -117,6 +119,7 @@ class PieceSender:
         self._channel = channel
         self._ledger = ledger
         self._limiter = limiter
+        self._copies = copies
         self._slots = asyncio.Semaphore(at_once)
         self._timeout_s = timeout_s
         self._sleep = sleep
@@ -182,25 +185,34 @@ class PieceSender:
 
     async def _once(self, errand: Errand, chat_id: str) -> None:
         out, number = errand.out, errand.number
-        piece = Piece(
-            chat_id=chat_id,
-            content=errand.content,
-            nonce=nonce(out.id, number),
-            reply_to=out.reply_to if number == 0 and chat_id == out.chat_id else None,
-            buttons=self._buttons(out) if errand.closing else (),
-            meta=out.meta,
-            caption=errand.caption if isinstance(errand.content, Path) else "",
-            first=number == 0,
-        )
-        async with self._call_of(errand, chat_id):
+        async with self._call_of(errand, chat_id), self._leaving(errand.content) as content:
+            piece = Piece(
+                chat_id=chat_id,
+                content=content,
+                nonce=nonce(out.id, number),
+                reply_to=out.reply_to if number == 0 and chat_id == out.chat_id else None,
+                buttons=self._buttons(out) if errand.closing else (),
+                meta=out.meta,
+                caption=errand.caption if isinstance(content, Path) else "",
+                first=number == 0,
+            )
             # If the process dies from here on, nobody can know whether the platform took it.
             await self.durably(lambda: self._ledger.trying(out.key, out.id, number))
             with self._heard(errand):
-                async with asyncio.timeout(self._time_for(errand.content)):
+                async with asyncio.timeout(self._time_for(content)):
                     platform_id = await self._channel.send(piece)
             if errand.closing and out.replaced_by:
                 await self._stands(out, platform_id, later=out.replaced_by)
             await self._accepted(errand, platform_id)
+
+    @asynccontextmanager
+    async def _leaving(self, content: Rendered | Path) -> AsyncIterator[Rendered | Path]:
+        """Have what a channel is given: a text as it is, of a file a copy that nothing else can replace."""
+        if isinstance(content, Path):
+            async with self._copies.of(content) as copy:
+                yield copy
+        else:
+            yield content
 
     @contextmanager
     def _heard(self, errand: Errand) -> Iterator[None]:

@@ -147,6 +147,8 @@ ELSEWHERE: Final = (
     *("state/chat.log", "state/chat.log.1"),
     # A file that is being fetched; what a kill left of one goes after a day.
     "media/.*",
+    # Copies of files for the time that a platform is given them.
+    "state/outgoing/**",
     # Where machines keep the files that are theirs alone.
     "state/local/*.json",
     # Erasures that are under way.

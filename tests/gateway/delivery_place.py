@@ -83,6 +83,7 @@ class Place:
                 ledger=ledger,
                 limiter=self.limiter,
                 workspace=self.folder,
+                state=self.folder / "state",
                 group=group,
                 drafts=drafts(ledger) if drafts is not None else None,
                 max_file_mb=1,

@@ -100,6 +100,7 @@ async def main(folder: str, port: str, letters: str) -> None:
                 ledger=ledger,
                 limiter=Free(),
                 workspace=path,
+                state=path / "state",
                 group=group,
             )
             group.create_task(delivery.run())

@@ -63,7 +63,7 @@ def make_files(workspace: Path) -> None:
     for ref in REFS:
         path = workspace / ref
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.exists() or path.write_text("x")
+        path.exists() or path.write_text(ref)
 
 
 async def leaving(workspace: Path, folders: Sequence[Path]) -> list[str]:
@@ -74,9 +74,7 @@ async def leaving(workspace: Path, folders: Sequence[Path]) -> list[str]:
     async with place.open() as mailbox:
         await place.put(mailbox, reply(1, "here", files=letter(ADA).attachments))
         await until_empty(mailbox)
-    home = workspace.resolve()
-    sent = (piece.content for piece in place.platform.pieces)
-    return [path.relative_to(home).as_posix() for path in sent if isinstance(path, Path)]
+    return [held.decode() for held in place.platform.files.values()]
 
 
 @pytest.mark.parametrize(
