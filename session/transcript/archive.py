@@ -43,11 +43,17 @@ def name_behind(ended_at: datetime, session_id: str, others: Sequence[Archived])
     """Name the archive of a session so that it stands behind ``others`` of its chat, oldest first.
 
     Of several that end within one second, as with messages that waited, each gets a later one; and so does
-    what ends after the clock was set back by up to an hour.
+    what ends after the clock was set back by up to an hour. One that ended under a clock further ahead is not
+    followed.
     """
     name = name_of(ended_at, session_id)
-    newest = next((other for other in reversed(others) if other.session_id != session_id), None)
-    if newest is None or newest.path.name < name or newest.ended_at - ended_at > _AHEAD:
+    followed = (
+        other
+        for other in reversed(others)
+        if other.session_id != session_id and other.ended_at - ended_at <= _AHEAD
+    )
+    newest = next(followed, None)
+    if newest is None or newest.path.name < name:
         return name
     return name_of(newest.ended_at + timedelta(seconds=1), session_id)
 
