@@ -15,6 +15,7 @@ import httpx
 from gateway.chaos.daemon import Daemon
 from gateway.chaos.foreign import Steady, inbound
 from gateway.chaos.records import Message, Reply
+from gateway.http.client import stream_lines
 
 
 class Feed(Protocol):
@@ -106,7 +107,7 @@ class OverHttp:
             with contextlib.suppress(httpx.HTTPError):
                 where = f"{self._daemon.url}/v1/events"
                 async with self._client.stream("GET", where, params=params, timeout=patience) as answer:
-                    async for line in answer.aiter_lines():
+                    async for line in stream_lines(answer):
                         if line.startswith("data:"):
                             event = json.loads(line.removeprefix("data:"))
                             self._note(event.get("in_reply_to"), event["kind"], event.get("text", ""))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import re
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, Literal, cast
@@ -161,13 +161,16 @@ class Client:
                         await answer.aread()
                         raise _refusal(answer, {})
                     number = ""
-                    async for line in answer.aiter_lines():
+                    async for line in stream_lines(answer):
                         field, _, value = line.partition(": ")
                         if field == "id":
                             number = value
                         elif field == "data" and (event := read_event(value)) is not None:
                             last, number = number or last, ""
                             yield event
+                        elif not line:
+                            # An id without an event is where the stream begins.
+                            last, number = number or last, ""
             except (httpx.TransportError, _Away):
                 pass
             await asyncio.sleep(1.0)
@@ -272,6 +275,18 @@ class Client:
         if not isinstance(found, dict):
             raise GatewayError(f"{self.url} answered something else than we asked for")
         return found
+
+
+async def stream_lines(answer: httpx.Response) -> AsyncIterator[str]:
+    """Yield the lines of a stream of events; what follows the last line feed is left out."""
+    # httpx ends a line at U+2028, U+2029 and U+0085 too, which JSON does not escape.
+    begun: list[bytes] = []
+    async for piece in answer.aiter_bytes():
+        *ended, rest = piece.split(b"\n")
+        for end in ended:
+            yield b"".join((*begun, end)).removesuffix(b"\r").decode(errors="replace")
+            begun = []
+        begun.append(rest)
 
 
 class _Away(Exception):

@@ -6,7 +6,7 @@ import asyncio
 import json
 from datetime import timedelta
 
-from playwright.async_api import expect
+from playwright.async_api import Route, expect
 
 from tests.browser.rig import Console
 from tests.browser.seeds import NOW, long_chat, write_session
@@ -268,3 +268,26 @@ async def test_a_tab_behind_listens_to_nothing_and_misses_nothing(console: Conso
 
     await console.sees("stub: meanwhile")
     await console.sees("model: openai/stub")
+
+
+async def test_what_is_told_before_a_first_reply_outlives_a_broken_connection(console: Console) -> None:
+    """The page goes on from where its stream began: an answer in no transcript comes by events alone."""
+    asked: list[str | None] = []
+    told = asyncio.Event()
+
+    async def breaks(route: Route) -> None:
+        asked.append(await route.request.header_value("Last-Event-ID"))
+        if len(asked) == 1:
+            await route.fulfill(content_type="text/event-stream", body=": listening\n\nid: 0\n\n")
+        else:
+            await told.wait()
+            await route.continue_()
+
+    await console.page.route("**/v1/events?*", breaks)
+    await console.open("chats/web:broken")
+    await until(lambda: asked)
+    await ask(console.gateway.daemon, "web:broken", "web:cmd2", "/status")
+    told.set()
+
+    await console.sees("model: openai/stub")
+    assert asked[:2] == [None, "0"]

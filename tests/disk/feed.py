@@ -18,6 +18,7 @@ from gateway.chaos.pieces import answered_by
 from gateway.chaos.records import Message as Written
 from gateway.chaos.records import Reply, Sent
 from gateway.chaos.stub_telegram import TOKEN, StubTelegram
+from gateway.http.client import stream_lines
 from tests.disk.account import Message
 from tests.support.harness import Daemon
 
@@ -84,7 +85,7 @@ class OverHttp:
             with contextlib.suppress(httpx.HTTPError):
                 where = f"{self._url()}/v1/events"
                 async with self._client.stream("GET", where, params=params, timeout=patience) as answer:
-                    async for line in answer.aiter_lines():
+                    async for line in stream_lines(answer):
                         if line.startswith("data:"):
                             event = json.loads(line.removeprefix("data:"))
                             self._note(event["in_reply_to"], event["kind"], event["text"])

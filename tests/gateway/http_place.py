@@ -13,6 +13,7 @@ import orjson
 
 from gateway.app.app import Application
 from gateway.config.settings import Settings
+from gateway.http.client import stream_lines
 from gateway.http.security import Gate
 from gateway.http.server import HttpServer, build_app
 from session.models.model import Answer, OnDelta, Prompt
@@ -73,12 +74,22 @@ class Stream:
     """The events of one open connection."""
 
     def __init__(self, answer: httpx.Response) -> None:
-        self._lines = answer.aiter_lines()
+        self._lines = stream_lines(answer)
 
     async def opened(self) -> None:
         async for line in self._lines:
             if line.startswith(":"):
                 return
+
+    async def begins(self) -> str:
+        """Return the id with which it begins; an event before it is none."""
+        async with asyncio.timeout(30):
+            async for line in self._lines:
+                field, _, value = line.partition(": ")
+                assert field != "data"
+                if field == "id":
+                    return value
+        raise EOFError
 
     async def next(self, kind: str = "") -> tuple[dict[str, Any], str]:
         """Return the next event (of that kind) and its id."""
@@ -95,6 +106,7 @@ class Stream:
                 event = orjson.loads(value)
                 if kind in ("", event["kind"]):
                     return event, number
+            elif not line:
                 number = ""
         raise EOFError
 

@@ -13,8 +13,8 @@ export function follow(key, { from = null, onEvent, onState }) {
   const end = new AbortController();
   let last = from;
   const take = (event, resume) => {
-    if (resume > (last ?? 0)) last = resume;
-    onEvent(event);
+    if (resume > (last ?? -1)) last = resume;
+    if (event) onEvent(event);
   };
   run();
   return { close: () => end.abort(), get last() { return last; } };
@@ -57,12 +57,13 @@ async function read(reader, mine, take) {
     const blocks = (rest + decoder.decode(value, { stream: true })).split("\n\n");
     rest = blocks.pop();
     for (const block of blocks) {
-      let resume = 0, data = "";
+      // An id without an event is where the stream begins.
+      let resume = -1, data = "";
       for (const line of block.split("\n")) {
         if (line.startsWith("id: ")) resume = Number(line.slice(4));
         if (line.startsWith("data: ")) data = line.slice(6);
       }
-      if (data) take(JSON.parse(data), resume);
+      take(data && JSON.parse(data), resume);
     }
   }
 }

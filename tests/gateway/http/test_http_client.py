@@ -1,0 +1,74 @@
+"""The client of our own API looks on: what it reads of a stream, and where it goes on from."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from gateway.cli.looking import look_on
+from gateway.http.client import Client, stream_lines
+from gateway.turns.event import Event
+from tests.gateway.http_place import open_place
+from tests.support.ports import KeptPort
+from tests.support.until import until
+
+KEY = "cli:direct"
+# What str.splitlines takes for the end of a line, and JSON leaves as it is.
+ODD = ("two\u2028lines", "two\u2029paragraphs", "a\u0085next line")
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 1000])
+async def test_a_line_ends_at_a_line_feed_alone(size: int) -> None:
+    """However its bytes come; a carriage return before it goes with it, and a line without end is none."""
+    sent = "".join(f"data: {text}\r\n" for text in ODD).encode() + b"\n: no end"
+
+    async def pieces() -> AsyncIterator[bytes]:
+        for at in range(0, len(sent), size):
+            yield sent[at : at + size]
+
+    lines = [line async for line in stream_lines(httpx.Response(200, content=pieces()))]
+
+    assert lines == [*(f"data: {text}" for text in ODD), ""]
+
+
+async def test_an_answer_with_any_character_is_seen(tmp_path: Path) -> None:
+    """An event is one line, whatever its text has."""
+    async with open_place(tmp_path) as place, Client(place.server.url) as client:
+        seen: list[Event] = []
+        looking = asyncio.create_task(look_on(client, KEY, seen.append))
+        await until(lambda: place.application.events.watched(KEY))
+        for number, text in enumerate((*ODD, "plain")):
+            await client.ask(KEY, text, str(number))
+        await until(lambda: _told(seen)[-1:] == ["echo: plain"])
+        looking.cancel()
+
+    assert _told(seen) == [f"echo: {text}" for text in (*ODD, "plain")]
+
+
+async def test_what_was_told_before_a_first_reply_is_not_missed(tmp_path: Path) -> None:
+    """Who looked on when the gateway went away sees what it told before it could be reached again."""
+    with KeptPort() as port:
+        here = {"port": port}
+        async with Client(f"http://127.0.0.1:{port}/") as client:
+            seen: list[Event] = []
+            async with open_place(tmp_path, http=here) as place:
+                await client.ask(KEY, "before", "one")
+                looking = asyncio.create_task(look_on(client, KEY, seen.append))
+                await until(lambda: place.application.events.watched(KEY))
+            async with open_place(tmp_path) as elsewhere, Client(elsewhere.server.url) as other:
+                await other.ask(KEY, "meanwhile", "two")
+            async with open_place(tmp_path, http=here) as place:
+                await until(lambda: place.application.events.watched(KEY))
+                await client.ask(KEY, "after", "three")
+                await until(lambda: _told(seen)[-1:] == ["echo: after"])
+            looking.cancel()
+
+    assert _told(seen) == ["echo: meanwhile", "echo: after"]
+
+
+def _told(seen: list[Event]) -> list[str]:
+    return [event.text for event in seen if event.kind == "reply"]
