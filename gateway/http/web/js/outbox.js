@@ -6,6 +6,11 @@ import { fresh, kept, keptUnder, pause } from "./dom.js";
 import { splitKey } from "./format.js";
 
 const MOST_ASIDES = 60;
+const FIRST_WAIT_MS = 1000;
+const LONGEST_WAIT_MS = 15000;
+
+// key → the outbox of the view that was opened last: it alone hands the messages of the chat in.
+const newest = new Map();
 
 export class Outbox {
   // `onChange()`; `onEnd(message, { kind, reply })` of one that ended while nobody looked.
@@ -13,25 +18,39 @@ export class Outbox {
     this.key = key;
     this.onChange = onChange;
     this.onEnd = onEnd;
-    this.messages = kept.get(`outbox.${key}`, []) ?? [];
+    // Where nothing can be stored the view before knows what waits.
+    this.messages = newest.get(key)?.messages.filter((message) => !message.accepted) ?? [];
+    this.messages = this.known();
     this.asides = kept.get(`asides.${key}`, []) ?? [];
-    this.closed = false;
+    this.handing = false;
+    this.wake();
+    newest.set(key, this);
     // What was accepted before a reload may have ended since: handed in again it says how, and is not asked again.
-    for (const message of this.messages) if (message.state !== "failed") this.hand(message);
+    for (const message of this.messages) if (message.accepted && message.state !== "failed") this.hand(message);
+    this.handIn();
   }
 
+  // Nobody looks any more; what waits is handed in all the same.
   close() {
-    this.closed = true;
+    this.onChange = this.onEnd = () => {};
   }
 
-  save() {
-    kept.set(`outbox.${this.key}`, this.messages.length ? this.messages : null);
+  // All messages of the chat as they were typed, those of other tabs among them.
+  known() {
+    const stored = kept.get(`outbox.${this.key}`, []) ?? [];
+    const ids = new Set(stored.map((message) => message.id));
+    return [...stored.map((message) => this.find(message.id) ?? message), ...this.messages.filter((message) => !ids.has(message.id))];
+  }
+
+  save(without = new Set()) {
+    const messages = this.known().filter((message) => !without.has(message.id));
+    kept.set(`outbox.${this.key}`, messages.length ? messages : null);
     kept.set(`asides.${this.key}`, this.asides.length ? this.asides : null);
   }
 
   changed() {
     this.save();
-    if (!this.closed) this.onChange();
+    this.onChange();
   }
 
   find(id) {
@@ -41,35 +60,67 @@ export class Outbox {
   send(text, files = []) {
     const { channel } = splitKey(this.key);
     const message = { id: `${channel === "cli" || !channel ? "cli:" : "web:"}${fresh()}`, text, files, at: new Date().toISOString(), state: "sending", accepted: false };
-    this.messages.push(message);
+    // What another tab still has to hand in was typed before.
+    this.messages = [...this.known().filter((one) => !one.accepted || this.messages.includes(one)), message];
     this.changed();
-    this.hand(message);
+    this.wake();
+    this.handIn();
+  }
+
+  // End the pause between two tries, and have the next ones be short: whoever types wants to know at once.
+  wake() {
+    this.endPause?.(FIRST_WAIT_MS);
+    this.woken = new Promise((done) => (this.endPause = done));
+  }
+
+  // Hand in what was not taken yet, each message once those before it were taken or refused for good.
+  async handIn() {
+    if (this.handing) return;
+    this.handing = true;
+    try {
+      for (let next; newest.get(this.key) === this && (next = this.messages.find((message) => !message.accepted)); ) await this.hand(next);
+    } finally {
+      this.handing = false;
+    }
   }
 
   // Hand a message in until it is accepted or refused; the same id is the same message, so that no try sends it twice.
   async hand(message) {
-    for (let wait = 1000; ; wait = Math.min(wait * 2, 15000)) {
+    for (let wait = FIRST_WAIT_MS; newest.get(this.key) === this; ) {
+      let found, failure;
       try {
-        const found = await post("/v1/messages", { key: this.key, text: message.text, id: message.id, ...(message.files?.length ? { attachments: message.files.map(({ ref, name, mime, kind }) => ({ ref, name, mime, kind })) } : {}) }, { wait: 0 });
-        message.id = found.id;
-        message.accepted = true;
-        if (["sending", "again"].includes(message.state)) message.state = "waiting";
-        this.changed();
-        if (found.reply !== undefined && !this.closed) this.onEnd(message, found);
-        return;
+        found = await post("/v1/messages", { key: this.key, text: message.text, id: message.id, ...(message.files?.length ? { attachments: message.files.map(({ ref, name, mime, kind }) => ({ ref, name, mime, kind })) } : {}) }, { wait: 0 });
       } catch (error) {
-        if (!(error instanceof ApiError)) throw error;
-        if (error.status !== 0 && error.status !== 429 && error.status < 500) {
-          Object.assign(message, { accepted: true, state: "failed", error: [error.message, error.hint].filter(Boolean).join(" – ") });
-          return this.changed();
-        }
-        if (message.state !== "again") {
-          message.state = "again";
-          this.changed();
-        }
-        await pause(wait);
+        failure = error;
       }
+      // A view that was opened meanwhile hands it in as well, and shows what became of it.
+      if (newest.get(this.key) !== this) return;
+      if (found) return this.taken(message, found);
+      if (isRefusal(failure)) return this.refused(message, failure);
+      this.postponed();
+      const longer = Math.min(wait * 2, LONGEST_WAIT_MS);
+      wait = await Promise.race([pause(wait).then(() => longer), this.woken]);
     }
+  }
+
+  taken(message, found) {
+    message.id = found.id;
+    message.accepted = true;
+    if (["sending", "again"].includes(message.state)) message.state = "waiting";
+    this.changed();
+    if (found.reply !== undefined) this.onEnd(message, found);
+  }
+
+  refused(message, { message: why, hint }) {
+    Object.assign(message, { accepted: true, state: "failed", error: [why, hint].filter(Boolean).join(" – ") });
+    this.changed();
+  }
+
+  // Those behind a message that is not taken wait as it does.
+  postponed() {
+    const waiting = this.messages.filter((message) => !message.accepted && message.state !== "again");
+    for (const message of waiting) message.state = "again";
+    if (waiting.length) this.changed();
   }
 
   mark(id, state) {
@@ -83,7 +134,7 @@ export class Outbox {
   drop(ids) {
     const before = this.messages.length;
     this.messages = this.messages.filter((message) => !ids.has(message.id));
-    if (this.messages.length !== before) this.save();
+    if (this.messages.length !== before) this.save(ids);
   }
 
   // Note what stands beside the transcript: behind which entry of which session it was said.
@@ -93,6 +144,11 @@ export class Outbox {
     this.asides = this.asides.slice(-MOST_ASIDES);
     this.save();
   }
+}
+
+// Whatever else goes wrong may go well later.
+function isRefusal(error) {
+  return error instanceof ApiError && error.status !== 0 && error.status !== 429 && error.status < 500;
 }
 
 // How many messages of all chats the gateway has not taken yet.

@@ -1,0 +1,161 @@
+"""What was typed while the gateway takes nothing: handed in later, in the order in which it was typed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from playwright.async_api import Route, expect
+
+from tests.browser.rig import Console
+from tests.support.until import until
+
+AWAY, REFUSED = 503, 400
+STORED = "(key) => JSON.parse(localStorage.getItem(`chat-gateway.outbox.${key}`)).map((one) => one.text)"
+
+
+@dataclass
+class Door:
+    """Stands before the gateway and refuses messages with the status of their text; the rest goes through."""
+
+    shut: dict[str, int] = field(default_factory=dict)
+    tries: list[str] = field(default_factory=list)
+    through: list[str] = field(default_factory=list)
+
+    async def answer(self, route: Route) -> None:
+        text = route.request.post_data_json["text"]
+        self.tries.append(text)
+        if text in self.shut:
+            refusal = {"error": f"{text} is not taken", "hint": "wait"}
+            await route.fulfill(status=self.shut[text], json=refusal)
+        else:
+            self.through.append(text)
+            await route.continue_()
+
+    @property
+    def order(self) -> list[str]:
+        """The texts that went through; a repeat is the same message."""
+        return list(dict.fromkeys(self.through))
+
+
+async def door(console: Console, **shut: int) -> Door:
+    """Put a door before the gateway for all tabs."""
+    made = Door(dict(shut))
+    await console.context.route("**/v1/messages?*", made.answer)
+    return made
+
+
+async def test_what_is_typed_while_another_message_waits_is_taken_behind_it(console: Console) -> None:
+    """The first is refused again and again; the others wait for it, and are said to."""
+    before = await door(console, one=AWAY)
+    page = await console.open("chats/web:in-line")
+    await console.say("one")
+    await until(lambda: before.tries)
+    await console.say("two")
+    await console.say("three")
+    await expect(page.locator("article.pending", has_text="not sent yet, trying again")).to_have_count(3)
+    await until(lambda: before.tries.count("one") > 3)
+    assert before.through == []
+    before.shut.clear()
+
+    for text in ("stub: one", "stub: two", "stub: three"):
+        await console.sees(text)
+    assert before.order == ["one", "two", "three"]
+    await expect(page.locator("article.pending")).to_have_count(0)
+    mine = await page.locator("article.entry.mine").all_inner_texts()
+    assert [next(text for text in before.order if text in words) for words in mine] == before.order
+
+
+async def test_a_message_that_is_refused_for_good_holds_up_none(console: Console) -> None:
+    before = await door(console, one=AWAY)
+    page = await console.open("chats/web:refused")
+    await console.say("one")
+    await console.say("two")
+    await expect(page.locator("article.pending", has_text="not sent yet, trying again")).to_have_count(2)
+    before.shut["one"] = REFUSED
+
+    await console.sees("stub: two")
+    await expect(page.locator("article.pending")).to_contain_text("one is not taken")
+    await page.get_by_role("button", name="Back into the send box").click()
+    await expect(page.get_by_role("textbox", name="Message")).to_have_value("one")
+    await expect(page.locator("article.pending")).to_have_count(0)
+
+
+async def test_a_reload_keeps_the_order(console: Console) -> None:
+    before = await door(console, one=AWAY, two=AWAY)
+    page = await console.open("chats/web:reloaded")
+    await console.say("one")
+    await console.say("two")
+    await expect(page.locator("article.pending", has_text="not sent yet, trying again")).to_have_count(2)
+    del before.shut["two"]
+    tried = before.tries.count("one")
+    await page.reload()
+    await until(lambda: before.tries.count("one") > tried + 1)
+    before.shut.clear()
+
+    await console.sees("stub: one")
+    await console.sees("stub: two")
+    assert before.order == ["one", "two"]
+
+
+async def test_a_view_that_was_left_hands_in_what_waits_and_keeps_the_order(console: Console) -> None:
+    """Also what is typed once the view is opened again, and what nobody looks at any more."""
+    before = await door(console, one=AWAY)
+    page = await console.open("chats/web:left")
+    await console.say("one")
+    await expect(page.locator("article.pending")).to_contain_text("trying again")
+    await console.open("chats/web:elsewhere")
+    await expect(page.locator("article.pending")).to_have_count(0)
+    await console.open("chats/web:left")
+    await console.say("two")
+    await expect(page.locator("article.pending", has_text="not sent yet, trying again")).to_have_count(2)
+    await console.open("chats/web:elsewhere")
+    tried = before.tries.count("one")
+    await until(lambda: before.tries.count("one") > tried)
+    assert before.through == []
+    before.shut.clear()
+    await until(lambda: before.order == ["one", "two"])
+
+    await console.open("chats/web:left")
+    await console.sees("stub: two")
+    await expect(page.locator("article.pending")).to_have_count(0)
+
+
+async def test_two_tabs_keep_the_order_and_each_other_s_messages(console: Console) -> None:
+    """What one of them typed first goes first; who closes or reloads one of them loses nothing."""
+    before = await door(console, one=AWAY)
+    page = await console.open("chats/web:tabs")
+    other = Console(await console.context.new_page(), console.context, console.gateway)
+    await other.open("chats/web:tabs")
+    await expect(other.page.locator(".empty-title", has_text="A fresh start")).to_be_visible()
+    await console.say("one")
+    await expect(page.locator("article.pending")).to_contain_text("trying again")
+    await other.say("two")
+    await until(lambda: before.tries.count("one") > 2)
+    assert before.through == []
+    assert await page.evaluate(STORED, "web:tabs") == ["one", "two"]
+    await other.page.close()
+    await page.reload()
+    await expect(page.locator("article.pending", has_text="not sent yet, trying again")).to_have_count(2)
+    before.shut.clear()
+
+    await console.sees("stub: one")
+    await console.sees("stub: two")
+    assert before.order == ["one", "two"]
+
+
+async def test_where_the_browser_stores_nothing_a_view_opened_again_has_what_waits(console: Console) -> None:
+    before = await door(console, one=AWAY)
+    page = console.page
+    await page.add_init_script("Storage.prototype.setItem = () => { throw new Error('it is full'); };")
+    await console.open("chats/web:unstored")
+    await console.say("one")
+    await expect(page.locator("article.pending")).to_contain_text("trying again")
+    await console.open("chats/web:elsewhere")
+    await expect(page.locator("article.pending")).to_have_count(0)
+    await console.open("chats/web:unstored")
+    await expect(page.locator("article.pending")).to_contain_text("one")
+    await console.say("two")
+    before.shut.clear()
+
+    await console.sees("stub: two")
+    assert before.order == ["one", "two"]
