@@ -16,14 +16,24 @@ from channels.discord.rest import RequestRefused, Rest, sent_id
 from channels.errors import ChannelError, CredentialsRefused, MessageGone, SendNever
 from channels.message import Button
 
-# Commands that take a text.
+# What text each command of the gateway's own takes; empty: none.
 ARGUMENTS: Final = {
+    "agent": "name",
     "approve": "id",
     "compact": "focus",
     "deny": "id",
     "forget": "number",
+    "help": "",
+    "memory": "",
+    "new": "",
     "resume": "number",
+    "retry": "",
+    "status": "",
+    "stop": "",
+    "undo": "",
 }
+# Any other command is bound to an agent, and takes what that one is asked.
+_ASKED: Final = "message"
 _MAX_DESCRIPTION: Final = 100
 _MAX_LABEL: Final = 80
 _UNKNOWN_MESSAGE, _NOT_OURS, _MAY_NOT_QUOTE = 10008, 50005, 160002
@@ -149,9 +159,8 @@ def _command(name: str, words: str) -> dict[str, Any]:
         # Its commands are used there or in a direct channel.
         "contexts": [0, 1],
     }
-    if name in ARGUMENTS:
-        option = {"type": 3, "name": ARGUMENTS[name], "description": ARGUMENTS[name], "required": False}
-        command["options"] = [option]
+    if argument := ARGUMENTS.get(name, _ASKED):
+        command["options"] = [{"type": 3, "name": argument, "description": argument, "required": False}]
     return command
 
 

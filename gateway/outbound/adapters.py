@@ -51,6 +51,8 @@ SHOW_S = 1.0
 ALIVE_S = 60.0
 # For the calls that are under way when a run is over: as long as a text may take.
 REST_S = SEND_TIMEOUT_S
+# One more whenever an adapter makes another menu of the same commands: each is shown anew, once.
+MENUS = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,7 +285,7 @@ class Adapter:
         """Show the menu of commands, if another one was shown last."""
         wanted = dict(self._context.commands)
         mark = hashlib.sha256(
-            orjson.dumps([self._table.token.get_secret_value(), wanted], option=orjson.OPT_SORT_KEYS)
+            orjson.dumps([MENUS, self._table.token.get_secret_value(), wanted], option=orjson.OPT_SORT_KEYS)
         ).hexdigest()[:16]
         shown = self._state / f"{self.name}-commands.json"
         # Where that cannot be read, the menu is shown anew.

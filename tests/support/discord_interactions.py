@@ -76,8 +76,16 @@ class Interactions:
     def begin(
         self, command: str, options: Mapping[str, Any] | None, user: Person, channel: Channel
     ) -> Interaction:
-        """Let a person use a command; every client is told."""
+        """Let a person use a command; every client is told.
+
+        Raises:
+            ValueError: the command is registered without one of the options.
+        """
         server = self._server
+        for one in server.commands:
+            offered = {option["name"] for option in one.get("options", ())}
+            if one["name"] == command and (strange := set(options or ()) - offered):
+                raise ValueError(f"/{command} has no option {strange}")
         interaction = Interaction(server.snowflakes.next(), command, user, channel, server.now())
         self.begun.append(interaction)
         known = [one["id"] for one in server.commands if one["name"] == command]

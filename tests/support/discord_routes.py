@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from tests.support.discord_server import DiscordServer
 
 MAX_CHARS, NONCE_CHARS, NONCE_S = 2000, 25, 300
+MAX_OPTIONS = 25
 Upload = tuple[str, str, bytes]
 
 
@@ -52,6 +54,18 @@ def check_text(payload: dict[str, Any], files: Sequence[Upload]) -> None:
         raise invalid("content", "BASE_TYPE_MAX_LENGTH", f"Must be {MAX_CHARS} or fewer in length.")
     if not text.strip() and not files and not payload.get("embeds") and not payload.get("components"):
         raise Refused(400, 50006, "Cannot send an empty message")
+
+
+def check_options(number: int, options: Sequence[dict[str, Any]]) -> None:
+    """Refuse what a command of the menu may not take."""
+    if len(options) > MAX_OPTIONS:
+        raise invalid(str(number), "BASE_TYPE_MAX_LENGTH", f"Must be {MAX_OPTIONS} or fewer in length.")
+    for option in options:
+        name, description = str(option.get("name", "")), str(option.get("description", ""))
+        if re.fullmatch(r"[-\w]{1,32}", name) is None or name != name.lower():
+            raise invalid(str(number), "APPLICATION_COMMAND_INVALID_NAME", "Option name is invalid")
+        if not 1 <= len(description) <= 100:
+            raise invalid(str(number), "BASE_TYPE_BAD_LENGTH", "Must be between 1 and 100 in length.")
 
 
 class Routes:
@@ -303,6 +317,7 @@ class Routes:
                 raise invalid(str(number), "APPLICATION_COMMAND_INVALID_NAME", "Command name is invalid")
             if kind == 1 and not 1 <= len(description) <= 100:
                 raise invalid(str(number), "BASE_TYPE_BAD_LENGTH", "Must be between 1 and 100 in length.")
+            check_options(number, command.get("options") or ())
             fixed = {"id": old.get(name) or server.snowflakes.next(), "type": kind, "name": name}
             fixed |= {"application_id": server.application_id, "version": server.snowflakes.next()}
             defaults = {"default_member_permissions": None, "dm_permission": True, "nsfw": False}

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import random
 from pathlib import Path
 
+import orjson
 import pytest
 
+from session.turn.command_names import DESCRIPTIONS
 from tests.support.broker import Broker
 from tests.support.discord_server import DiscordServer
 from tests.support.harness import Daemon
@@ -100,6 +103,26 @@ async def test_a_command_of_the_menu_is_answered(tmp_path: Path) -> None:
 
         assert {"new", "stop", "status", "help"} <= {command["name"] for command in server.commands}
         assert len(server.command_puts) == registered == 1
+
+
+async def test_a_menu_that_an_older_version_showed_is_shown_anew_once(tmp_path: Path) -> None:
+    """The same commands with other options: the mark of then is not that of now."""
+    async with DiscordServer() as server:
+        config = with_discord(server)
+        shown = orjson.dumps([server.token, dict(DESCRIPTIONS)], option=orjson.OPT_SORT_KEYS)
+        mark = hashlib.sha256(shown).hexdigest()[:16]
+        (tmp_path / "state").mkdir()
+        (tmp_path / "state" / "discord-commands.json").write_text(json.dumps({"v": 1, "menu": mark}))
+        async with Daemon(tmp_path, config=config) as daemon:
+            await server.until(lambda: server.commands, within_s=30)
+            await daemon.stop()
+        channel = server.channel(server.guild("home"), "general")
+        async with Daemon(tmp_path, config=config):
+            await server.connected(within_s=120)
+            server.write(channel, "hello", user="ada")
+            await server.sent_count(1, within_s=120)
+
+        assert len(server.command_puts) == 1
 
 
 async def test_a_platform_that_is_away_at_start_stops_nothing_else(tmp_path: Path) -> None:

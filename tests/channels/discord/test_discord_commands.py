@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from channels.errors import SendUnknown
+from session.turn.command_names import DESCRIPTIONS
 from tests.channels.discord.discord_place import Record, adapter, piece, running
 from tests.support.discord_server import DiscordServer
 from tests.support.discord_world import Channel as Place
@@ -130,3 +131,25 @@ async def test_the_menu_is_replaced(server: DiscordServer, state: Path) -> None:
     assert (new["name"], new["description"], "options" in new) == ("new", "begins anew", False)
     assert [(each["type"], each["required"]) for each in compact["options"]] == [(3, False)]
     assert len(compact["description"]) == 100
+
+
+async def test_words_are_given_with_each_command_that_takes_some(
+    server: DiscordServer, general: Place, state: Path
+) -> None:
+    """Those of the gateway's own, and those bound to an agent; what arrives is what a person would type."""
+    async with running(server, state) as run:
+        await run.channel.register(DESCRIPTIONS | {"code": "asks the agent coder"})
+        taken = {each["name"]: [one["name"] for one in each.get("options", ())] for each in server.commands}
+        for command, words in (("code", {"message": "fix it"}), ("agent", {"name": "coder"}), ("code", {})):
+            server.interact(command, words, channel=general)
+            await run.record.text(" ".join([f"/{command}", *words.values()]))
+
+    assert {name: options for name, options in taken.items() if options} == {
+        "agent": ["name"],
+        "approve": ["id"],
+        "code": ["message"],
+        "compact": ["focus"],
+        "deny": ["id"],
+        "forget": ["number"],
+        "resume": ["number"],
+    }
