@@ -75,6 +75,11 @@ class ModelError(SessionError):
     brief = ""
 
 
+def loggable(error: Exception) -> str:
+    """Return what the log may say of an error: of a model's nothing that may quote a message."""
+    return (isinstance(error, ModelError) and error.brief) or str(error)
+
+
 class ModelAway(ModelError):
     """The model cannot be reached, limits the rate, or refuses the credentials: an outage, not poison.
 

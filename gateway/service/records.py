@@ -48,12 +48,12 @@ class Record:
         if exchange.final is None:
             return MessageStanding(text, _outcome_of(session.journal.known(message_id)))
         final = session.line(exchange.final)
-        if final.get("interrupted"):
-            # It is answered together with the message that stopped it.
-            return MessageStanding(text, None)
         if final.get("stopped"):
             known = session.journal.known(message_id)
             told = known.text if known is not None and known.kind == "notice" else ""
+            if final.get("interrupted") and not told:
+                # It is answered together with the message that stopped it.
+                return MessageStanding(text, None)
             return MessageStanding(text, Outcome("notice", told or STOPPED))
         return MessageStanding(text, Outcome("reply", str(final.get("content") or "")))
 

@@ -17,7 +17,7 @@ from gateway.turns.events import Spawn
 from gateway.turns.lanes import Entry, Lanes, RetryAfter
 from gateway.turns.notices import Notices
 from gateway.turns.policy import TELL_WITHIN_S, Outage, fenced_off_s, park_verdict, wait_words
-from session.errors import Fenced, ModelAway, SessionError, StoreError
+from session.errors import Fenced, ModelAway, SessionError, StoreError, loggable
 from session.store.store import Session, Store
 from session.transcript.key import SessionKey, is_subagent
 
@@ -71,7 +71,10 @@ class Outages:
             with self._telling(entry.inbound.key):
                 await self._notices.tell(session, entry.inbound, reason, said)
         wait = back_off_s(entry.tries.waits, after_s=error.after_s, spread=random.random())
-        log.warning("model.away", cause=error.cause, error=str(error), hint=error.hint, wait_s=round(wait, 2))
+        log.debug("model.said", error=str(error))
+        log.warning(
+            "model.away", cause=error.cause, error=loggable(error), hint=error.hint, wait_s=round(wait, 2)
+        )
         return RetryAfter(wait, over)
 
     async def delay(self, entry: Entry, error: MailboxError | StoreError) -> RetryAfter:

@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 
 import structlog
 
-from channels.message import times
+from channels.message import Inbound, times
 from gateway.queue.mailbox import Mailbox, ParkedAs
 from gateway.turns.jobs import Jobs
 from gateway.turns.lanes import Entry
 from gateway.turns.notices import Notices
 from gateway.turns.policy import Verdict
+from gateway.turns.settlement import Settlement
 from session.store.store import Session
+from session.turn.joining import served, set_aside
 
 log = structlog.get_logger("worker")
 
 # How often parking may end in an error that nobody foresaw.
 CRASHES_MAX = 4
+# What the message itself may be the cause of, and of every later request's failure that holds it.
+POISON: Final = frozenset({"refused", "attempts"})
+LEFT_SAID = (
+    "This message got no answer: the one that came while it was being answered is set aside. Send it again."
+)
 
 
 class Parking:
@@ -26,8 +34,8 @@ class Parking:
 
     Args:
         jobs: says what is told of those that the clock sent; None: the same as of all others.
-        ended: hears of each, with the class of its reason.
-        told: tells who waits for a letter that is not parked but fails (a subagent's); False: it is parked.
+        settlement: hears of each, and tells who waits for one that is not parked but fails, a subagent's.
+        now: the timestamp of a line that is written now.
     """
 
     def __init__(
@@ -36,14 +44,14 @@ class Parking:
         mailbox: Mailbox,
         notices: Notices,
         jobs: Jobs | None,
-        ended: Callable[[Entry, str], None],
-        told: Callable[[Entry, Verdict], Awaitable[bool]] | None = None,
+        settlement: Settlement,
+        now: Callable[[], str],
     ) -> None:
         self._mailbox = mailbox
         self._notices = notices
         self._jobs = jobs
-        self._ended = ended
-        self._told = told
+        self._settlement = settlement
+        self._now = now
 
     def is_given_up(self, entry: Entry) -> bool:
         """Say, after an error nobody foresaw, whether a letter stays in its queue, to come again much later.
@@ -58,6 +66,8 @@ class Parking:
     async def park(self, entry: Entry, session: Session | None, verdict: Verdict) -> None:
         """Tell the chat, move the letter aside, and remember in between that it is parked.
 
+        A turn that its message may have spoilt is left out of what follows.
+
         Without a session, since another process owns the key, the journal notes neither.
 
         Raises:
@@ -65,7 +75,7 @@ class Parking:
             LetterLost: it is parked, and comes again all the same.
         """
         inbound, letter, reason = entry.inbound, entry.letter, verdict.reason
-        if self._told is not None and await self._told(entry, verdict):
+        if await self._settlement.failed(entry, verdict):
             return
         # Whoever puts the letter back waits for this: its mark in the journal must not come after that.
         entry.verdict, entry.parking = verdict, asyncio.Event()
@@ -84,6 +94,8 @@ class Parking:
                 await self._notices.tell(session, inbound, reason, said)
             elif said is not None:
                 await self._notices.put(inbound, reason, said)
+            if session is not None:
+                await self._left(session, inbound, reason)
             await self._mailbox.park(
                 letter,
                 ParkedAs(inbound.key, verdict.shown, attempts),
@@ -93,4 +105,25 @@ class Parking:
         finally:
             entry.parking.set()
         log.warning("letter.parked", reason=reason, attempts=attempts)
-        self._ended(entry, reason)
+        self._settlement.ended(entry, reason)
+
+    async def _left(self, session: Session, inbound: Inbound, reason: str) -> None:
+        """Tell those whose turns were stopped for this one, and would have been answered with it."""
+        for line in served(session, inbound.id):
+            if line["message_id"] != inbound.id and line.get("part_of") != inbound.id:
+                await self._notices.tell(session, _of(line, inbound), reason, LEFT_SAID)
+                await session.journal.conclude(line["message_id"], "notice", reason=reason, text=LEFT_SAID)
+        if reason in POISON:
+            await set_aside(session, inbound.id, self._now())
+
+
+def _of(line: Mapping[str, Any], later: Inbound) -> Inbound:
+    """Return the message of a stored line, as far as a notice needs it."""
+    platform_id = line.get("platform_id")
+    return later.model_copy(
+        update={
+            "id": line["message_id"],
+            "platform_id": platform_id if isinstance(platform_id, str) else None,
+            "reply_to": None,
+        }
+    )

@@ -23,7 +23,7 @@ from gateway.turns.settlement import SOON_S
 from gateway.turns.spawning import is_of_subagent
 from gateway.turns.subagents import Subagents
 from session.approvals.gate import AwaitsApproval
-from session.errors import LineTooLong, ModelAway, OverCap, SessionError, StoreError
+from session.errors import LineTooLong, ModelAway, OverCap, SessionError, StoreError, loggable
 from session.models.model import Meter, Payer, Usage
 from session.store.store import Session
 from session.turn.turn import Reply, Request, Turns
@@ -92,6 +92,7 @@ class TurnRuns:
             # An outage is no fault of the letter: its lane waits, in order, until the model is back.
             again = await self._outages.wait(entry, session, error)
             if again is None:
+                self._count(payer, meter, turns)
                 said = OUTAGE_SAID.format(self._outage_hours)
                 await self._parking.park(entry, session, Verdict("outage", said, cause_of(error)))
             return again
@@ -111,7 +112,8 @@ class TurnRuns:
             if await self._collecting.part(entry, session, turns.now()):
                 return RetryAfter(SOON_S)
             verdict = park_verdict(error)
-            log.warning("turn.failed", reason=verdict.reason, error=str(error), hint=error.hint)
+            log.debug("model.said", error=str(error))
+            log.warning("turn.failed", reason=verdict.reason, error=loggable(error), hint=error.hint)
             await self._parking.park(entry, session, verdict)
             return None
         self._outages.model_answers()

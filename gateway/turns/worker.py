@@ -102,7 +102,7 @@ class Worker:
             observer=observer,
         )
         self._parking = Parking(
-            mailbox=mailbox, notices=notices, jobs=jobs, ended=settlement.ended, told=settlement.failed
+            mailbox=mailbox, notices=notices, jobs=jobs, settlement=settlement, now=self._turns.now
         )
         self.orders = self._open_orders(store, clock)
         self._approvals = self.orders.approvals = self._open_approvals(notices, clock, decides)

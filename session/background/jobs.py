@@ -24,7 +24,7 @@ from session.background.job_files import BackgroundJob, JobFiles
 from session.background.report import Report, sizes
 from session.background.waiting import Waiting
 from session.disk.threads import start_thread
-from session.errors import ModelAway, NewerFormat, NotNow, SessionError
+from session.errors import ModelAway, NewerFormat, NotNow, SessionError, loggable
 from session.memory.consolidation import MemoryNotes
 from session.memory.extraction import FactExtraction
 from session.memory.notes import Notes
@@ -374,7 +374,9 @@ class Background:
         due.at, due.tries = until, due.tries + 1
         known, due.reason = due.reason, reason
         if reason not in (known, ELSEWHERE):
-            log.warning("job.waiting", key=job.key, reason=reason, until=until.isoformat(), error=str(error))
+            log.warning(
+                "job.waiting", key=job.key, reason=reason, until=until.isoformat(), error=loggable(error)
+            )
         self._last_error = str(error) if reason != ELSEWHERE else self._last_error
 
     def _away(self, error: ModelAway) -> None:

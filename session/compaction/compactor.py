@@ -24,6 +24,7 @@ from session.errors import (
     ModelError,
     NotCompacted,
     NotNow,
+    loggable,
 )
 from session.models.model import Answer, CostMeter, Meter, Model, Prompt, Usage
 
@@ -262,5 +263,5 @@ def _cause(error: ModelError | TimeoutError, rules: CompactionRules) -> tuple[Co
     if isinstance(error, TimeoutError):
         return "slow", f"no summary within {rules.timeout_s:g} s"
     if isinstance(error, ModelAway):
-        return "away", str(error)
-    return ("answer" if isinstance(error, BadAnswer) else "refused"), str(error)
+        return "away", loggable(error)
+    return ("answer" if isinstance(error, BadAnswer) else "refused"), loggable(error)

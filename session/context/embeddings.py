@@ -13,7 +13,7 @@ from typing import TypeVar
 import structlog
 
 from session.disk.threads import DiskThreads
-from session.errors import BadAnswer, ContextTooLong, ModelRefused, NotNow, OverCap, SessionError
+from session.errors import BadAnswer, ContextTooLong, ModelRefused, NotNow, OverCap, SessionError, loggable
 from session.models.model import Embedder, EmbeddingMeter, Vector
 from session.models.similarity import cosine
 from session.store.vectors import Keeping, Vectors
@@ -144,9 +144,9 @@ class Embeddings:
             # Nothing was asked: the model is not at fault.
             log.debug("embeddings.unpaid", reason=str(error))
         except (ModelRefused, ContextTooLong) as error:
-            self._pause(stem, str(error))
+            self._pause(stem, loggable(error))
         except SessionError as error:
-            self._pause(EVERYBODY, str(error))
+            self._pause(EVERYBODY, loggable(error))
         return None
 
     async def _compare(

@@ -32,6 +32,7 @@ from session.errors import (
     NotNow,
     SessionError,
     StoreError,
+    loggable,
 )
 from session.memory import consolidation_prompt as wording
 from session.memory.budget import Budget
@@ -365,7 +366,7 @@ class _Work:
         memory, scope_state = self._memory, self._scope_state
         memory.totals["failures"] += 1
         count = scope_state.failure(unconsolidated.session_id, unconsolidated.start).count + 1
-        log.warning("memory.failed", key=unconsolidated.key, tries=count, error=str(error))
+        log.warning("memory.failed", key=unconsolidated.key, tries=count, error=loggable(error))
         if count >= TRIES:
             lines = wording.sendable(unconsolidated.lines, start=mark.start, stop=mark.stop)
             entry = wording.raw_entry(lines, count=mark.stop - mark.start, zone=memory.zone, now=memory.now())
@@ -374,7 +375,8 @@ class _Work:
         failure = Failure(unconsolidated.start, count, until.timestamp())
         scope_state.failures[unconsolidated.session_id] = failure
         await scope_state.save()
-        raise NotNow(f"the model's answer cannot be used: {error}", reason="failed", until=until) from error
+        why = f"the model's answer cannot be used: {loggable(error)}"
+        raise NotNow(why, reason="failed", until=until) from error
 
     async def _store(self, answer: Stored) -> bool:
         memory, count = self._memory, answer.stop - answer.start

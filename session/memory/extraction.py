@@ -24,7 +24,7 @@ from ulid import ULID
 from session.context.quoted import is_quoted
 from session.context.scopes import Scope
 from session.disk.layout import Layout, seen
-from session.errors import BadAnswer, ContextTooLong, ModelRefused, NotNow, SessionError
+from session.errors import BadAnswer, ContextTooLong, ModelRefused, NotNow, SessionError, loggable
 from session.memory import facts_prompt
 from session.memory.consolidation import BACK_OFF_S, MIN_CHARS, TRIES, MemoryNotes
 from session.memory.facts import Drawn, Fact
@@ -246,14 +246,15 @@ class FactExtraction:
         clock = self._memory.clock
         count = scope_state.failure(subject, upto).count + 1
         self.totals["failures"] += 1
-        log.warning("facts.failed", subject=subject, tries=count, error=str(error))
+        log.warning("facts.failed", subject=subject, tries=count, error=loggable(error))
         if count >= TRIES:
             scope_state.forget(subject, clock())
             return []
         until = clock() + timedelta(seconds=BACK_OFF_S[count - 1])
         scope_state.failures[subject] = Failure(upto, count, until.timestamp())
         await scope_state.save()
-        raise NotNow(f"the model's answer cannot be used: {error}", reason="failed", until=until) from error
+        why = f"the model's answer cannot be used: {loggable(error)}"
+        raise NotNow(why, reason="failed", until=until) from error
 
     def _drawn(
         self,

@@ -9,7 +9,7 @@ from datetime import datetime, tzinfo
 
 import structlog
 
-from session.errors import BadAnswer, ModelError
+from session.errors import BadAnswer, ModelError, loggable
 from session.memory import consolidation_prompt as wording
 from session.memory import merging
 from session.memory.memory_rules import MemoryRules
@@ -113,7 +113,9 @@ class NoteTaking:
             merging.check(shorter, text, max_bytes=rules.max_bytes)
         except ModelError as error:
             self._totals["unmerged"] += 1
-            log.warning("memory.unmerged", key=self._key, bytes=merging.size_bytes(text), error=str(error))
+            log.warning(
+                "memory.unmerged", key=self._key, bytes=merging.size_bytes(text), error=loggable(error)
+            )
             if not isinstance(error, BadAnswer):
                 raise
             raise BadAnswer(

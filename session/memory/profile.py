@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import structlog
 
 from session.context.profile import changed, with_zone, zone_in, zone_named
-from session.errors import ModelError, NotNow, StoreError, ToolError
+from session.errors import ModelError, NotNow, StoreError, ToolError, loggable
 from session.memory import merging
 from session.memory.consolidation import MemoryNotes
 from session.memory.provenance import Sources
@@ -142,7 +142,7 @@ class Profile:
         try:
             return read_merged(await memory.ask(key, prompt), text, max_bytes=self._max_bytes)
         except ModelError as error:
-            log.warning("profile.unmerged", key=key, error=str(error))
+            log.warning("profile.unmerged", key=key, error=loggable(error))
             raise ToolError(full) from error
 
 

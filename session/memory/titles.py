@@ -14,7 +14,7 @@ from typing import Any
 import structlog
 
 from session.disk.threads import start_thread
-from session.errors import BadAnswer, ContextTooLong, ModelError, ModelRefused, NotNow
+from session.errors import BadAnswer, ContextTooLong, ModelError, ModelRefused, NotNow, loggable
 from session.memory import title_prompt
 from session.memory.consolidation import BACK_OFF_S, MIN_CHARS, TRIES, MemoryNotes
 from session.memory.provenance import Sources
@@ -153,10 +153,11 @@ class SessionTitles:
         scope_state.failures[subject] = Failure(0, count, until.timestamp())
         await scope_state.save()
         self.totals["failures"] += 1
-        log.warning("title.failed", subject=subject, tries=count, error=str(error))
+        log.warning("title.failed", subject=subject, tries=count, error=loggable(error))
         if count >= TRIES:
             return ""
-        raise NotNow(f"the model's answer cannot be used: {error}", reason="failed", until=until) from error
+        why = f"the model's answer cannot be used: {loggable(error)}"
+        raise NotNow(why, reason="failed", until=until) from error
 
     # -- reading and writing ---------------------------------------------------------------------------------
 

@@ -51,6 +51,19 @@ def withdrawn_by(messages: Sequence[bytes], records: Sequence[int], message_id: 
     return None
 
 
+def set_aside(messages: Sequence[bytes], records: Sequence[int]) -> int | None:
+    """Return where the exchange begins that was set aside last; None where anything came since."""
+    own = set(records)
+    for at in range(len(messages) - 1, -1, -1):
+        line = decode(messages[at])
+        if at not in own and not is_record(line):
+            return None
+        if line.get("kind") == "undo":
+            first = _before(line, at)
+            return first if first < at and isinstance(line.get("set_aside"), str) else None
+    return None
+
+
 def questions(messages: Sequence[bytes], start: int) -> list[dict[str, Any]]:
     """Return the user lines with which the exchange at ``start`` begins, and those that came into its turn.
 

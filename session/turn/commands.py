@@ -241,12 +241,17 @@ class Commands:
         return REOPENED.format(f" ({name})" if name else "", message_count(session.transcript))
 
     async def _withdraw(self, session: Session, id_: str) -> int | None:
-        """Withdraw the last exchange; return where it begins, also where this command did so before."""
+        """Withdraw the last exchange; return where it begins, also where this command did so before.
+
+        One that was set aside since the last message is meant, though it is withdrawn already.
+        """
         messages, records = session.transcript.messages, session.records()
         at = withdrawal.withdrawn_by(messages, records, id_)
         if at is not None:
             return at
-        at = withdrawal.last_exchange(messages, records, history_start=session.history_start)
+        at = withdrawal.set_aside(messages, records)
+        if at is None:
+            at = withdrawal.last_exchange(messages, records, history_start=session.history_start)
         if at is not None:
             undo = make_line("system", "", self._now(), kind="undo", message_id=id_, **{"from": at})
             await session.append([undo])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -38,19 +38,9 @@ def served(session: View, message_id: str) -> list[Line]:
 
     Before those of the turn itself come those of turns that were stopped for it, one for the other.
     """
-    exchange = session.find(message_id)
-    if exchange is None:
-        return []
-    lines = _questions(session, exchange, message_id)
-    before = stopped_before(session, exchange.start)
-    while before is not None:
-        found = session.find(before)
-        # An id that was asked anew later stands behind the turn that it was stopped for.
-        if found is None or found.start >= exchange.start:
-            break
-        exchange = found
-        lines = [*_questions(session, exchange, before), *lines]
-        before = stopped_before(session, exchange.start)
+    lines: list[Line] = []
+    for exchange, id_ in _chain(session, message_id):
+        lines = [*_questions(session, exchange, id_), *lines]
     return lines
 
 
@@ -64,6 +54,25 @@ def stopped_before(session: View, at: int) -> str | None:
         id_ = line.get("message_id")
         return id_ if line.get("interrupted") is True and isinstance(id_, str) else None
     return None
+
+
+async def set_aside(session: Session, message_id: str, now: str) -> None:
+    """Leave a turn that came to nothing out of what follows, with those that were stopped for it.
+
+    A model that refuses a message refuses every request that holds it. ``/retry`` asks it once more, as long
+    as nothing follows. Done twice, or where nothing is stored of the turn, it does nothing.
+
+    Raises:
+        Fenced, StoreError: nothing was written.
+    """
+    exchange = session.find(message_id)
+    if exchange is None or not exchange.tail or exchange.final is not None:
+        return
+    first = min(before.start for before, _ in _chain(session, message_id))
+    lines = [make_line("system", "", now, kind="undo", **{"from": exchange.start}, set_aside=message_id)]
+    if first < exchange.start:
+        lines.insert(0, make_line("system", "", now, kind="undo", **{"from": first}))
+    await session.append(lines)
 
 
 def together(session: Session, request: Request, first: Sequence[Request]) -> Request:
@@ -93,6 +102,19 @@ async def split(session: Session, message_id: str, now: str) -> bool:
         return False
     await session.append([make_line("system", "", now, kind="undo", **{"from": exchange.start})])
     return True
+
+
+def _chain(session: View, message_id: str) -> Iterator[tuple[Exchange, str]]:
+    """Yield the turn of a message, then those that were stopped one for the other before it, newest first."""
+    exchange, id_ = session.find(message_id), message_id
+    while exchange is not None:
+        yield exchange, id_
+        before = stopped_before(session, exchange.start)
+        found = session.find(before) if before is not None else None
+        # An id that was asked anew later stands behind the turn that it was stopped for.
+        if before is None or found is None or found.start >= exchange.start:
+            return
+        exchange, id_ = found, before
 
 
 def _questions(session: View, exchange: Exchange, message_id: str) -> list[Line]:

@@ -8,9 +8,12 @@ from typing import Any
 import pytest
 
 from channels.message import Sender
+from gateway.service.outcome import Outcome
+from gateway.service.records import Record
 from gateway.turns.collect import TOGETHER_MAX, QueueRules
 from gateway.turns.letter_rules import LetterRules
-from session.errors import ModelAway
+from gateway.turns.parking import LEFT_SAID
+from session.errors import ContextTooLong, ModelAway, ModelRefused
 from session.models.model import Prompt
 from session.testing import Script
 from tests.gateway.turns.test_quota import BOB, EVE, limited
@@ -272,3 +275,31 @@ async def test_what_was_stopped_for_another_person_lets_nobody_over_the_limit(tm
         await r.put("again", "b2", sender=bob)
 
         assert [reply.id for reply in await r.replies(1)] == ["b2#notice.limit"]
+
+
+@pytest.mark.parametrize("fault", [ModelRefused("policy"), ContextTooLong("9000 > 8000")])
+async def test_where_the_newest_is_set_aside_those_it_interrupted_are_told(
+    tmp_path: Path, fault: Exception
+) -> None:
+    """Their letters are gone: nothing else would ever answer them, nor those who wait for them."""
+    async with rig(tmp_path, "a long answer", "another one", fault, "next", queue=INTERRUPT) as r:
+        await r.begin("one", "m1")
+        await r.put("two", "m2")
+        await until_asked(r, 2)
+        await r.put("three", "m3")
+        await until_asked(r, 3)
+        r.model.release.set()
+        told = {reply.id: reply.text for reply in await r.replies(3)}
+
+        reason = "refused" if isinstance(fault, ModelRefused) else "too_long"
+        assert [told[f"m{number}#notice.{reason}"] for number in (1, 2)] == [LEFT_SAID, LEFT_SAID]
+        assert "set aside" in told[f"m3#notice.{reason}"]
+        assert [parked.id for parked in await r.parked()] == ["m3"]
+        for number in (1, 2):
+            standing = await Record(r.store).standing(ADA, f"m{number}")
+            assert standing.outcome == Outcome("notice", LEFT_SAID)
+        await r.put("four", "m4")
+        assert await r.texts(1) == ["next"]
+        asked = [message["content"] for message in r.model.prompts[-1].messages]
+        assert ("one" in asked) == (reason == "too_long")
+        assert (await r.lines())[-1].get("answers") is None

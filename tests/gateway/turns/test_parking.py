@@ -10,12 +10,15 @@ import pytest
 
 from gateway.queue.mailbox import INBOUND, Post
 from gateway.turns.letter_rules import LetterRules
-from session.errors import BadAnswer, ContextTooLong, ModelRefused
-from session.models.model import Answer, ToolCall
+from session.errors import BadAnswer, ContextTooLong, ModelAway, ModelRefused
+from session.models.model import Answer, OnDelta, Prompt, ToolCall
 from session.store.store import Session
 from session.testing import Script
-from session.turn.turn import Request
+from session.turn import commands
+from session.turn.turn import QUICK_S, Request
 from tests.gateway.worker_rig import ADA, Rig, letter, rig
+
+REFUSED = "The language model refused this message. It is set aside, and the operator can see it."
 
 
 async def test_what_cannot_be_read_is_parked_and_the_lane_goes_on(tmp_path: Path) -> None:
@@ -175,3 +178,98 @@ async def test_a_parked_letter_that_is_put_back_becomes_a_new_exchange_at_the_en
 
         assert await r.texts(1) == ["now it works"]
         assert [line["content"] for line in await r.lines()][-2:] == ["hard", "now it works"]
+
+
+def refuses(prompt: Prompt) -> Answer:
+    """Refuse every request that holds the word."""
+    if any("forbidden" in str(message["content"]) for message in prompt.messages):
+        raise ModelRefused("content policy")
+    return Answer("fine")
+
+
+def takes_its_time(r: Rig) -> None:
+    """Let the model take so long that a question is stored before its answer."""
+    ask = r.model.ask
+
+    async def later(prompt: Prompt, on_delta: OnDelta | None = None) -> Answer:
+        await asyncio.sleep(3 * QUICK_S)
+        return await ask(prompt, on_delta)
+
+    r.model.ask = later  # type: ignore[method-assign]
+
+
+async def test_a_message_that_is_refused_spoils_no_later_one(tmp_path: Path) -> None:
+    """It is stored by the time of the refusal, and would be in every later request of its chat."""
+    async with rig(tmp_path, "one", refuses, refuses, refuses) as r:
+        takes_its_time(r)
+        for number, text in enumerate(("hello", "forbidden thing", "and now?", "still there?"), 1):
+            await r.put(text, f"m{number}")
+
+        assert await r.texts(4) == ["one", REFUSED, "fine", "fine"]
+        assert [parked.id for parked in await r.parked()] == ["m2"]
+        last = r.model.prompts[-1].messages
+        assert [message["content"] for message in last] == [
+            "hello",
+            "one",
+            "and now?",
+            "fine",
+            "still there?",
+        ]
+        assert "forbidden thing" in [line["content"] for line in await r.lines()]
+
+
+@pytest.mark.parametrize(
+    ("command", "said", "sent"),
+    [
+        ("/retry", "better", ["hello", "one", "forbidden thing"]),
+        ("/undo", commands.WITHDRAWN, ["hello", "one"]),
+    ],
+)
+async def test_a_command_means_the_message_that_was_set_aside_last(
+    tmp_path: Path, command: str, said: str, sent: list[str]
+) -> None:
+    """Not the one before it, whose answer would be taken back."""
+    async with rig(tmp_path, "one", refuses, *(["better"] if command == "/retry" else []), "after") as r:
+        takes_its_time(r)
+        await r.put("hello", "m1")
+        await r.put("forbidden thing", "m2")
+        assert await r.texts(2) == ["one", REFUSED]
+        await r.put(command, "c")
+        assert await r.texts(1) == [said]
+        await r.put("next", "m3")
+        await r.texts(1)
+
+        asked = [message["content"] for message in r.model.prompts[-1].messages]
+        assert asked == [*sent, *(["better"] if command == "/retry" else []), "next"]
+
+
+async def test_what_was_set_aside_is_asked_at_the_end_when_it_comes_again(tmp_path: Path) -> None:
+    async with rig(tmp_path, refuses, "better") as r:
+        takes_its_time(r)
+        await r.put("forbidden thing", "m1")
+        assert await r.texts(1) == [REFUSED]
+        await r.parked()
+        async with r.store.open(ADA) as session:
+            await session.journal.unpark("m1")
+        await r.mailbox.replay("m1")
+
+        assert await r.texts(1) == ["better"]
+        assert [message["content"] for message in r.model.prompts[-1].messages] == ["forbidden thing"]
+
+
+async def test_no_words_of_a_provider_are_logged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It may quote a message."""
+    refused = ModelRefused("messages[1].content: 'my doctor says' is not accepted")
+    away = ModelAway("cannot read 'my doctor says'", cause="unreachable", after_s=0.01)
+    refused.brief = away.brief = "status 400, invalid"
+    async with rig(tmp_path, away, refused) as r:
+        await r.put("my doctor says", "m1")
+        await r.parked()
+        await r.settled()
+
+    lines = capsys.readouterr().out.splitlines()
+    out = "\n".join(line for line in lines if "[debug" not in line)
+    assert any("[debug" in line and "doctor" in line for line in lines)
+    assert "turn.failed" in out
+    assert "model.away" in out
+    assert "doctor" not in out
