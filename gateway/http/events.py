@@ -62,8 +62,8 @@ def routes(chats: ChatService) -> APIRouter:
     ) -> Response:
         last = read_last(last_event_id or "", "Last-Event-ID")
         # A transcript that cannot be read is an error of the request, which a begun stream could not tell.
-        now = await chats.record.last_seq(key)
-        frames = _frames(chats, key, last, now, drafts=draft, still=partial(still_let_in, request.scope))
+        await chats.record.last_seq(key)
+        frames = _frames(chats, key, last, drafts=draft, still=partial(still_let_in, request.scope))
         return EventStream(frames, headers={"X-Accel-Buffering": "no"})
 
     return router
@@ -83,18 +83,16 @@ def read_last(text: str, name: str) -> int | None:
 
 
 async def _frames(
-    chats: ChatService, key: str, last: int | None, now: int, *, drafts: bool, still: Callable[[], bool]
+    chats: ChatService, key: str, last: int | None, *, drafts: bool, still: Callable[[], bool]
 ) -> AsyncIterator[bytes]:
     yield b"retry: 1000\n: listening\n\n"
-    if last is None:
-        # An id alone is no event, and still what a client comes back with that has no reply yet.
-        yield b"id: %d\n\n" % now
     async with aclosing(chats.stream(key, last, drafts=drafts)) as stream:
         async for event, resume in stream:
             if not still():
                 return
             if event is None:
-                yield b": still here\n\n"
+                # An id alone is no event, and still what a client comes back with that has no reply yet.
+                yield b"id: %d\n\n" % resume if resume is not None else b": still here\n\n"
                 continue
             head = b"id: %d\n" % resume if resume is not None else b""
             yield head + b"data: " + event.to_bytes() + b"\n\n"

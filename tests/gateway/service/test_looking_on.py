@@ -114,13 +114,14 @@ async def test_a_busy_neighbour_keeps_no_heartbeat_back(tmp_path: Path) -> None:
     """The stream says that it is still there, and makes up for what was lost."""
     async with beside_a_busy_one(tmp_path) as place, aclosing(place.server.chats.stream(KEY)) as shown:
         place.server.chats.heartbeat_s = 0.1
+        begun = await asyncio.wait_for(anext(shown), WITHIN_S)
         quiet = await asyncio.wait_for(anext(shown), WITHIN_S)
         await place.server.chats.accept(inbound(KEY, "hello", "m1"))
 
         async with asyncio.timeout(WITHIN_S):
             found = [event async for event, _ in _until_told(shown)]
 
-    assert quiet == (None, None)
+    assert (begun, quiet) == ((None, 0), (None, None))
     assert [event.text for event in found if event is not None] == ["echo: hello"]
 
 
