@@ -7,7 +7,7 @@ import json
 import logging
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from typing import Any, Final
 
@@ -32,7 +32,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 
 from session.mcp.errors import CallFailed, CallLate, ServerFailed, ServerGone
-from session.mcp.listing import ListedTool, Listing
+from session.mcp.listing import TOO_LONG, ListedTool, Listing
 from session.mcp.schema import misfit
 from session.mcp.watch import Watch, joined
 
@@ -69,7 +69,7 @@ class Connection:
         return self._client.protocol_version
 
     async def list(self) -> Listing:
-        """Ask for the tools, page by page.
+        """Ask for the tools, page by page, until the list is full.
 
         Raises:
             ServerFailed: the list is none.
@@ -83,10 +83,12 @@ class Connection:
                 # The session leaves out those that it could not call.
                 kept = {tool.name for tool in page.tools}
                 said = self._watch.listing
-                pages.append(Listing([tool for tool in said.tools if tool.name in kept], said.problems))
-                cursor = page.next_cursor
+                pages.append(replace(said, tools=[tool for tool in said.tools if tool.name in kept]))
+                cursor, listing = page.next_cursor, joined(pages)
                 if cursor is None:
-                    return joined(pages)
+                    return listing
+                if listing.is_full:
+                    return replace(listing, problems=[*listing.problems, f"further pages: {TOO_LONG}"])
                 if len(pages) == MAX_PAGES:
                     raise ServerFailed(f"its list of tools has over {MAX_PAGES} pages")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
@@ -14,6 +14,7 @@ MAX_TOOLS: Final = 128
 MAX_NAME_CHARS: Final = 128
 MAX_DESCRIPTION_CHARS: Final = 2_000
 MAX_LIST_BYTES: Final = 256 * 1024
+TOO_LONG: Final = "the list is too long"
 # An annotation in a schema that tells another program where to look is of no use to a model.
 _DROPPED = ("$schema", "$id")
 
@@ -35,33 +36,43 @@ class ListedTool:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """The tools of a server in the order of their names, and what was left out of its list, and why."""
+    """The tools of a server, and what was left out of its list, and why; ``is_full``: it may hold no more."""
 
     tools: Sequence[ListedTool] = ()
     problems: Sequence[str] = ()
+    is_full: bool = False
 
 
 def read_listing(rows: Sequence[object]) -> Listing:
-    """Read what a server lists; a row that cannot be a tool is a problem and spoils no other."""
+    """Read what a server lists, in its order; a row that cannot be a tool is a problem, and spoils none."""
     tools: list[ListedTool] = []
     problems: list[str] = []
     times = Counter(row["name"] for row in rows if isinstance(row, dict) and isinstance(row.get("name"), str))
-    left = MAX_LIST_BYTES
     for row in rows:
         fault = _fault(row, times)
         if not fault and isinstance(row, dict):
-            tool = _tool(row)
-            size = len(json.dumps(asdict(tool)))
-            if size > left or len(tools) == MAX_TOOLS:
-                problems.append(f"{shown(tool.name)}: the list is too long")
-                continue
-            left -= size
-            tools.append(tool)
+            tools.append(_tool(row))
         else:
             name = row.get("name") if isinstance(row, dict) else None
             problems.append(f"{shown(name if isinstance(name, str) else '?')}: {fault}")
+    return bounded(tools, problems)
+
+
+def bounded(tools: Iterable[ListedTool], problems: Iterable[str]) -> Listing:
+    """Return the tools that a list may hold, in their order; the others are problems of it as well."""
+    kept: list[ListedTool] = []
+    too_long: list[str] = []
+    left = MAX_LIST_BYTES
+    for tool in tools:
+        size = len(json.dumps(asdict(tool)))
+        if size > left or len(kept) == MAX_TOOLS:
+            too_long.append(f"{shown(tool.name)}: {TOO_LONG}")
+            continue
+        left -= size
+        kept.append(tool)
     # A name that is listed twice is one problem.
-    return Listing(sorted(tools, key=lambda tool: tool.name), list(dict.fromkeys(problems)))
+    told = list(dict.fromkeys([*problems, *too_long]))
+    return Listing(kept, told, is_full=bool(too_long) or len(kept) == MAX_TOOLS)
 
 
 def as_row(tool: ListedTool) -> dict[str, Any]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from mcp_types import JSONRPCError, JSONRPCNotification, JSONRPCRequest, JSONRPCResponse
 
 from session.mcp.errors import Flooded, ServerFailed
-from session.mcp.listing import Listing, read_listing
+from session.mcp.listing import Listing, bounded, read_listing
 
 # What nobody asked for: so many messages within so many seconds are a flood.
 MAX_UNASKED: Final = 1_000
@@ -104,12 +105,13 @@ def _plain(schema: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def joined(pages: Sequence[Listing]) -> Listing:
-    """Return the pages of a list as one."""
+    """Return the pages of a list as one, within the bounds of one, by the names of the tools."""
     tools = [tool for page in pages for tool in page.tools]
-    names = [tool.name for tool in tools]
-    twice = sorted({name for name in names if names.count(name) > 1})
-    return Listing(
-        sorted((tool for tool in tools if tool.name not in twice), key=lambda tool: tool.name),
-        [problem for page in pages for problem in page.problems]
-        + [f"{name}: listed more than once, and nobody knows which is meant" for name in twice],
-    )
+    times = Counter(tool.name for tool in tools)
+    twice = sorted(name for name, count in times.items() if count > 1)
+    problems = [problem for page in pages for problem in page.problems]
+    problems += [f"{name}: listed more than once, and nobody knows which is meant" for name in twice]
+    # What is left out goes by the server's order.
+    listing = bounded((tool for tool in tools if times[tool.name] == 1), problems)
+    is_full = listing.is_full or any(page.is_full for page in pages)
+    return Listing(sorted(listing.tools, key=lambda tool: tool.name), listing.problems, is_full)

@@ -10,10 +10,18 @@ from typing import Any
 import pytest
 
 from session.mcp.approvals import Record, RecordFile, settled
-from session.mcp.listing import MAX_DESCRIPTION_CHARS, MAX_TOOLS, Listing, read_listing
+from session.mcp.listing import (
+    MAX_DESCRIPTION_CHARS,
+    MAX_LIST_BYTES,
+    MAX_TOOLS,
+    Listing,
+    as_row,
+    read_listing,
+)
 from session.mcp.names import MAX_NAME_CHARS, offered_names
 from session.mcp.schema import MAX_STEPS, fault_of, misfit
-from tests.session.mcp.mcp_place import WILD, called, fault, kept_up, spec_of
+from session.mcp.spec import ServerSpec
+from tests.session.mcp.mcp_place import WILD, called, fault, kept_up, noted, spec_of
 from tests.support.until import until
 
 ANY = {"type": "object"}
@@ -145,6 +153,57 @@ def test_a_list_has_an_end() -> None:
 
     assert len(listing.tools) == MAX_TOOLS
     assert listing.problems == ["t128: the list is too long", "t129: the list is too long"]
+
+
+def in_pages(folder: Path, rows: list[dict[str, Any]], size: int) -> ServerSpec:
+    """A server that lists these tools, so many at a time."""
+    list_file = folder / "list.json"
+    list_file.write_text(json.dumps(rows))
+    return spec_of(WILD, folder / "log", list_file, env={"PAGE": str(size)})
+
+
+@pytest.mark.parametrize("count", [MAX_TOOLS, MAX_TOOLS + 40, MAX_TOOLS * 3])
+async def test_a_list_in_pages_ends_as_one_page_does(tmp_path: Path, count: int) -> None:
+    """The server's first ones are kept, whatever they are called; further pages are not asked for."""
+    rows = [{"name": f"t{1_000 - number}", "inputSchema": ANY} for number in range(count)]
+    async with kept_up(in_pages(tmp_path, rows, 100), tmp_path) as server:
+        names = [tool.name for tool in server.tools]
+        asked = noted(tmp_path / "log")
+        _, problems, _ = await server.look()
+
+    assert names == sorted(row["name"] for row in rows[:MAX_TOOLS])
+    assert asked == ["page 0", "page 1"]
+    left_out = [f"{row['name']}: the list is too long" for row in rows[MAX_TOOLS:200]]
+    more = ["further pages: the list is too long"] if count > 200 else []
+    assert problems == left_out + more
+
+
+async def test_a_list_in_pages_has_no_more_bytes_than_one(tmp_path: Path) -> None:
+    """What is too long for the rest is left out, and tools behind it fit as on one page."""
+    rows = [
+        {"name": f"t{99 - number}", "inputSchema": {"type": "object", "title": "x" * length}}
+        for number, length in enumerate([32_000] * 7 + [20_000, 32_000, 100, 32_000, 100, 100])
+    ]
+    whole = read_listing(rows)
+    async with kept_up(in_pages(tmp_path, rows, 4), tmp_path) as server:
+        names = [tool.name for tool in server.tools]
+        asked = noted(tmp_path / "log")
+        _, problems, _ = await server.look()
+
+    assert names == sorted(tool.name for tool in whole.tools if tool.name != "t87")
+    assert sum(len(json.dumps(as_row(tool))) for tool in whole.tools) <= MAX_LIST_BYTES
+    assert problems == [*whole.problems, "further pages: the list is too long"]
+    assert asked == ["page 0", "page 1", "page 2"]
+
+
+async def test_a_name_on_two_pages_is_listed_twice(tmp_path: Path) -> None:
+    """Neither counts against the bounds."""
+    rows = [{"name": name, "inputSchema": ANY} for name in ("b", "a", "b", "c")]
+    async with kept_up(in_pages(tmp_path, rows, 2), tmp_path) as server:
+        _, problems, _ = await server.look()
+
+        assert [tool.name for tool in server.tools] == ["a", "c"]
+        assert problems == ["b: listed more than once, and nobody knows which is meant"]
 
 
 def test_names_are_what_a_function_may_be_called() -> None:

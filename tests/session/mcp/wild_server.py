@@ -1,6 +1,7 @@
 """A server of the older era, by hand, that misbehaves as it is told: by START, LIST and its tools' names.
 
 ``python wild_server.py LOG [LIST]``; LOG grows by a line for each call, LIST is a JSON file of its tools.
+With PAGE it lists so many of them at a time, and LOG grows by a line for each page.
 """
 
 from __future__ import annotations
@@ -82,6 +83,16 @@ def call(id_: Any, name: str, arguments: dict[str, Any]) -> None:
     )
 
 
+def listed(params: dict[str, Any]) -> dict[str, Any]:
+    tools, size = json.loads(LIST.read_text()) if LIST else TOOLS, int(os.environ.get("PAGE", "0"))
+    if not size:
+        return {"tools": tools}
+    at = int(params.get("cursor") or 0)
+    note(f"page {at // size}")
+    more = {"nextCursor": str(at + size)} if at + size < len(tools) else {}
+    return {"tools": tools[at : at + size], **more}
+
+
 def main() -> None:
     start = os.environ.get("START", "")
     if start == "silent":
@@ -101,7 +112,7 @@ def main() -> None:
                 id=id_, result={"protocolVersion": version, "capabilities": {"tools": {}}, "serverInfo": info}
             )
         elif method == "tools/list":
-            send(id=id_, result={"tools": json.loads(LIST.read_text()) if LIST else TOOLS})
+            send(id=id_, result=listed(params))
         elif method == "tools/call":
             call(id_, params["name"], params.get("arguments") or {})
         elif method == "notifications/cancelled":
