@@ -1,7 +1,7 @@
 """What an edit does: it replaces the text of a message that waits, and is noted beside one that was asked.
 
 A deletion is an edit with ``deleted`` in its ``meta``: the message that waits is not asked, and one that was
-is left out of later requests.
+is left out of later requests. Whether a message was asked is read from the transcript, at its next try.
 """
 
 from __future__ import annotations
@@ -9,11 +9,13 @@ from __future__ import annotations
 import asyncio
 
 from channels.message import Inbound
-from gateway.turns.lanes import Lane
+from gateway.turns.lanes import Entry, Lane
 from session.context.request import LONG_HISTORY
-from session.store.store import Session
+from session.store.store import Exchange, Session
+from session.transcript.history import is_record
 from session.transcript.transcript import make_line
 from session.turn import commands
+from session.turn.joining import stopped_before
 from session.turn.turn import Reply
 
 
@@ -27,6 +29,8 @@ def replace(lane: Lane, edit: Inbound) -> None:
 
     The edit stays in the lane behind it: after a crash the message comes again as it was. An edit to a
     command replaces nothing: whether this person may send it was asked of the message, never of the edit.
+    What is stored of a message that was tried, here or in an earlier process, decides at its next try
+    (``overtaken``); a command that was tried goes on.
     """
     if edit.platform_id is None:
         return
@@ -35,12 +39,17 @@ def replace(lane: Lane, edit: Inbound) -> None:
         return
     for entry in lane.entries:
         inbound = entry.inbound
-        begun = entry is lane.running or entry.tries.waits or entry.tries.crashes
-        if inbound.platform_id != edit.platform_id or inbound.id == edit.id or begun:
+        if inbound.platform_id != edit.platform_id or inbound.id == edit.id:
+            continue
+        tried = entry is lane.running or entry.tries.waits or entry.tries.crashes
+        is_question = inbound.kind == "message" and commands.parse(inbound.text) is None
+        if tried and not is_question:
             continue
         if deleted:
             # A pressed button has the id of the message that it stands below.
             entry.deleted = inbound.kind == "message"
+        elif tried or (is_question and entry is lane.entries[0]):
+            entry.edited = edit.text
         else:
             entry.inbound = inbound.model_copy(update={"text": edit.text})
 
@@ -50,14 +59,41 @@ def emptied(inbound: Inbound) -> Inbound:
     return inbound.model_copy(update={"text": "", "platform_id": None, "attachments": []})
 
 
-async def taken_back(session: Session, inbound: Inbound) -> Reply:
-    """End a message silently that was deleted before it was asked.
+async def overtaken(session: Session, entry: Entry, *, at: str) -> Reply | None:
+    """End a message silently that was deleted before it was answered, or give one its new text.
+
+    A turn that began goes on as it is: one of which more is stored than questions, or that is to answer
+    what was stopped for it. What is stored of a question stays as it was asked. ``at`` is the timestamp of
+    a line.
+
+    Returns:
+        None: the message is asked, or its turn goes on.
 
     Raises:
-        Fenced, StoreError: nothing was written.
+        Fenced, StoreError: call it again.
     """
+    if not entry.deleted and entry.edited is None:
+        return None
+    inbound, found = entry.inbound, session.find(entry.inbound.id)
+    is_stored = found is not None and found.tail
+    if not entry.deleted:
+        if not is_stored:
+            entry.inbound = inbound.model_copy(update={"text": entry.edited})
+        return None
+    if found is not None and is_stored:
+        if not _only_asks(session, found):
+            return None
+        # Messages that entered the turn are asked without it.
+        await session.append([make_line("system", "", at, kind="undo", **{"from": found.start})])
     await session.journal.conclude(inbound.id, "withdrawn", reason="deleted")
     return Reply(silent=True)
+
+
+def _only_asks(session: Session, found: Exchange) -> bool:
+    """Say whether questions alone are stored of a turn at the end, and none before was stopped for it."""
+    if stopped_before(session, found.start) is not None:
+        return False
+    return all(line["role"] == "user" or is_record(line) for line in session.lines(found.start))
 
 
 async def settle(session: Session, edit: Inbound, *, at: str) -> Reply:

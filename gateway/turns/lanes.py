@@ -57,7 +57,8 @@ class Entry:
         disk_told: the chat knows that the disk takes nothing.
         parted: a session ended before it, and its chat was told.
         apart: a turn of several letters failed with it, so that it is asked alone.
-        deleted: its message was taken back while it waited.
+        deleted: its message was taken back; where its turn has not begun at the next try, it has none.
+        edited: what its message was edited to as the first of its lane; asked unless its question is stored.
         last: its person is over the limit by now, so that no message of theirs stops its turn.
         asking: the tool that waits for a person's word.
         figures: what its turn took here so far.
@@ -82,6 +83,7 @@ class Entry:
     parted: bool = False
     apart: bool = False
     deleted: bool = False
+    edited: str | None = None
     last: bool = False
     asking: str = ""
     queued_at: datetime = field(default_factory=lambda: datetime.now(UTC))

@@ -300,11 +300,10 @@ class Worker:
         if await self.orders.answered(inbound, command):
             return Reply(silent=True)
         stored = outcomes.stored(session, inbound)
-        if stored is None and entry.deleted:
-            if self._collecting.stands_in(entry, session):
-                entry.inbound, command = edits.emptied(inbound), commands.Command("retry")
-            else:
-                stored = await edits.taken_back(session, inbound)
+        if stored is None and entry.deleted and self._collecting.stands_in(entry, session):
+            entry.inbound, command = edits.emptied(inbound), commands.Command("retry")
+        elif stored is None:
+            stored = await edits.overtaken(session, entry, at=self._turns.now())
         if stored is None and inbound.kind == "result" and self._subagents is not None:
             met = await self._subagents.met(session, inbound)
             if isinstance(met, Verdict):

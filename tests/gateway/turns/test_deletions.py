@@ -5,8 +5,20 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from channels.tables import QueueMode
 from gateway.turns.collect import QueueRules
+from gateway.turns.letter_rules import LetterRules
+from session.errors import ModelAway
+from session.models.model import Answer, Prompt
+from session.testing import Script
+from tests.gateway.turns.test_approvals import Asking, call
+from tests.gateway.turns.test_parking import takes_its_time
+from tests.gateway.waits import until
 from tests.gateway.worker_rig import ADA, Rig, rig
+
+LONG_AWAY = ModelAway("503", cause="unreachable", after_s=60)
 
 
 async def delete(r: Rig, of: str) -> None:
@@ -116,3 +128,190 @@ async def test_a_deletion_of_what_nobody_asked_leaves_no_trace(tmp_path: Path) -
 
         assert await r.lines() == []
         assert (await r.store.look(ADA)).journal.known("404:d") is None
+
+
+# -- of a message whose turn began -------------------------------------------------------------------------
+
+
+async def until_paused(r: Rig) -> None:
+    """Wait until the head of the lane waits for its next try."""
+    await until(lambda: (lane := r.worker.lanes.get(ADA)) is not None and lane.nudge is not None)
+
+
+def goes_on(r: Rig) -> None:
+    """Have the head of the lane tried again at once."""
+    lane = r.worker.lanes.get(ADA)
+    assert lane is not None
+    assert lane.nudge is not None
+    lane.nudge.set()
+
+
+async def withdrawn(r: Rig, id_: str) -> bool:
+    known = (await r.store.look(ADA)).journal.known(id_)
+    return known is not None and (known.kind, known.reason) == ("withdrawn", "deleted")
+
+
+@pytest.mark.parametrize("mode", ["followup", "interrupt"])
+async def test_a_call_that_was_allowed_is_run_though_its_message_was_deleted_meanwhile(
+    tmp_path: Path, mode: QueueMode
+) -> None:
+    """Its answer serves the message that it stopped, too."""
+    stopped = mode == "interrupt"
+    model = Script([*(["a long answer"] if stopped else []), call("1"), "done", "next"])
+    r = Asking(tmp_path, model, LetterRules(queue=QueueRules(mode)))
+    async with r.open():
+        if stopped:
+            await r.begin("one", "m1", platform_id="1")
+        await r.put("secret", "m2", platform_id="2")
+        await until(lambda: len(model.prompts) == 1 + stopped)
+        model.release.set()
+        await r.replies(1)
+        await until_paused(r)
+        await delete(r, "2")
+        await r.until_in_lane(2)
+        await r.put("/approve", "a1")
+
+        told = {reply.id: reply.text for reply in await r.replies(3)}
+        assert (told["a1#reply"], told["m2#reply"]) == ("Allowed.", "done")
+        assert r.tool.calls == ["1"]
+        await r.settled()
+        answer = next(line for line in await r.lines() if line["content"] == "done")
+        assert answer.get("answers") == (["m1", "m2"] if stopped else None)
+        await r.put("third", "m3")
+        await r.replies(1)
+        assert "secret" not in asked(r, -1)
+        assert await withdrawn(r, "m2") is False
+
+
+async def test_a_turn_whose_tool_acted_is_gone_on_with_by_the_next_process(tmp_path: Path) -> None:
+    class Free(Asking):
+        def turns(self) -> Any:
+            turns = super().turns()
+            turns.gate = None
+            return turns
+
+    def hangs(_: Prompt) -> str:
+        model.release.clear()
+        return "never told"
+
+    async def dies() -> None:
+        async with Free(tmp_path, model, LetterRules()).open() as first:
+            await first.put("secret", "m1", platform_id="1")
+            await until(lambda: len(model.prompts) == 2)
+            await delete(first, "1")
+            await first.until_in_lane(2)
+            raise KeyError
+
+    model = Script([call("1"), hangs, "told"])
+    with pytest.raises(ExceptionGroup):
+        await dies()
+    model.release.set()
+    async with Free(tmp_path, model, LetterRules()).open() as second:
+        assert await second.texts(1) == ["told"]
+        await second.settled()
+
+        assert len(model.prompts) == 3
+        assert [line["content"] for line in await second.lines() if line["role"] == "tool"] == ["counted 1"]
+        assert await withdrawn(second, "m1") is False
+
+
+@pytest.mark.parametrize("is_stored", [False, True])
+async def test_a_message_deleted_while_the_model_is_away_is_not_asked(
+    tmp_path: Path, is_stored: bool
+) -> None:
+    """Its question, which is stored where the model did not fail at once, is in no request behind it."""
+    async with rig(tmp_path, LONG_AWAY, "two", "three") as r:
+        if is_stored:
+            takes_its_time(r)
+        await r.put("secret", "m1", platform_id="1")
+        await r.replies(1)
+        await until_paused(r)
+        assert [line["content"] for line in await r.lines()] == ["secret"] * is_stored
+        await r.put("other", "m2", platform_id="2")
+        await delete(r, "1")
+        await r.put("third", "m3")
+        await r.until_in_lane(4)
+        goes_on(r)
+
+        assert await r.texts(2) == ["two", "three"]
+        await r.settled()
+        assert [asked(r, number) for number in (1, 2)] == [["other"], ["other", "two", "third"]]
+        assert await withdrawn(r, "m1")
+        assert r.unread == 0
+
+
+async def test_a_message_deleted_during_a_try_that_fails_is_not_asked_again(tmp_path: Path) -> None:
+    async with rig(tmp_path, "two") as r:
+        ask = r.model.ask
+
+        async def fails(prompt: Prompt, _: Any = None) -> Answer:
+            r.model.prompts.append(prompt)
+            r.model.held.set()
+            await r.model.release.wait()
+            r.model.ask = ask  # type: ignore[method-assign]
+            raise ModelAway("503", cause="unreachable", after_s=0.01)
+
+        r.model.ask = fails  # type: ignore[method-assign]
+        await r.begin("secret", "m1", platform_id="1")
+        await delete(r, "1")
+        await r.put("other", "m2")
+        await r.until_in_lane(3)
+        r.model.release.set()
+
+        assert [reply.id for reply in await r.replies(2)] == ["m1#notice.model_away", "m2#reply"]
+        await r.settled()
+        assert asked(r, 1) == ["other"]
+        assert await withdrawn(r, "m1")
+
+
+async def test_those_that_waited_together_with_a_deleted_message_are_asked_without_it(
+    tmp_path: Path,
+) -> None:
+    async with rig(tmp_path, "zero", LONG_AWAY, "two", queue=QueueRules("collect", collect_s=0)) as r:
+        await r.begin("first", "m0")
+        await r.put("secret", "m1", platform_id="1")
+        await r.put("other", "m2", platform_id="2")
+        await r.until_in_lane(3)
+        r.model.release.set()
+        await r.replies(2)
+        await until_paused(r)
+        await delete(r, "1")
+        await r.until_in_lane(3)
+        goes_on(r)
+
+        assert [(reply.id, reply.text) for reply in await r.replies(1)] == [("m2#reply", "two")]
+        await r.settled()
+        assert asked(r, 2) == ["first", "zero", "other"]
+        assert await withdrawn(r, "m1")
+
+
+async def test_one_that_stopped_an_answer_and_was_asked_is_answered_with_it(tmp_path: Path) -> None:
+    """Whom it stopped has no letter of its own any more."""
+    async with rig(tmp_path, "a long answer", LONG_AWAY, "both", queue=QueueRules("interrupt")) as r:
+        await r.begin("one", "m1", platform_id="1")
+        await r.put("two", "m2", platform_id="2")
+        await until(lambda: len(r.model.prompts) == 2)
+        r.model.release.set()
+        await r.replies(1)
+        await until_paused(r)
+        await delete(r, "2")
+        await r.until_in_lane(2)
+        goes_on(r)
+
+        assert [(reply.id, reply.text) for reply in await r.replies(1)] == [("m2#reply", "both")]
+        await r.settled()
+        assert (await r.lines())[3]["answers"] == ["m1", "m2"]
+
+
+async def test_a_command_whose_turn_began_is_gone_on_with(tmp_path: Path) -> None:
+    async with rig(tmp_path, "one", LONG_AWAY, "again") as r:
+        await r.put("hello", "m1", platform_id="1")
+        await r.put("/retry", "r1", platform_id="2")
+        await r.replies(2)
+        await until_paused(r)
+        await delete(r, "2")
+        await r.until_in_lane(2)
+        goes_on(r)
+
+        assert await r.texts(1) == ["again"]
+        assert asked(r, 2) == ["hello"]

@@ -10,7 +10,10 @@ import pytest
 from channels.message import Inbound
 from gateway.turns import edits
 from gateway.turns.lanes import Entry, Lane
+from session.errors import ModelAway
 from tests.gateway.handed_letter import HandedLetter
+from tests.gateway.turns.test_parking import takes_its_time
+from tests.gateway.waits import until
 from tests.gateway.worker_rig import ADA, Rig, letter, rig
 
 
@@ -165,6 +168,45 @@ def test_only_a_message_that_has_not_begun_gets_the_new_text() -> None:
     edits.replace(lane, letter("new", "e1", platform_id="77", kind="edit"))
 
     assert [entry.inbound.text for entry in lane.entries] == ["old", "old", "new", "old"]
+    assert [entry.edited for entry in lane.entries] == ["new", "new", None, None]
+
+
+def test_the_first_of_a_lane_gets_the_new_text_at_its_next_try() -> None:
+    """Its question may be stored, of a try in an earlier process; a command leaves none."""
+    for text, now, at_next_try in (("old", "old", "new"), ("/help", "new", None)):
+        lane = Lane(ADA)
+        lane.add(Entry(letter(text, "m1", platform_id="77"), HandedLetter("m1"), 0.0))
+
+        edits.replace(lane, letter("new", "e1", platform_id="77", kind="edit"))
+
+        assert (lane.entries[0].inbound.text, lane.entries[0].edited) == (now, at_next_try)
+
+
+@pytest.mark.parametrize("is_stored", [False, True])
+async def test_a_message_edited_while_the_model_is_away_is_asked_anew_unless_it_is_stored(
+    tmp_path: Path, is_stored: bool
+) -> None:
+    """What is stored stays, as it was asked, and the edit is noted beside it."""
+    away = ModelAway("503", cause="unreachable", after_s=60)
+    async with rig(tmp_path, away) as r:
+        if is_stored:
+            takes_its_time(r)
+        await r.put("secnod", "m1", platform_id="77")
+        await r.replies(1)
+        await until(lambda: (lane := r.worker.lanes.get(ADA)) is not None and lane.nudge is not None)
+        for text, name in (("scond", "e1"), ("/new", "e2"), ("second", "e3")):
+            await edit(r, text, name)
+        await r.until_in_lane(4)
+        lane = r.worker.lanes.get(ADA)
+        assert lane is not None
+        assert lane.nudge is not None
+        lane.nudge.set()
+
+        assert await r.texts(1) == [f"script: {'secnod' if is_stored else 'second'}"]
+        await r.settled()
+        question = [("user", "secnod")] if is_stored else [("user", "second")]
+        assert [line for line in await user_and_notes(r) if line[0] == "user"] == question
+        assert (await user_and_notes(r))[-1][1] == "second"
 
 
 def test_an_edit_without_a_platform_id_changes_nothing() -> None:
