@@ -123,7 +123,7 @@ async def _serve(
 ) -> GatewayError | None:
     """Say that it is ready, and wait until it shall end; return why it must, where nobody asked for it."""
     settings, role = application.settings, application.role
-    with DaemonRegistry(settings.workspace).entry(url=url, role=role):
+    async with DaemonRegistry(settings.workspace).listed(url=url, role=role):
         if settings.model.name == "echo" and role != "channels":
             logs.say("model echo: it repeats what it is told, until model.name is set")
         for text, cure in lacking(settings):

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 import orjson
+import structlog
 
-from durable import Damaged, decode_state, locked, replace
+from durable import Damaged, LockHeld, decode_state, locked, replace
 from gateway.errors import NewerState
+
+log = structlog.get_logger("daemon")
 
 VERSION = 1
 # So many entries of other containers are kept: one that was killed takes its own back no more.
 FOREIGN_MAX = 32
+# How long each waits for the list's lock. Whoever ends has turns to drain, and is left out once it is gone.
+ADDS_WITHIN_S, REMOVES_WITHIN_S = 10.0, 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,14 +72,45 @@ class DaemonRegistry:
 
     @contextmanager
     def entry(self, *, url: str, role: str) -> Iterator[None]:
-        """Stand in the list while the context is open."""
+        """Stand in the list while the context is open; that it cannot be written is noted in the log.
+
+        Raises:
+            NewerState: a newer version had written the list when the context was entered.
+        """
         pid = os.getpid()
         me = Running(pid, _birth(pid), url, role, datetime.now(UTC).isoformat())
-        self._change(add=me)
+        added = self._added(me)
         try:
             yield
         finally:
-            self._change(remove=me)
+            if added:
+                self._remove(me)
+
+    @asynccontextmanager
+    async def listed(self, *, url: str, role: str) -> AsyncIterator[None]:
+        """Stand in the list as ``entry`` does; the loop goes on while disk or lock keep it waiting."""
+        held = ExitStack()
+        await asyncio.to_thread(held.enter_context, self.entry(url=url, role=role))
+        try:
+            yield
+        finally:
+            await asyncio.to_thread(held.close)
+
+    def _added(self, me: Running) -> bool:
+        try:
+            self._change(add=me, wait_s=ADDS_WITHIN_S)
+        except (OSError, LockHeld) as error:
+            # The list only shows daemons: this one works all the same.
+            log.warning("daemon.unlisted", error=str(error))
+            return False
+        return True
+
+    def _remove(self, me: Running) -> None:
+        try:
+            self._change(remove=me, wait_s=REMOVES_WITHIN_S)
+        except (OSError, LockHeld, NewerState) as error:
+            # Its process is gone soon, and then nobody lists it.
+            log.warning("daemon.left_listed", error=str(error))
 
     def _read(self) -> list[Running]:
         try:
@@ -87,9 +124,11 @@ class DaemonRegistry:
             if isinstance(row, dict) and all(name in row for name in fields)
         ]
 
-    def _change(self, *, add: Running | None = None, remove: Running | None = None) -> None:
+    def _change(
+        self, *, add: Running | None = None, remove: Running | None = None, wait_s: float = ADDS_WITHIN_S
+    ) -> None:
         # Several daemons of a workspace may start and end at once: none may write over another's entry.
-        with locked(self._path.with_suffix(".lock")):
+        with locked(self._path.with_suffix(".lock"), wait_s=wait_s):
             rows = self._read()
             here = [one for one in rows if one.alive and one != remove]
             here += [add] if add is not None else []

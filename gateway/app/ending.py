@@ -44,7 +44,7 @@ class Ending:
 
     def at_once(self) -> None:
         """End it at once: turns under way are cancelled, and come again."""
-        self.asked.set()
+        self.ask()
         if self._task is None:
             self._task = asyncio.ensure_future(self._now())
 

@@ -133,7 +133,7 @@ async def _main(settings: Settings, end: socket.socket) -> None:
     # The line keeps a copy, so that why a start failed can still be told when the loop has ended.
     line = await Line.of(socket.fromfd(end.fileno(), socket.AF_UNIX, socket.SOCK_STREAM))
     async with _Gateway(line, application, ending).served(), application.open():
-        with DaemonRegistry(settings.workspace).entry(url="", role=ROLE):
+        async with DaemonRegistry(settings.workspace).listed(url="", role=ROLE):
             line.say({"standing": standing_of_worker(application)})
             line.say({"ready": True})
             log.info("worker.ready")

@@ -10,6 +10,7 @@ import structlog
 
 from channels.errors import Unreadable
 from channels.message import Attachment, Outbound, read_outbound
+from durable import first_of
 from gateway.errors import LetterLost
 from gateway.queue.mailbox import Letter, Mailbox, ParkedAs, outbound
 from gateway.queue.retry import until_durable
@@ -45,20 +46,24 @@ class LocalDelivery:
         self._mailbox = mailbox
         self._events = events
         self._workspace = workspace
+        self._closing = asyncio.Event()
 
     async def run(self) -> None:
-        """Deliver until cancelled."""
-        async with self._mailbox.take(outbound(self._channel)) as letters:
-            self.attached.set()
-            async for letter in letters:
-                try:
-                    await self._deliver(letter)
-                except Unreadable as error:
-                    self._let_go(letter, unreadable=error)
-                except Exception as error:
-                    # One letter ends here: the loop serves all chats.
-                    log.exception("letter.broken", id=letter.id)
-                    self._let_go(letter, unreadable=broken(error))
+        """Deliver until cancelled; then what is refused is tried no more, and comes again."""
+        try:
+            async with self._mailbox.take(outbound(self._channel)) as letters:
+                self.attached.set()
+                async for letter in letters:
+                    try:
+                        await self._deliver(letter)
+                    except Unreadable as error:
+                        self._let_go(letter, unreadable=error)
+                    except Exception as error:
+                        # One letter ends here: the loop serves all chats.
+                        log.exception("letter.broken", id=letter.id)
+                        self._let_go(letter, unreadable=broken(error))
+        finally:
+            self._closing.set()
 
     async def _deliver(self, letter: Letter) -> None:
         message = read_outbound(letter.body)
@@ -78,8 +83,13 @@ class LocalDelivery:
         self._group.create_task(self._settle(letter, unreadable=unreadable), name="settle delivery")
 
     async def _settle(self, letter: Letter, *, unreadable: Unreadable | None = None) -> None:
+        tries = 0
+
         async def once() -> None:
-            if not letter.begin():
+            nonlocal tries
+            tries += 1
+            # The try under way when it ends is the last one.
+            if (tries > 1 and self._closing.is_set()) or not letter.begin():
                 return
             if unreadable is None:
                 await self._mailbox.settle(letter)
@@ -91,10 +101,13 @@ class LocalDelivery:
         try:
             # It comes again with the connection, and is told again: clients know events by their ids.
             with contextlib.suppress(LetterLost):
-                await until_durable(once)
+                await until_durable(once, pause=self._pause)
         except Exception:
             # One letter ends here: it stays in its box, and comes again at the next start.
             log.exception("letter.not_settled", id=letter.id)
+
+    async def _pause(self, after_s: float) -> None:
+        await first_of(self._closing.wait(), timeout_s=after_s)
 
 
 def _where(workspace: Path, file: Attachment) -> str:

@@ -233,8 +233,8 @@ class ChatService:
 
         Replies and notices come once and without a gap: from the record those above ``last``, then those
         that are told, and from the record again what was lost on the way. An event without a resume point
-        must not move the client's own. None in place of an event is a heartbeat; with a seq it is where a stream
-        begins whose client gave no ``last``.
+        must not move the client's own. None in place of an event is a heartbeat; with a seq it is where a
+        stream begins whose client gave no ``last``.
 
         With ``drafts`` an answer that is being written already comes as one ``draft`` with its text so far,
         and pieces come only behind the ``started`` or ``draft`` of their turn: each has its place.

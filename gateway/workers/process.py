@@ -16,6 +16,8 @@ from gateway.workers.line import Line
 MODULE: Final = "gateway.cli.worker"
 # How long the kernel and its handler have to write where each thread stood.
 LAST_LOOK_S: Final = 0.5
+# Longer than a worker takes that is told to end at once.
+ENDS_WITHIN_S: Final = 5.0
 
 
 class WorkerFailed(GatewayError):
@@ -67,7 +69,10 @@ class WorkerProcess:
         return self.ready.is_set() and not self.ended.is_set()
 
     async def run(self, values: Mapping[str, Any]) -> None:
-        """Start it with a configuration and hear it, until it has ended; cancelled, it is killed."""
+        """Start it with a configuration and hear it, until it has ended.
+
+        Cancelled, it is told to end at once, and killed where it takes longer than ``ENDS_WITHIN_S`` seconds.
+        """
         ours: socket.socket | None = None
         try:
             ours, theirs = socket.socketpair()
@@ -82,14 +87,30 @@ class WorkerProcess:
                 )
             line = self._line = await Line.of(ours)
             line.say({"settings": dict(values)})
-            while (words := await line.heard()) is not None:
-                self._hear(words)
-            self.code = await self._process.wait()
+            await self._heard_out(line, self._process)
         except OSError as error:
             # No process, no memory, no descriptor: a later try may find some.
             self.how = f"no process could be made: {error.strerror or error}"
+        except asyncio.CancelledError:
+            await self._told_to_end()
+            raise
         finally:
             self._end(ours)
+
+    async def _heard_out(self, line: Line, process: asyncio.subprocess.Process) -> None:
+        while (words := await line.heard()) is not None:
+            self._hear(words)
+        self.code = await process.wait()
+
+    async def _told_to_end(self) -> None:
+        """Have it strike the starts of its running turns out, and wait until it has ended."""
+        # One that has said nothing yet has no letter, and hears nothing.
+        if self._line is None or self._process is None or not self.beats:
+            return
+        self.end()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(ENDS_WITHIN_S):
+                await self._heard_out(self._line, self._process)
 
     def _end(self, ours: socket.socket | None) -> None:
         if self._process is not None and self._process.returncode is None:

@@ -80,7 +80,7 @@ class Workers:
     # -- kept up -----------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Keep all of them up until they are drained; cancelled, kill them.
+        """Keep all of them up until they are drained; cancelled, have them end at once.
 
         Raises:
             WorkerFailed, ConfigError: one could not start, before all were up for the first time.

@@ -19,7 +19,7 @@ def main() -> int:
 
     def hear() -> None:
         for line in told:
-            if json.loads(line).get("do") == "drain":
+            if json.loads(line).get("do") in ("drain", "end"):
                 drained.set()
 
     threading.Thread(target=hear, daemon=True).start()

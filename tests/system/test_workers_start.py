@@ -6,13 +6,18 @@ import json
 import os
 import signal
 import socket
+from datetime import UTC
 from pathlib import Path
 
 from gateway.workers.count import ALONE
+from session.store.store import Store
+from session.transcript.key import SessionKey
 from tests.support.broker import Broker
+from tests.support.foreign import Steady, inbound
 from tests.support.gateway_team import gone, pids
 from tests.support.harness import Daemon, ask
-from tests.support.place import on
+from tests.support.model_server import ModelServer, Reply
+from tests.support.place import on, with_model
 
 # What Python imports at each start: the worker's ends there, as it would for want of memory.
 DIES = """
@@ -22,6 +27,13 @@ if "gateway.cli.worker" in sys.orig_argv:
         file.write("x")
     os._exit(3)
 """
+# The second worker comes up never.
+SECOND_WAITS = """
+import sys, threading
+if "gateway.cli.worker" in sys.orig_argv and sys.orig_argv[5] == "2":
+    threading.Event().wait()
+"""
+ANN = SessionKey("foreign:ann")
 
 
 async def test_with_the_embedded_queue_it_works_in_one_process(tmp_path: Path) -> None:
@@ -74,6 +86,33 @@ async def test_a_worker_that_can_start_no_more_ends_the_gateway_after_its_turns(
     assert daemon.log.decode().count("error: worker 1: ") == 1
     assert "try: " in daemon.log.decode()
     assert b"daemon.draining" in daemon.log
+
+
+async def test_a_turn_that_a_signal_before_ready_cancels_is_struck_out(
+    broker: Broker, tmp_path: Path, broker_name: str
+) -> None:
+    """One worker runs it, the other one still starts."""
+    (tmp_path / "sitecustomize.py").write_text(SECOND_WAITS)
+    config = on(broker, broker_name, **{"limits.workers": 2, "limits.drain_s": 150.0})
+    prefix = ("env", f"PYTHONPATH={tmp_path}")
+    async with ModelServer() as model, Steady(broker.url, name=broker_name) as client:
+        model.script += [Reply(kind="hang")] * 2
+        for life in (1, 2):
+            daemon = Daemon(tmp_path / "w", config=config | with_model(model), prefix=prefix)
+            async with await daemon.start(wait=False):
+                if life == 1:
+                    await client.put(inbound(ANN, "m1", "hello"))
+                await model.arrived(life)
+
+                # A drain would take 150.
+                assert await daemon.stop(100) == 0
+            assert b"ready http" not in daemon.log
+            assert b"daemon.draining" not in daemon.log
+
+    store = Store(tmp_path / "w", zone=UTC)
+    async with store.open(ANN) as session:
+        assert session.journal.attempts("m1") == 0
+    await store.aclose()
 
 
 async def test_a_port_that_is_taken_starts_no_worker(tmp_path: Path) -> None:

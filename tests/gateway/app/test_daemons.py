@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import sys
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 import orjson
 import pytest
+from structlog.testing import capture_logs
 
+import durable
+from gateway.app import daemons
 from gateway.app.daemons import FOREIGN_MAX, DaemonRegistry
+from gateway.errors import NewerState
+from tests.support.until import until
 
 
 def rows(workspace: Path) -> list[dict[str, object]]:
@@ -78,3 +86,89 @@ def test_a_container_of_its_own_takes_no_entry_away(workspace: Path) -> None:
 
         assert inside.stdout == "['channels']\n"
         assert [one.role for one in DaemonRegistry(workspace).running()] == ["session"]
+
+
+def disk_refuses(held: ExitStack, workspace: Path) -> None:
+    """Let the list not be written, as on a full disk."""
+    path = workspace / "state" / "daemon.json"
+    path.unlink(missing_ok=True)
+    path.mkdir()
+    held.callback(path.rmdir)
+
+
+def lock_is_held(held: ExitStack, workspace: Path) -> None:
+    """Hold the list's lock, as a stopped process does."""
+    held.enter_context(durable.locked(workspace / "state" / "daemon.lock"))
+
+
+REFUSALS = pytest.mark.parametrize("refuse", [disk_refuses, lock_is_held])
+Refuse = Callable[[ExitStack, Path], None]
+
+
+@pytest.fixture
+def briefly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have nobody wait long for the lock."""
+    monkeypatch.setattr(daemons, "ADDS_WITHIN_S", 0.2)
+    monkeypatch.setattr(daemons, "REMOVES_WITHIN_S", 0.2)
+
+
+@REFUSALS
+@pytest.mark.usefixtures("briefly")
+async def test_one_that_cannot_be_listed_works_all_the_same(workspace: Path, refuse: Refuse) -> None:
+    with capture_logs() as logged, ExitStack() as held:
+        refuse(held, workspace)
+        async with DaemonRegistry(workspace).listed(url="", role="all"):
+            held.close()
+            assert DaemonRegistry(workspace).running() == []
+
+    assert [(line["event"], line["log_level"]) for line in logged] == [("daemon.unlisted", "warning")]
+
+
+@REFUSALS
+@pytest.mark.usefixtures("briefly")
+async def test_one_that_cannot_be_taken_out_of_the_list_ends_all_the_same(
+    workspace: Path, refuse: Refuse
+) -> None:
+    with capture_logs() as logged, ExitStack() as held:
+        async with DaemonRegistry(workspace).listed(url="", role="all"):
+            refuse(held, workspace)
+
+    assert [(line["event"], line["log_level"]) for line in logged] == [("daemon.left_listed", "warning")]
+
+
+async def test_a_list_of_a_newer_version_refuses_a_start_and_no_end(workspace: Path) -> None:
+    path = workspace / "state" / "daemon.json"
+    newer = orjson.dumps({"v": 99, "daemons": []})
+    with capture_logs() as logged:
+        async with DaemonRegistry(workspace).listed(url="", role="all"):
+            path.write_bytes(newer)
+
+    assert [line["event"] for line in logged] == ["daemon.left_listed"]
+    with pytest.raises(NewerState):
+        async with DaemonRegistry(workspace).listed(url="", role="all"):
+            raise AssertionError("it was not to start")
+    assert path.read_bytes() == newer
+
+
+async def test_the_loop_goes_on_while_the_list_is_locked(workspace: Path) -> None:
+    """On both ends it waits for the lock in a thread."""
+    lock = workspace / "state" / "daemon.lock"
+    leaving = asyncio.Event()
+
+    async def stand() -> None:
+        async with DaemonRegistry(workspace).listed(url="", role="all"):
+            await leaving.wait()
+
+    with capture_logs() as logged:
+        with durable.locked(lock):
+            standing = asyncio.create_task(stand())
+            await asyncio.sleep(0.1)
+        await until(lambda: bool(DaemonRegistry(workspace).running()))
+        with durable.locked(lock):
+            leaving.set()
+            await asyncio.sleep(0.1)
+            assert not standing.done()
+        await standing
+
+    assert DaemonRegistry(workspace).running() == []
+    assert logged == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC
@@ -157,5 +158,19 @@ async def test_an_end_that_is_asked_for_twice_is_one(waiting: Path, steps: int) 
             await asyncio.wait((task,))
 
         assert task.cancelled()
+    assert await attempts(waiting) == 0
+    assert await boxes(waiting) == {INBOUND: 1}
+
+
+@pytest.mark.usefixtures("never_ready")
+async def test_an_end_at_once_before_ready_is_one(waiting: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As its gateway may say it to a worker that still starts."""
+    monkeypatch.setattr(os, "_exit", lambda _: None)
+    async with starting(waiting) as (application, ending, task):
+        ending.at_once()
+        await asyncio.wait((task,), timeout=WITHIN_S)
+
+        assert task.cancelled()
+        assert not application.ready.is_set()
     assert await attempts(waiting) == 0
     assert await boxes(waiting) == {INBOUND: 1}
