@@ -87,10 +87,12 @@ class Arrivals:
         typed, (inbound, agent) = inbound.text, self._agents.read(inbound)
         command = outcomes.command(inbound)
         lane = self._lanes.get(inbound.key)
-        if lane is not None and self._is_too_many(lane, inbound):
+        if self._is_too_many(lane, inbound):
             self._orders.received(inbound, command, again=letter.suspect)
-            self._refusals.add(inbound, letter, tell=not lane.flooded)
-            lane.flooded = True
+            told = lane.flooded if lane is not None else self._refusals.tells(inbound.key)
+            self._refusals.add(inbound, letter, tell=not told)
+            if lane is not None:
+                lane.flooded = True
             return
         entry = self._lanes.add(inbound, letter)
         if entry is None:
@@ -107,13 +109,13 @@ class Arrivals:
             if is_shown(inbound) and self._events.watched(inbound.key):
                 self._spawn(self._events.tell("queued", inbound.key, inbound.id), "event queued")
 
-    def _is_too_many(self, lane: Lane, inbound: Inbound) -> bool:
+    def _is_too_many(self, lane: Lane | None, inbound: Inbound) -> bool:
         """Say whether it is refused; one that waits already, moves the chat or is a subagent's never is."""
-        if is_of_subagent(inbound):
+        if is_of_subagent(inbound) or chat_migration.target(inbound) is not None:
             return False
-        if lane.find(inbound.id) is not None or chat_migration.target(inbound) is not None:
+        if lane is not None and lane.find(inbound.id) is not None:
             return False
-        return self._refusals.meets(inbound.key, len(lane.entries) - 1)
+        return self._refusals.meets(inbound, len(lane.entries) - 1 if lane is not None else 0)
 
     def _set_aside(self, letter: Letter, error: Exception) -> None:
         """Park a letter that broke its reception; one that is in its lane already is parked at its turn."""

@@ -71,12 +71,20 @@ class Refusals:
         self._telling: set[tuple[str, str]] = set()
         self._closing = asyncio.Event()
 
-    def meets(self, key: str, waiting: int) -> bool:
-        """Say whether a further letter of ``key`` is refused, where that many wait.
+    def meets(self, inbound: Inbound, waiting: int) -> bool:
+        """Say whether a further letter is refused, where that many of its chat wait.
 
         While earlier ones are still being refused it is: after a crash they might run, and behind this one.
+        Those that are lost come again, behind this one, unless it is one of them.
         """
-        return waiting >= self._limit or key in self._queues
+        queue = self._queues.get(inbound.key, {})
+        if waiting >= self._limit or inbound.id in queue:
+            return True
+        return any(not entry.letter.lost for entry in queue.values())
+
+    def tells(self, key: str) -> bool:
+        """Say whether one of those that are being refused tells its chat."""
+        return any(told == key for told, _ in self._telling)
 
     def add(self, inbound: Inbound, letter: Letter, *, tell: bool) -> None:
         """Refuse a letter; one that comes again only gets a further acknowledgement."""

@@ -63,24 +63,30 @@ class Settlement:
         self._notices = notices
         self._letter_ended = letter_ended
         self._clock = clock
-        # Letters that ended and are not acknowledged yet; those that are, as far as we know.
-        self._owed: BoundedDict[tuple[str, str], None] = BoundedDict(REMEMBERED_MAX)
+        # Letters that ended and are not acknowledged yet, and whether they are parked; those that were
+        # replied to and are acknowledged, as far as we know.
+        self._owed: BoundedDict[tuple[str, str], bool] = BoundedDict(REMEMBERED_MAX)
         self._replied: BoundedDict[tuple[str, str], None] = BoundedDict(REMEMBERED_MAX)
 
     async def acknowledged_again(self, entry: Entry) -> bool:
         """Let go of a letter that has ended here and came again; False if it is another one."""
         letter, name = entry.letter, (entry.inbound.key, entry.inbound.id)
         # A message that is published again is answered again: only a delivery that comes again is let go.
-        if name not in self._owed and not (letter.suspect and name in self._replied):
+        if not letter.suspect or not (self._is_owed(entry, name) or name in self._replied):
+            self._owed.pop(name, None)
             return False
         await self._mailbox.settle(letter)
         entry.settled = letter
         self._owed.pop(name, None)
         return True
 
+    def _is_owed(self, entry: Entry, name: tuple[str, str]) -> bool:
+        # Another daemon may have let go of a parked one, and a person put it back: the journal knows that.
+        return name in self._owed and (entry.parking is not None or not self._owed[name])
+
     def lost(self, entry: Entry) -> RetryAfter | None:
         """Remember a letter that was lost when it ended; None until it comes again."""
-        self._owed[entry.inbound.key, entry.inbound.id] = None
+        self._owed[entry.inbound.key, entry.inbound.id] = entry.parking is not None
         # If it has come again meanwhile, that delivery is the one to let go of.
         return None if entry.letter.lost else RetryAfter(SOON_S)
 

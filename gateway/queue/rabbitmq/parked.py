@@ -73,7 +73,7 @@ class ParkedQueue:
     async def park(self, letter: RabbitLetter, listed: ParkedAs) -> None:
         """Store the letter among the parked ones (it is not acknowledged here)."""
         if not letter.parked_id:
-            letter.parked_id, letter.parked_at = _sendable(letter.id), datetime.now(UTC).isoformat()
+            letter.parked_id, letter.parked_at = sendable_id(letter.id), datetime.now(UTC).isoformat()
         headers: dict[str, str | int | bool] = {
             "reason": listed.reason[:MAX_REASON_CHARS],
             "from": letter.stream.queue,
@@ -99,7 +99,7 @@ class ParkedQueue:
                 exchange, route = self._names.way_back(parked.origin, parked.key)
                 key_fits = parked.key is not None and len(parked.key) <= MAX_KEY_BYTES
                 headers: dict[str, str | int | bool] = {"key": parked.key or ""} if key_fits else {}
-                sending = Sending(exchange, route, parked.body, id=_sendable(parked.id), headers=headers)
+                sending = Sending(exchange, route, parked.body, id=sendable_id(parked.id), headers=headers)
                 # A crash behind this line leaves it parked and in its box: known by its id, and never lost.
                 await self._send((parked.box, parked.key or ""), sending)
             return reading.remove(found)
@@ -153,7 +153,7 @@ class ParkedQueue:
         )
 
 
-def _sendable(id_: str) -> str:
+def sendable_id(id_: str) -> str:
     """Return a message id as it may be sent: a foreign one, read as far as possible, may have grown."""
     return id_ if 0 < len(id_.encode("utf-8", "replace")) <= MAX_SENT_ID_BYTES else str(ULID())
 

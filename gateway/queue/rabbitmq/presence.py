@@ -92,6 +92,7 @@ class Presence:
         self._roster = Roster(self.me, names.partitions)
         self._places = [Place(partition) for partition in range(names.partitions)]
         self._number = 0
+        self._odd_told = False
         self._ticked_at = 0.0
         self._hears = asyncio.Event()
         self._deaf_since: float | None = None
@@ -123,6 +124,8 @@ class Presence:
             asyncio.create_task(work, name=f"presence {name}")
             for name, work in (("hear", self._hear()), ("beat", self._beat()))
         ]
+        for task in tasks:
+            task.add_done_callback(_ended)
         try:
             yield
         finally:
@@ -184,20 +187,35 @@ class Presence:
     async def _hear(self) -> None:
         async with self._listen() as bodies:
             async for body in bodies:
-                beat = read_beat(body)
-                if beat is None:
-                    continue
-                # That this one lives is no news.
-                first = beat.daemon == self.me and self.me not in self._roster.beats
-                changed = self._roster.hear(beat, ticks=beat.daemon == self.me and self._is_a_beat_later())
-                if beat.daemon == self.me:
-                    self._deaf_since = None
-                    self._hears.set()
-                elif beat.asks or (changed and not beat.gone):
-                    self._due.set()
-                if changed and not first:
-                    _log.info("daemons.changed", daemons=len(self._roster.daemons))
-                self._decide()
+                try:
+                    beat = read_beat(body)
+                    if beat is None:
+                        self._tell_odd("not understood")
+                    else:
+                        self._heard(beat)
+                except Exception as error:  # noqa: BLE001 - one beat ends here; a traceback would show it
+                    # Deaf, this daemon would share with nobody until its end.
+                    self._tell_odd(type(error).__name__)
+
+    def _heard(self, beat: Beat) -> None:
+        # That this one lives is no news.
+        first = beat.daemon == self.me and self.me not in self._roster.beats
+        changed = self._roster.hear(beat, ticks=beat.daemon == self.me and self._is_a_beat_later())
+        if beat.daemon == self.me:
+            self._deaf_since = None
+            self._hears.set()
+        elif beat.asks or (changed and not beat.gone):
+            self._due.set()
+        if changed and not first:
+            _log.info("daemons.changed", daemons=len(self._roster.daemons))
+        self._decide()
+
+    def _tell_odd(self, error: str) -> None:
+        """Say once in the log that something else than a beat was heard, and not what it says."""
+        if not self._odd_told:
+            self._odd_told = True
+            hint = "another program or version tells it: see who may write to the exchange"
+            _log.warning("presence.odd_beat", exchange=self._names.daemons, error=error, hint=hint)
 
     async def _beat(self) -> None:
         link: Link | None = None
@@ -307,6 +325,11 @@ class Presence:
             _set(place.wanted, step == "enter")
             leaves = step == "leave" and self._roster.settled and now >= place.put_off_until
             _set(place.leaving, leaves)
+
+
+def _ended(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        _log.error("task.crashed", task=task.get_name(), exc_info=error)
 
 
 def _set(event: asyncio.Event, on: bool) -> None:

@@ -23,6 +23,7 @@ from gateway.queue.mailbox import carried_in
 from gateway.queue.rabbitmq.beat import Beat, read_beat
 from gateway.queue.rabbitmq.connection import AmqpChannel, Link
 from gateway.queue.rabbitmq.declare import Topology, exclusively
+from gateway.queue.rabbitmq.parked import sendable_id
 from gateway.queue.rabbitmq.publish import ALARM
 from gateway.queue.rabbitmq.record import PROBE, add_record, keep_last, recorded_last
 from gateway.queue.rabbitmq.topology import Names, Record, partition_of, slot_route
@@ -205,7 +206,8 @@ class _Move:
         headers = {**carried_in(message.headers), SLOT: str(slot)}
         if isinstance(key := message.headers.get("key"), str) and len(key) <= KEY_MAX_CHARS:
             headers["key"] = key
-        return channel.publish(Sending("", queue, message.body, id=message.id, headers=headers))
+        id_ = sendable_id(message.id) if message.id else ""
+        return channel.publish(Sending("", queue, message.body, id=id_, headers=headers))
 
     def _slot_of(self, message: BrokerMessage) -> int:
         for told in (message.headers.get(SLOT), message.sent_to[1]):
@@ -213,7 +215,7 @@ class _Move:
                 return int(told)
         key = message.headers.get("key")
         if not isinstance(key, str):
-            with suppress(ValueError):
+            with suppress(ValueError, RecursionError):
                 said = json.loads(message.body)
                 key = said.get("key") if isinstance(said, dict) else None
         return slot_of(key) if isinstance(key, str) else self._slot

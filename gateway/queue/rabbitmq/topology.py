@@ -86,7 +86,7 @@ def read_record(body: bytes) -> Record | None:
     """Read the topology queue's message; None where it cannot be understood."""
     try:
         record = json.loads(body)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     if not isinstance(record, dict) or record.get("slots") != SLOTS:
         return None

@@ -89,6 +89,7 @@ def test_record_reads_back(partitions: int) -> None:
         b"\xff",
         b'{"v":2,"partitions":4,"slots":256}',
         b'{"v":1,"partitions":"4","slots":256}',
+        pytest.param(b"[" * 100_000, id="lists in lists"),
     ],
 )
 def test_foreign_record_is_not_understood(body: bytes) -> None:

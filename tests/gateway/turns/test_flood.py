@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from gateway.queue.embedded.buffer import EmbeddedLetter
 from gateway.queue.embedded.mailbox import EmbeddedMailbox
+from gateway.queue.embedded.table import LetterRow
+from gateway.queue.mailbox import INBOUND, Letter, Post
 from gateway.turns.letter_rules import LetterRules
 from session.models.model import Answer, OnDelta, Prompt
 from session.testing import Script
 from session.transcript.key import SessionKey
+from tests.gateway.waits import until
 from tests.gateway.worker_rig import Rig
 
 BOB = SessionKey("foreign:bob")
@@ -37,11 +41,66 @@ class Held(Script):
         return [str(prompt.messages[-1]["content"]) for prompt in self.prompts]
 
 
+class Slow(EmbeddedMailbox):
+    """Settles one inbound letter only when it is let, and delivers again what was not settled."""
+
+    def __init__(self, state: Path, slow: str) -> None:
+        super().__init__(state)
+        self._slow = slow
+        self.let = asyncio.Event()
+        # The last delivery of each letter.
+        self.out: dict[str, EmbeddedLetter] = {}
+        self._again: asyncio.Queue[EmbeddedLetter] = asyncio.Queue()
+
+    @asynccontextmanager
+    async def take(self, box: str) -> AsyncIterator[AsyncIterator[Letter]]:
+        async with super().take(box) as letters, asyncio.TaskGroup() as group:
+            feeding = group.create_task(self._feed(letters)) if box == INBOUND else None
+            try:
+                yield self._merged() if box == INBOUND else letters
+            finally:
+                if feeding is not None:
+                    feeding.cancel()
+
+    async def _feed(self, letters: AsyncIterator[Letter]) -> None:
+        async for letter in letters:
+            assert isinstance(letter, EmbeddedLetter)
+            self._again.put_nowait(letter)
+
+    async def _merged(self) -> AsyncIterator[Letter]:
+        while True:
+            letter = await self._again.get()
+            self.out[letter.id] = letter
+            yield letter
+
+    def cut(self) -> list[EmbeddedLetter]:
+        """Lose all that is not settled; return the next deliveries, in order."""
+        lost = [letter for letter in self.out.values() if not letter.gone]
+        again = []
+        for each in lost:
+            each.lost = True
+            row = LetterRow(each.row, each.key, each.id, each.body, each.headers)
+            again.append(EmbeddedLetter(each.box, row, suspect=True))
+        return again
+
+    def deliver(self, letters: Sequence[EmbeddedLetter]) -> None:
+        """Hand out letters."""
+        for letter in letters:
+            self._again.put_nowait(letter)
+
+    async def settle(self, letter: Letter, puts: Sequence[Post] = ()) -> None:
+        if letter.box == INBOUND and letter.id == self._slow:
+            await self.let.wait()
+        await super().settle(letter, puts)
+
+
 @asynccontextmanager
-async def flooded(folder: Path, count: int, *, window: int = 10_000) -> AsyncIterator[tuple[Rig, Held]]:
+async def flooded(
+    folder: Path, count: int, *, window: int = 10_000, mailbox: EmbeddedMailbox | None = None
+) -> AsyncIterator[tuple[Rig, Held]]:
     """A worker with ``count`` letters of one chat, put while the first one's turn runs."""
     model = Held()
-    mailbox = EmbeddedMailbox(folder / "state", window=window)
+    mailbox = mailbox or EmbeddedMailbox(folder / "state", window=window)
     async with Rig(folder, model, LetterRules(flood_per_chat=LIMIT), mailbox=mailbox).open() as r:
         await r.put("m0", "m0")
         await model.entered.wait()
@@ -133,3 +192,58 @@ async def test_a_crowd_of_one_chat_takes_no_place_from_another(tmp_path: Path) -
         await r.put("hello", "b1", key=BOB)
 
         assert "script: hello" in await r.texts(2)
+
+
+async def test_while_the_crowd_is_refused_no_later_letter_is_run(tmp_path: Path) -> None:
+    """Its lane has ended, but after a crash those before it might run, and behind it."""
+    mailbox = Slow(tmp_path / "state", "m4")
+    async with flooded(tmp_path, 7, mailbox=mailbox) as (r, model):
+        model.opened.set()
+        assert await r.texts(1 + LIMIT) == [f"script: m{number}" for number in range(1 + LIMIT)]
+        await r.until_in_lane(0)
+        await r.put("later", "later")
+        await until(lambda: "later" in mailbox.out)
+        await asyncio.sleep(0.2)
+        assert "later" not in model.asked
+        mailbox.let.set()
+
+        assert [reply.id for reply in await r.replies(1)] == ["m4#notice.flood"]
+        await r.settled()
+        await r.put("again", "again")
+        assert await r.texts(1) == ["script: again"]
+
+
+async def test_one_refused_behind_a_crowd_that_was_told_is_told_itself(tmp_path: Path) -> None:
+    """All before it were answered: nobody would know why this one is not. Those that follow it are silent."""
+    mailbox = Slow(tmp_path / "state", "m5")
+    async with flooded(tmp_path, 7, mailbox=mailbox) as (r, model):
+        assert [reply.id for reply in await r.replies(1)] == ["m4#notice.flood"]
+        model.opened.set()
+        await r.replies(1 + LIMIT)
+        await r.until_in_lane(0)
+        for name in ("later", "latest"):
+            await r.put(name, name)
+        await until(lambda: "latest" in mailbox.out)
+        mailbox.let.set()
+
+        assert [reply.id for reply in await r.replies(1)] == ["later#notice.flood"]
+        await r.settled()
+        assert r.unread == 0
+        assert len(model.asked) == 1 + LIMIT
+
+
+async def test_letters_before_a_crowd_that_is_lost_with_them_are_answered(tmp_path: Path) -> None:
+    """They come again before it does: what is still to be refused then stands behind them."""
+    mailbox = Slow(tmp_path / "state", "m4")
+    async with flooded(tmp_path, 7, mailbox=mailbox) as (r, model):
+        await until(lambda: len(mailbox.out) == 7)
+        again = mailbox.cut()
+        model.opened.set()
+        await r.until_in_lane(0)
+        mailbox.deliver(again)
+
+        assert await r.texts(1 + LIMIT) == [f"script: m{number}" for number in range(1 + LIMIT)]
+        mailbox.let.set()
+        assert [reply.id for reply in await r.replies(1)] == ["m4#notice.flood"]
+        await r.settled()
+        assert model.asked == [f"m{number}" for number in range(1 + LIMIT)]

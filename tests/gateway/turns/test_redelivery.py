@@ -8,7 +8,10 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from gateway.errors import LetterLost
+from gateway.queue.embedded.buffer import EmbeddedLetter
 from gateway.queue.embedded.mailbox import EmbeddedMailbox
 from gateway.queue.mailbox import INBOUND, Letter, ParkedAs, Post
 from gateway.queue.rabbitmq.mailbox import RabbitMailbox
@@ -17,6 +20,13 @@ from tests.gateway.handed_letter import HandedLetter
 from tests.gateway.waits import until
 from tests.gateway.worker_rig import ADA, Rig, rig
 from tests.support.broker import Broker
+
+
+def come_before(letter: Letter) -> Letter:
+    """Have a letter look as if it had been delivered before."""
+    assert isinstance(letter, EmbeddedLetter)
+    letter.suspect = True
+    return letter
 
 
 class DeliversTwice(EmbeddedMailbox):
@@ -37,7 +47,7 @@ class DeliversTwice(EmbeddedMailbox):
             self.first = HandedLetter(letter.id, letter.body)
             yield self.first
             await self.ended.wait()
-            yield letter
+            yield come_before(letter)
             self._came.set()
 
     async def settle(self, letter: Letter, puts: Sequence[Post] = ()) -> None:
@@ -109,6 +119,52 @@ async def test_a_letter_that_is_put_back_at_once_is_answered(tmp_path: Path) -> 
         await r.put("hello", "m1")
 
         assert [reply.id for reply in await r.replies(2)] == ["m1#notice.refused", "m1#reply"]
+        await r.settled()
+
+
+class LosesParking(EmbeddedMailbox):
+    """Loses each letter that is parked, whose next delivery another daemon lets go of.
+
+    ``again`` says whether what is put back comes to this one as a letter that was delivered before.
+    """
+
+    def __init__(self, state: Path, *, again: bool) -> None:
+        super().__init__(state)
+        self._again = again
+        self._lost: set[str] = set()
+
+    @asynccontextmanager
+    async def take(self, box: str) -> AsyncIterator[AsyncIterator[Letter]]:
+        async with super().take(box) as letters:
+            yield self._marked(letters) if box == INBOUND else letters
+
+    async def _marked(self, letters: AsyncIterator[Letter]) -> AsyncIterator[Letter]:
+        async for letter in letters:
+            yield come_before(letter) if self._again and letter.id in self._lost else letter
+
+    async def park(self, letter: Letter, listed: ParkedAs, **how: Any) -> None:
+        await super().park(letter, listed, **how)
+        assert isinstance(letter, EmbeddedLetter)
+        letter.lost = True
+        self._lost.add(letter.id)
+        raise LetterLost("it is another daemon's by now")
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["fresh", "delivered before"])
+async def test_a_letter_put_back_is_not_taken_for_the_one_that_another_daemon_let_go_of(
+    tmp_path: Path, again: bool
+) -> None:
+    """Whether it is parked is what the journal says by now, and not what this daemon remembers."""
+    mailbox = LosesParking(tmp_path / "state", again=again)
+    async with rig(tmp_path, ModelRefused("no"), "fine", mailbox=mailbox) as r:
+        await r.put("hello", "m1")
+        assert [reply.id for reply in await r.replies(1)] == ["m1#notice.refused"]
+        await r.settled()
+        async with r.store.open(ADA) as session:
+            await session.journal.unpark("m1")
+        assert await mailbox.replay("m1") is not None
+
+        assert await r.texts(1) == ["fine"]
         await r.settled()
 
 

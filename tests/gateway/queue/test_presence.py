@@ -1,0 +1,103 @@
+"""What is told on the exchange of the daemons ends nothing but itself, whatever it is."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from gateway.queue.rabbitmq import presence
+from gateway.queue.rabbitmq.beat import Beat, read_beat
+from gateway.queue.rabbitmq.connection import Link
+from gateway.queue.rabbitmq.presence import Presence
+from gateway.queue.rabbitmq.topology import Names
+from tests.support.until import until
+
+SAID: dict[str, Any] = json.loads(Beat("secret", 4, 1).to_bytes())
+ODD = {
+    "a number beyond all": json.dumps(SAID).replace('"number": 1', '"number": 1e999').encode(),
+    "as many partitions": json.dumps({**SAID, "partitions": float("inf")}).encode(),
+    "lists in lists": b"[" * 100_000,
+    "a name with half of a character": json.dumps({**SAID, "daemon": "secret\ud800"}).encode(),
+}
+
+
+async def never() -> Link:
+    await asyncio.Event().wait()
+    raise AssertionError
+
+
+async def dropped(body: bytes) -> None: ...
+
+
+def hearing(bodies: Sequence[bytes], *, breaks: bool = False) -> Presence:
+    """A daemon that hears these, and then nothing; or whose listening breaks."""
+
+    @asynccontextmanager
+    async def listen() -> AsyncIterator[AsyncIterator[bytes]]:
+        if breaks:
+            raise RuntimeError("nobody foresaw this")
+        yield heard()
+
+    async def heard() -> AsyncIterator[bytes]:
+        for body in bodies:
+            yield body
+        await asyncio.Event().wait()
+
+    return Presence(
+        Names("chat", 4),
+        daemon="me",
+        tell=dropped,
+        listen=listen,
+        attached=never,
+        blocked=lambda: False,
+        probe=lambda partition: None,
+    )
+
+
+@pytest.mark.parametrize("what", ODD)
+def test_an_odd_beat_is_none(what: str) -> None:
+    assert read_beat(ODD[what]) is None
+
+
+@pytest.mark.parametrize("what", ODD)
+async def test_after_an_odd_beat_the_others_are_heard(what: str) -> None:
+    """It is told once, and not what it says."""
+    one = hearing([ODD[what], ODD[what], Beat("other", 4, 1).to_bytes()])
+    with capture_logs() as logs:
+        async with one.taking():
+            await until(lambda: one.others == 1, 10)
+
+    told = [log for log in logs if log["event"] == "presence.odd_beat"]
+    assert len(told) == 1
+    assert "secret" not in str(told)
+
+
+async def test_after_a_beat_that_breaks_the_hearing_the_others_are_heard(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def read(body: bytes) -> Beat | None:
+        if body == b"odd":
+            raise RuntimeError(body)
+        return read_beat(body)
+
+    monkeypatch.setattr(presence, "read_beat", read)
+    one = hearing([b"odd", b"odd", Beat("other", 4, 1).to_bytes()])
+    with capture_logs() as logs:
+        async with one.taking():
+            await until(lambda: one.others == 1, 10)
+
+    assert [log["error"] for log in logs if log["event"] == "presence.odd_beat"] == ["RuntimeError"]
+
+
+async def test_a_part_of_it_that_crashes_is_told() -> None:
+    with capture_logs() as logs:
+        async with hearing([], breaks=True).taking():
+            await until(lambda: bool(logs), 10)
+
+    assert [(log["event"], log["task"]) for log in logs] == [("task.crashed", "presence hear")]
