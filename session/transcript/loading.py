@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
@@ -35,12 +36,22 @@ def load(path: Path, stem: str, index: Path | None = None) -> tuple[Transcript, 
     Raises:
         StoreError: it cannot be read.
     """
-    try:
-        file = HeldFile(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise StoreError(f"{path.name} cannot be read: {error.strerror}", hint=f"look at {path}") from error
+    for tries in (1, 2):
+        try:
+            file = HeldFile(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+            return _loaded(file, path, stem, index)
+        except FileNotFoundError:
+            break
+        except OSError as error:
+            # On a network's disk that is a file which was replaced, or removed, after it was opened.
+            if error.errno == errno.ESTALE and tries == 1:
+                continue
+            why = f"{path.name} cannot be read: {error.strerror}"
+            raise StoreError(why, hint=f"look at {path}") from error
+    return None
+
+
+def _loaded(file: HeldFile, path: Path, stem: str, index: Path | None) -> tuple[Transcript, Seen]:
     now = os.fstat(file.fd)
     if now.st_size > WHOLE_BYTES:
         transcript = _in_parts(file, now.st_size, stem, index)
