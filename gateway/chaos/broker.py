@@ -21,6 +21,8 @@ from gateway.chaos.ports import KeptPort
 
 BIN = Path("/usr/lib/rabbitmq/bin")
 TEMPLATES = Path(tempfile.gettempdir()) / f"chat-gateway-broker-template-{os.getuid()}"
+# Which core each of its schedulers keeps to, where somebody says so: the nodes of many tests share a machine.
+BIND = "RABBITMQ_SCHEDULER_BIND_TYPE"
 START_HEADER = b"AMQP\x00\x00\x09\x01"
 _PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -253,6 +255,7 @@ class Broker:
         """The environment of the node, and of the programs that speak to it."""
         base, first = self.base, self._beside or self
         return {
+            **({BIND: os.environ[BIND]} if BIND in os.environ else {}),
             "PATH": os.environ["PATH"],
             "LANG": "C.UTF-8",
             "HOME": str(first.base / "home"),
@@ -267,8 +270,6 @@ class Broker:
             "RABBITMQ_ADVANCED_CONFIG_FILE": str(base / "advanced.config"),
             "RABBITMQ_CONF_ENV_FILE": "/dev/null",
             "RABBITMQ_ENABLED_PLUGINS_FILE": str(base / "enabled_plugins"),
-            # Several nodes share a machine: bound, the first scheduler of each would work on the same core.
-            "RABBITMQ_SCHEDULER_BIND_TYPE": "u",
             "RABBITMQ_ALLOW_INPUT": "1",  # the script becomes the node: its process id is ours to kill
             "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "-kernel inet_dist_use_interface {127,0,0,1}",
         }

@@ -11,11 +11,10 @@ import asyncio
 from channels.message import Inbound
 from gateway.turns.lanes import Entry, Lane
 from session.context.request import LONG_HISTORY
-from session.store.store import Exchange, Session
-from session.transcript.history import is_record
+from session.store.store import Session
 from session.transcript.transcript import make_line
 from session.turn import commands
-from session.turn.joining import stopped_before
+from session.turn.joining import only_asks, stopped_before, undo_from
 from session.turn.turn import Reply
 
 
@@ -81,19 +80,12 @@ async def overtaken(session: Session, entry: Entry, *, at: str) -> Reply | None:
             entry.inbound = inbound.model_copy(update={"text": entry.edited})
         return None
     if found is not None and is_stored:
-        if not _only_asks(session, found):
+        if stopped_before(session, found.start) is not None or not only_asks(session, found):
             return None
         # Messages that entered the turn are asked without it.
-        await session.append([make_line("system", "", at, kind="undo", **{"from": found.start})])
+        await session.append([undo_from(found.start, at)])
     await session.journal.conclude(inbound.id, "withdrawn", reason="deleted")
     return Reply(silent=True)
-
-
-def _only_asks(session: Session, found: Exchange) -> bool:
-    """Say whether questions alone are stored of a turn at the end, and none before was stopped for it."""
-    if stopped_before(session, found.start) is not None:
-        return False
-    return all(line["role"] == "user" or is_record(line) for line in session.lines(found.start))
 
 
 async def settle(session: Session, edit: Inbound, *, at: str) -> Reply:

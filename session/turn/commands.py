@@ -23,8 +23,9 @@ from session.store.store import Session
 from session.transcript import archive, withdrawal
 from session.transcript.agent import agent_in, shown
 from session.transcript.attachments import attachments_of
-from session.transcript.line import is_ulid, make_line
+from session.transcript.line import is_ulid
 from session.turn.command_names import ALIASES, DESCRIPTIONS
+from session.turn.joining import undo_from
 from session.turn.stop import StopSwitch, TurnStopped
 from session.turn.tool_calls import named
 from session.turn.turn import Request
@@ -253,8 +254,7 @@ class Commands:
         if at is None:
             at = withdrawal.last_exchange(messages, records, history_start=session.history_start)
         if at is not None:
-            undo = make_line("system", "", self._now(), kind="undo", message_id=id_, **{"from": at})
-            await session.append([undo])
+            await session.append([undo_from(at, self._now(), message_id=id_)])
         return at
 
     async def _retry(self, session: Session, request: Request) -> str | Request:

@@ -69,9 +69,9 @@ async def set_aside(session: Session, message_id: str, now: str) -> None:
     if exchange is None or not exchange.tail or exchange.final is not None:
         return
     first = min(before.start for before, _ in _chain(session, message_id))
-    lines = [make_line("system", "", now, kind="undo", **{"from": exchange.start}, set_aside=message_id)]
+    lines = [undo_from(exchange.start, now, set_aside=message_id)]
     if first < exchange.start:
-        lines.insert(0, make_line("system", "", now, kind="undo", **{"from": first}))
+        lines.insert(0, undo_from(first, now))
     await session.append(lines)
 
 
@@ -98,10 +98,20 @@ async def split(session: Session, message_id: str, now: str) -> bool:
     exchange = session.find(message_id)
     if exchange is None or not exchange.tail or not parts_of(session, message_id):
         return False
-    if any(line["role"] != "user" and not is_record(line) for line in session.lines(exchange.start)):
+    if not only_asks(session, exchange):
         return False
-    await session.append([make_line("system", "", now, kind="undo", **{"from": exchange.start})])
+    await session.append([undo_from(exchange.start, now)])
     return True
+
+
+def only_asks(session: View, exchange: Exchange) -> bool:
+    """Say whether questions alone are stored of a turn at the end: no tool can have acted in it."""
+    return all(line["role"] == "user" or is_record(line) for line in session.lines(exchange.start))
+
+
+def undo_from(start: int, now: str, **more: str) -> Line:
+    """Build the record that withdraws the lines from ``start`` on."""
+    return make_line("system", "", now, kind="undo", **{"from": start}, **more)
 
 
 def _chain(session: View, message_id: str) -> Iterator[tuple[Exchange, str]]:
