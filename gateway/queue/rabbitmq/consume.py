@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import structlog
 
@@ -20,6 +19,7 @@ from durable import first_of
 from gateway.errors import MailboxDown
 from gateway.queue.held import HeldBytes
 from gateway.queue.mailbox import INBOUND, InMemory, Letter
+from gateway.queue.rabbitmq.alongside import alongside
 from gateway.queue.rabbitmq.connection import Link
 from gateway.queue.rabbitmq.presence import Presence
 from gateway.queue.rabbitmq.share import Share, waits_behind
@@ -74,7 +74,8 @@ class QueueReader:
     ) -> AsyncIterator[AsyncIterator[Letter]]:
         """Keep the queues open while the context is; entered once each was tried, where the broker is up.
 
-        With ``presence`` the queues are the partitions, in order, and shared out among daemons.
+        With ``presence`` the queues are the partitions, in order, and shared out among daemons; where that or
+        a queue's part of it fails, the letters end with its error.
         """
         buffer = LetterBuffer()
         tried = {queue: asyncio.Event() for queue in queues}
@@ -85,7 +86,10 @@ class QueueReader:
             for number, queue in enumerate(queues)
         }
         try:
-            async with alongside(feeds, buffer.end):
+            async with AsyncExitStack() as stack:
+                if presence is not None:
+                    await stack.enter_async_context(presence.taking(buffer.end))
+                await stack.enter_async_context(alongside(feeds, buffer.end))
                 if self._current() is not None:
                     await all_set(list(tried.values()), ATTACH_TIMEOUT_S)
                 yield buffer
@@ -243,29 +247,6 @@ async def all_set(events: Collection[asyncio.Event], timeout_s: float) -> None:
     except TimeoutError:
         # A queue that another process still holds must not keep this one from serving the others.
         _log.warning("queue.slow_to_open")
-
-
-@asynccontextmanager
-async def alongside(
-    work: Mapping[str, Coroutine[Any, Any, None]],
-    on_crash: Callable[[BaseException], None],
-) -> AsyncIterator[None]:
-    """Run named work while the context is open; ``on_crash`` hears of one that fails."""
-
-    def ended(task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and (error := task.exception()) is not None:
-            _log.error("task.crashed", task=task.get_name(), exc_info=error)
-            on_crash(error)
-
-    tasks = [asyncio.create_task(each, name=name) for name, each in work.items()]
-    for task in tasks:
-        task.add_done_callback(ended)
-    try:
-        yield
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _share(presence: Presence | None, partition: int, queue: str) -> Share | None:

@@ -266,8 +266,7 @@ class RabbitMailbox:
         presence = self._open_presence()
         self._presences.append(presence)
         try:
-            reading = self._reader.take(box, self._names.queues_of(box), presence)
-            async with presence.taking(), reading as letters:
+            async with self._reader.take(box, self._names.queues_of(box), presence) as letters:
                 yield letters
         finally:
             self._presences.remove(presence)

@@ -18,6 +18,7 @@ import structlog
 
 from durable import first_of
 from gateway.errors import MailboxDown
+from gateway.queue.rabbitmq.alongside import alongside
 from gateway.queue.rabbitmq.beat import Beat, read_beat
 from gateway.queue.rabbitmq.connection import Link
 from gateway.queue.rabbitmq.roster import Roster, Standing
@@ -118,20 +119,13 @@ class Presence:
         return self._roster.has(partition) if self._hears.is_set() else place.inside
 
     @asynccontextmanager
-    async def taking(self) -> AsyncIterator[None]:
-        """Take part while the context is open."""
-        tasks = [
-            asyncio.create_task(work, name=f"presence {name}")
-            for name, work in (("hear", self._hear()), ("beat", self._beat()))
-        ]
-        for task in tasks:
-            task.add_done_callback(_ended)
-        try:
+    async def taking(self, on_crash: Callable[[BaseException], None]) -> AsyncIterator[None]:
+        """Take part while the context is open; ``on_crash`` hears of a part that fails.
+
+        Without its beats this daemon would be taken for dead and stay in its lines all the same.
+        """
+        async with alongside({"presence hear": self._hear(), "presence beat": self._beat()}, on_crash):
             yield
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
 
     async def farewell(self) -> None:
         """Tell the others that this daemon takes no more."""
@@ -325,11 +319,6 @@ class Presence:
             _set(place.wanted, step == "enter")
             leaves = step == "leave" and self._roster.settled and now >= place.put_off_until
             _set(place.leaving, leaves)
-
-
-def _ended(task: asyncio.Task[None]) -> None:
-    if not task.cancelled() and (error := task.exception()) is not None:
-        _log.error("task.crashed", task=task.get_name(), exc_info=error)
 
 
 def _set(event: asyncio.Event, on: bool) -> None:

@@ -11,11 +11,14 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from gateway.queue.mailbox import INBOUND
 from gateway.queue.rabbitmq import presence
 from gateway.queue.rabbitmq.beat import Beat, read_beat
 from gateway.queue.rabbitmq.connection import Link
 from gateway.queue.rabbitmq.presence import Presence
 from gateway.queue.rabbitmq.topology import Names
+from tests.gateway.on_rabbit import opened
+from tests.support.broker import Broker
 from tests.support.until import until
 
 SAID: dict[str, Any] = json.loads(Beat("secret", 4, 1).to_bytes())
@@ -33,6 +36,10 @@ async def never() -> Link:
 
 
 async def dropped(body: bytes) -> None: ...
+
+
+def unheard(error: BaseException) -> None:
+    raise AssertionError(error)
 
 
 def hearing(bodies: Sequence[bytes], *, breaks: bool = False) -> Presence:
@@ -70,7 +77,7 @@ async def test_after_an_odd_beat_the_others_are_heard(what: str) -> None:
     """It is told once, and not what it says."""
     one = hearing([ODD[what], ODD[what], Beat("other", 4, 1).to_bytes()])
     with capture_logs() as logs:
-        async with one.taking():
+        async with one.taking(unheard):
             await until(lambda: one.others == 1, 10)
 
     told = [log for log in logs if log["event"] == "presence.odd_beat"]
@@ -89,15 +96,32 @@ async def test_after_a_beat_that_breaks_the_hearing_the_others_are_heard(
     monkeypatch.setattr(presence, "read_beat", read)
     one = hearing([b"odd", b"odd", Beat("other", 4, 1).to_bytes()])
     with capture_logs() as logs:
-        async with one.taking():
+        async with one.taking(unheard):
             await until(lambda: one.others == 1, 10)
 
     assert [log["error"] for log in logs if log["event"] == "presence.odd_beat"] == ["RuntimeError"]
 
 
 async def test_a_part_of_it_that_crashes_is_told() -> None:
+    crashed: list[BaseException] = []
     with capture_logs() as logs:
-        async with hearing([], breaks=True).taking():
+        async with hearing([], breaks=True).taking(crashed.append):
             await until(lambda: bool(logs), 10)
 
     assert [(log["event"], log["task"]) for log in logs] == [("task.crashed", "presence hear")]
+    assert [str(error) for error in crashed] == ["nobody foresaw this"]
+
+
+async def test_letters_end_with_what_ended_a_part_of_it(
+    broker: Broker, broker_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without beats it would be taken for dead and stay in its lines: the daemon is started anew."""
+
+    def broken(self: Presence) -> None:
+        raise RuntimeError("nobody foresaw this")
+
+    monkeypatch.setattr(Presence, "_ask_for_proof", broken)
+    async with opened(broker.url, broker_name) as mailbox, mailbox.take(INBOUND) as letters:
+        async with asyncio.timeout(20):
+            with pytest.raises(RuntimeError, match="nobody foresaw this"):
+                await anext(aiter(letters))
