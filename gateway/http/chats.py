@@ -75,6 +75,7 @@ class SearchOut(Shape):
 def routes(chats: ChatService, peers: Peers) -> APIRouter:
     """Build the routes that look at all chats."""
     router = APIRouter(prefix="/v1")
+    search = Search(chats)
 
     @router.get(
         "/chats",
@@ -118,6 +119,6 @@ def routes(chats: ChatService, peers: Peers) -> APIRouter:
         limit: Annotated[int, Query(ge=1, le=MAX_LIMIT, description="how many at most")] = 20,
         start: Annotated[int, Query(ge=0, le=2**31, description="begin with this chat: the last next")] = 0,
     ) -> Response:
-        return json_response(await Search(chats).search(q, limit=limit, start=start))
+        return json_response(await search.search(q, limit=limit, start=start))
 
     return router

@@ -11,7 +11,6 @@ from functools import partial
 from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
 
 from gateway.errors import MailboxDown
 from session.context.scopes import Reader, Scope, Scopes, is_job
@@ -35,22 +34,22 @@ SIFTED = 250
 REMEMBERED = ("MEMORY.md", "HISTORY.md", "facts.jsonl")
 
 Rows = Sequence[SessionRow]
-# To draw the scope of a chat takes a look at its files: it is kept, with the sessions by which it was drawn.
-_DRAWN: WeakKeyDictionary[Circles, Mapping[str, tuple[Rows, Scope]]] = WeakKeyDictionary()
+# Those of one chat: first that of its next message, then those of the agents that it was with before.
+Drawn = Sequence[Scope]
 
 
 @dataclass(eq=False, slots=True)
 class _Chats:
-    """The chats of a scope; ``key`` is the one that spoke last, ``memory`` the folder of their notes."""
+    """The chats of a scope, and scopes of their former agents that no chat has now; ``key`` spoke last."""
 
     key: str
-    memory: Path
+    scopes: list[Scope]
     count: int = 0
     transcripts: list[Path] = field(default_factory=list)
 
     def files(self) -> Iterator[Path]:
-        """Yield the files in which the words of the scope stand."""
-        yield from (self.memory / name for name in REMEMBERED)
+        """Yield the files in which the words of the scopes stand."""
+        yield from (scope.memory / name for scope in self.scopes for name in REMEMBERED)
         yield from self.transcripts
 
 
@@ -63,6 +62,9 @@ class Search:
 
     def __init__(self, chats: ChatService) -> None:
         self._chats = chats
+        # To draw the scopes of a chat takes a look at its files: they are kept, with the sessions by which
+        # they were drawn.
+        self._known: Mapping[str, tuple[Rows, Drawn]] = {}
 
     async def search(
         self, text: str, *, limit: int, start: int, within_s: float = WITHIN_S
@@ -79,7 +81,7 @@ class Search:
         services = self._chats.application.services
         if services is None:
             raise MailboxDown("the session side is not open yet")
-        scopes, whole = await _scopes(services)
+        scopes, whole = await self._scopes(services)
         looked = _Looked(services, text, limit, whole=whole)
         # Before each scope stand so many chats, before the end all of them.
         before = [0, *accumulate(chats.count for chats in scopes)]
@@ -95,7 +97,7 @@ class Search:
                 if time.monotonic() >= until and looked.count:
                     done = some.index(chats)
                     break
-                await looked.at(chats.key)
+                await looked.at(chats)
             at += done
             if done < len(some):
                 break
@@ -106,6 +108,45 @@ class Search:
             "next": before[at] if at < len(scopes) else None,
             "all": looked.whole,
         }
+
+    async def _scopes(self, services: SessionServices) -> tuple[list[_Chats], bool]:
+        """Return the chats by scope, that in which somebody spoke last first, and whether they are all."""
+        sessions: dict[str, list[SessionRow]] = {}
+        for row in await services.store.rows():
+            if ":" in row.key:
+                sessions.setdefault(row.key, []).append(row)
+        drawn = await self._drawn(services.circles, sessions)
+        found: dict[str, _Chats] = {}
+        for key, rows in sessions.items():
+            if key in drawn:
+                now = drawn[key][0]
+                chats = found.setdefault(now.name, _Chats(key, [now]))
+                chats.count += 1
+                chats.transcripts += [row.path for row in rows]
+        _add_former(found, sessions, drawn)
+        return list(found.values()), len(drawn) == len(sessions)
+
+    async def _drawn(self, circles: Circles, sessions: Mapping[str, Rows]) -> dict[str, Drawn]:
+        """Return the scopes of each chat; one whose files cannot be read has none."""
+        drawn = await start_thread(partial(_unshared, sessions, circles.scopes), name="search")
+        kept: dict[str, tuple[Rows, Drawn]] = {}
+        for key, rows in sessions.items():
+            if key in drawn:
+                continue
+            known = self._known.get(key)
+            if known is not None and known[0] == rows:
+                drawn[key] = known[1]
+            else:
+                with suppress(StoreError):
+                    drawn[key] = [
+                        await circles.of_key(key),
+                        *[await circles.of_key(key, agent=agent) for agent in _former(key, rows)],
+                    ]
+            # That of a job goes by what is known of other chats, without a session it goes by the journal.
+            if key in drawn and not is_job(key) and any(row.active for row in rows):
+                kept[key] = (rows, drawn[key])
+        self._known = kept
+        return drawn
 
 
 class _Looked:
@@ -119,76 +160,66 @@ class _Looked:
         self.count = 0
         self.whole = whole
 
-    async def at(self, key: str) -> None:
-        """Search the scope of a chat."""
+    async def at(self, chats: _Chats) -> None:
+        """Search the scopes of some chats."""
         self.count += 1
-        try:
-            scope = await self._services.circles.of_key(key)
-            found = await self._services.recall.search(
-                scope, key, self._text, limit=self._limit, within_s=OF_SCOPE_S
-            )
-        except StoreError:
-            self.whole = False
-            return
-        self.whole = self.whole and found.all
-        for hit in found.hits:
-            self._hits.setdefault((hit.kind, hit.key, hit.session_id, hit.seq, hit.text), hit.as_dict())
+        for scope in chats.scopes:
+            try:
+                found = await self._services.recall.search(
+                    scope, chats.key, self._text, limit=self._limit, within_s=OF_SCOPE_S
+                )
+            except StoreError:
+                self.whole = False
+                continue
+            self.whole = self.whole and found.all
+            for hit in found.hits:
+                self._hits.setdefault((hit.kind, hit.key, hit.session_id, hit.seq, hit.text), hit.as_dict())
 
     def best(self) -> list[dict[str, Any]]:
         """Return the hits, best first; of those alike that of the chat that spoke last."""
         return sorted(self._hits.values(), key=lambda hit: -hit["score"])[: self._limit]
 
 
-async def _scopes(services: SessionServices) -> tuple[list[_Chats], bool]:
-    """Return the chats by their scopes, that in which somebody spoke last first, and whether they are all."""
-    sessions: dict[str, list[SessionRow]] = {}
-    for row in await services.store.rows():
-        if ":" in row.key:
-            sessions.setdefault(row.key, []).append(row)
-    drawn = await _drawn(services.circles, sessions)
-    found: dict[str, _Chats] = {}
-    for key, rows in sessions.items():
-        if (scope := drawn.get(key)) is not None:
-            chats = found.setdefault(scope.name, _Chats(key, scope.memory))
-            chats.count += 1
-            chats.transcripts += [row.path for row in rows]
-    return list(found.values()), len(drawn) == len(sessions)
+def _add_former(
+    found: Mapping[str, _Chats], sessions: Mapping[str, Rows], drawn: Mapping[str, Drawn]
+) -> None:
+    """Add what chats said with agents that they had before, in scopes that may be those of others now."""
+    places = dict(found)
+    for key, (now, *former) in drawn.items():
+        for scope in former:
+            if scope.name == now.name:
+                continue
+            chats = places.get(scope.name)
+            if chats is None:
+                chats = places[scope.name] = found[now.name]
+                chats.scopes.append(scope)
+            elif chats is not found[now.name]:
+                chats.transcripts += [row.path for row in sessions[key]]
 
 
-async def _drawn(circles: Circles, sessions: Mapping[str, Rows]) -> dict[str, Scope]:
-    """Return the scope of each chat; one whose files cannot be read has none."""
-    drawn = await start_thread(partial(_unshared, sessions, circles.scopes), name="search")
-    known = _DRAWN.get(circles, {})
-    kept: dict[str, tuple[Rows, Scope]] = {}
-    for key, rows in sessions.items():
-        if key in drawn:
-            continue
-        former = known.get(key)
-        if former is not None and former[0] == rows:
-            drawn[key] = former[1]
-        else:
-            with suppress(StoreError):
-                drawn[key] = await circles.of_key(key)
-        # That of a job goes by what is known of other chats, without a session it goes by the journal.
-        if key in drawn and not is_job(key) and any(row.active for row in rows):
-            kept[key] = (rows, drawn[key])
-    _DRAWN[circles] = kept
-    return drawn
+def _former(key: str, rows: Rows) -> list[str]:
+    """Return with which agents the ended sessions of a chat were, but for the one that it has now."""
+    # Those of a job go by the chats that it answered in each.
+    if is_job(key):
+        return []
+    now = {named(row.agent) for row in rows if row.active}
+    return [agent for agent in dict.fromkeys(named(row.agent) for row in rows) if agent not in now]
 
 
-def _unshared(sessions: Mapping[str, Rows], scopes: Scopes) -> dict[str, Scope]:
+def _unshared(sessions: Mapping[str, Rows], scopes: Scopes) -> dict[str, Drawn]:
     """Return the scopes of the chats that share theirs with no other, whoever reads along."""
-    found: dict[str, Scope] = {}
+    found: dict[str, Drawn] = {}
     for key, rows in sessions.items():
         active = next((row for row in rows if row.active), None)
         # Whom a job answers, and which agent was chosen for the next session, no row says.
         if is_job(key) or (active is None and scopes.agents.kinds):
             continue
-        agent = named(active.agent) if active is not None else ""
-        stem = rows[0].stem
-        direct = scopes.of(Reader(key, "direct"), stem=stem, agent=agent)
-        if direct.name == scopes.of(Reader(key, "group"), stem=stem, agent=agent).name:
-            found[key] = direct
+        agents = [named(active.agent) if active is not None else "", *_former(key, rows)]
+        direct, group = Reader(key, "direct"), Reader(key, "group")
+        drawn = [scopes.of(direct, stem=rows[0].stem, agent=agent) for agent in agents]
+        names = [scopes.of(group, stem=rows[0].stem, agent=agent).name for agent in agents]
+        if names == [scope.name for scope in drawn]:
+            found[key] = drawn
     return found
 
 

@@ -138,8 +138,9 @@ async def test_a_job_has_the_memory_of_the_chat_that_it_answers(tmp_path: Path) 
 async def walk(place: Place, q: str) -> tuple[list[int], list[tuple[str, str]]]:
     """Search without time: the chats behind each step, and what all of them found."""
     steps, found, start = [], [], 0
+    searching = Search(place.server.chats)
     while True:
-        answer = await Search(place.server.chats).search(q, limit=20, start=start, within_s=0)
+        answer = await searching.search(q, limit=20, start=start, within_s=0)
         steps.append(answer["searched"])
         found += [(hit["kind"], hit["key"]) for hit in answer["hits"]]
         if answer["next"] is None:
@@ -167,3 +168,30 @@ async def test_a_scope_is_searched_once_over_all_requests(
     assert sorted(found) == sorted([("memory", "telegram:4"), *(("message", key) for key in chats)])
     assert steps == [1, 2, 6]
     assert (none[-1], nothing) == (6, [])
+
+
+@pytest.mark.parametrize("tables", [{}, WORKSPACE, PEOPLE], ids=["chat", "workspace", "person"])
+async def test_what_a_chat_said_with_a_former_agent_is_found(tmp_path: Path, tables: dict[str, Any]) -> None:
+    """Once, with what that agent kept of it, whoever else shares its memory or did so before."""
+    async with open_place(tmp_path, agents=AGENTS["agents"], **tables) as place:
+        for chat in ("ada", "phone", "bob"):
+            await place.post("/agent coder", chat=chat, wait=30)
+            await place.post(f"the egret of {chat}", chat=chat, wait=30)
+        for chat in ("ada", "phone"):
+            await place.post("/agent default", chat=chat, wait=30)
+            await place.post("a heron", chat=chat, wait=30)
+        folders = {"web:ada": "chats/web_ada", "web:phone": "chats/web_phone", "web:bob": "chats/web_bob"}
+        if tables is WORKSPACE:
+            folders = {"web:bob": "."}
+        if tables is PEOPLE:
+            folders = {"web:phone": "people/ada", "web:bob": "chats/web_bob"}
+        for folder in folders.values():
+            note(tmp_path, f"agents/coder/memory/{folder}")
+        said = await hits(place, "egret")
+        kept = await hits(place)
+        steps, found = await walk(place, "egret")
+
+    told = [("message", f"web:{chat}") for chat in ("ada", "bob", "phone")]
+    assert sorted(said) == sorted(found) == sorted(told * 2)
+    assert sorted(kept) == sorted(("memory", key) for key in folders)
+    assert steps[-1] == 3
