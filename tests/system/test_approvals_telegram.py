@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -66,12 +67,15 @@ async def test_a_pressed_button_lets_the_call_run_once(tmp_path: Path, queue: di
 async def test_two_presses_at_once_are_one_word(tmp_path: Path) -> None:
     """Both are taken up; the first one counts, the other is told."""
     async with TelegramServer() as server, ModelServer() as model:
-        model.script.extend([writing("milk"), Reply("not noted")])
+        alerted = asyncio.Event()
+        # Behind the end of the turn there is no such request any more.
+        model.script.extend([writing("milk"), Reply("not noted", held=alerted)])
         async with Daemon(tmp_path, config=asks(model) | with_telegram(server)):
             prompt, buttons = await asked(server, ADA)
             server.press(ADA, prompt.message_id, buttons["Deny"])
             late = server.press(ADA, prompt.message_id, buttons["Allow"])
             await server.alerted(late, "decided already: refused")
+            alerted.set()
             await server.said(ADA, approved("not noted"))
 
     assert written(tmp_path) == []

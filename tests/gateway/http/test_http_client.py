@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from gateway.cli.looking import look_on
+from gateway.http import client as http_client
 from gateway.http.client import Client, stream_lines
 from gateway.turns.event import Event
 from tests.gateway.http_place import open_place
@@ -49,8 +50,18 @@ async def test_an_answer_with_any_character_is_seen(tmp_path: Path) -> None:
     assert _told(seen) == [f"echo: {text}" for text in (*ODD, "plain")]
 
 
-async def test_what_was_told_before_a_first_reply_is_not_missed(tmp_path: Path) -> None:
+async def test_what_was_told_before_a_first_reply_is_not_missed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Who looked on when the gateway went away sees what it told before it could be reached again."""
+    read: list[str] = []
+
+    async def lines(answer: httpx.Response) -> AsyncIterator[str]:
+        async for line in stream_lines(answer):
+            read.append(line)
+            yield line
+
+    monkeypatch.setattr(http_client, "stream_lines", lines)
     with KeptPort() as port:
         here = {"port": port}
         async with Client(f"http://127.0.0.1:{port}/") as client:
