@@ -12,7 +12,7 @@ from typing import Final
 Measure = Callable[[str], int]
 
 _FENCE: Final = re.compile(
-    r"(?P<quote>[ \t]*(?:>[ \t]?)*)(?P<items>(?:(?:[-*+]|\d{1,9}[.)])[ \t]+)*[ \t]*)"
+    r"(?P<quote>[ \t]*+(?:>[ \t]?)*+)(?P<items>(?:(?:[-*+]|\d{1,9}[.)])[ \t]++)*+[ \t]*+)"
     r"(?P<mark>`{3,}(?=[^`\n]*$)|~{3,})(?P<info>.*)"
 )
 _CLOSE: Final = re.compile(r"[ \t>]*(?P<mark>`{3,}|~{3,})[ \t]*")

@@ -16,7 +16,7 @@ MAX_CHARS: Final = 32_000
 NOTHING: Final = "HEARTBEAT.md asks nothing"
 _COMMENT: Final = re.compile(r"<!--.*?(?:-->|\Z)", re.DOTALL)
 # A heading, the mark of an item without a text, a rule.
-_EMPTY: Final = re.compile(r"\s*(?:#{1,6}(?:\s.*)?|[-*+](?:\s*\[[ xX]?\])?|\d+[.)]|-{3,}|\*{3,}|_{3,})?\s*")
+_EMPTY: Final = re.compile(r"(?:#{1,6}(?:\s.*)?|[-*+](?:\s*\[[ xX]?\])?|\d+[.)]|-{3,}|\*{3,}|_{3,})?")
 
 
 async def message_of(job: CronJob) -> str | None:
@@ -26,7 +26,7 @@ async def message_of(job: CronJob) -> str | None:
 
 def asks(text: str) -> bool:
     """Say whether there is a task: more than headings, comments and items without a text."""
-    return not all(_EMPTY.fullmatch(line) for line in _COMMENT.sub("", text[:MAX_CHARS]).splitlines())
+    return not all(_EMPTY.fullmatch(line.strip()) for line in _COMMENT.sub("", text[:MAX_CHARS]).splitlines())
 
 
 def beat(message: str, tasks: str) -> str | None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 MAX_WIDTH = 100
 _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
-_TRAILING = re.compile(r"[ \t]+(?=(?:\x1b\[0m)?$)", re.MULTILINE)
+_TRAILING = re.compile(r"(?<![ \t])[ \t]++(?=(?:\x1b\[0m)?$)", re.MULTILINE)
 
 
 def wanted() -> bool:

@@ -17,7 +17,7 @@ MAX_SHOWN = 200
 _READING = frozenset({"read", "read_file"})
 _CHANGING = frozenset({"write", "edit", "write_file", "edit_file"})
 _PATHS = ("path", "file_path")
-_LISTS = re.compile(rf"<({READ_FILES}|{MODIFIED_FILES})>\n.*?\n</\1>", re.DOTALL)
+_OPENING = re.compile(rf"<({READ_FILES}|{MODIFIED_FILES})>\n")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,21 @@ class FileLists:
 
 def without_lists(summary: str) -> str:
     """Take the lists of files off a summary."""
-    return _LISTS.sub("", summary).strip()
+    kept: list[str] = []
+    at = 0
+    # Where one is not closed, no later one of its kind is, and all to the end would be read for each.
+    unclosed: set[str] = set()
+    for opening in _OPENING.finditer(summary):
+        tag = opening[1]
+        if opening.start() < at or tag in unclosed:
+            continue
+        closing = f"\n</{tag}>"
+        if (end := summary.find(closing, opening.end())) < 0:
+            unclosed.add(tag)
+            continue
+        kept.append(summary[at : opening.start()])
+        at = end + len(closing)
+    return ("".join(kept) + summary[at:]).strip()
 
 
 def _block(tag: str, names: tuple[str, ...]) -> str:

@@ -23,7 +23,7 @@ CHANGING = frozenset({TIME, CHAT, PLAYBOOKS, FACTS})
 MARK = "gateway-context"
 _OPEN = f"<{MARK}>\nThe gateway says this about the message below; the person did not write it.\n\n"
 _CLOSE = f"\n</{MARK}>\n\n"
-_LIKE_A_MARK = re.compile(rf"<(?=\s*/?\s*{MARK})", re.IGNORECASE)
+_LIKE_A_MARK = re.compile(rf"<(?=\s*+(?:/\s*+)?{MARK})", re.IGNORECASE)
 _MAX_NAME_CHARS = 200
 # As much of what goes on as a model is told.
 RECENT = timedelta(days=7)

@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 
 PROFILE_FILE = "USER.md"
 MAX_HEADING_CHARS = 80
-_HEADING = re.compile(r"^## +(\S.*?)[ \t#]*$", re.MULTILINE)
+_HEADING = re.compile(r"^## +(\S.*)$", re.MULTILINE)
 _ANY_HEADING = re.compile(r"^ {0,3}(#{1,6})(?=[ \t]|$)", re.MULTILINE)
 _ZONE = re.compile(
     r"^[ \t]*(?:[-*+][ \t]+)?\**time[ _-]?zone\**[ \t]*:\**[ \t]*`?([A-Za-z0-9_+/-]{1,64})`?[ \t]*$",
@@ -44,7 +44,7 @@ def with_zone(text: str, name: str) -> str:
 
 def headings(text: str) -> list[str]:
     """List the headings of the sections, in order."""
-    return [match[1] for match in _HEADING.finditer(text)]
+    return [_words(match) for match in _HEADING.finditer(text)]
 
 
 def changed(profile: str, section: str, text: str, *, append: bool = False) -> str:
@@ -90,8 +90,14 @@ def _taken_apart(profile: str) -> tuple[str, list[tuple[str, str]]]:
     ends = [*(match.start() for match in found[1:]), len(profile)][: len(found)]
     before = profile[: found[0].start()] if found else profile
     return before, [
-        (match[1], profile[match.end() : end].strip("\n")) for match, end in zip(found, ends, strict=True)
+        (_words(match), profile[match.end() : end].strip("\n"))
+        for match, end in zip(found, ends, strict=True)
     ]
+
+
+def _words(heading: re.Match[str]) -> str:
+    """Return the words of a heading without the number signs that may close it."""
+    return heading[1][0] + heading[1][1:].rstrip(" \t#")
 
 
 def _joined(before: str, sections: Sequence[tuple[str, str]]) -> str:

@@ -97,7 +97,6 @@ _ORDERS = re.compile(
     re.IGNORECASE | re.VERBOSE,
 )
 _QUOTED = re.compile(r'Said in the chat: "[^"]*"')
-_FENCE = re.compile(r"\A```\w*\s*(.*?)\s*```\Z", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,8 +232,7 @@ def _items(answer: Answer) -> list[Any]:
         raise BadAnswer("the model wrote nothing")
     if call is None and is_error_page(written):
         raise BadAnswer("the answer looks like an error page")
-    fenced = _FENCE.match(written)
-    content = _loaded(fenced[1] if fenced else written)
+    content = _loaded(_unfenced(written))
     if isinstance(content, Mapping):
         content = content.get("facts")
     if isinstance(content, str):
@@ -244,6 +242,13 @@ def _items(answer: Answer) -> list[Any]:
     if not isinstance(content, list):
         raise BadAnswer("save_facts came without a list of facts")
     return content
+
+
+def _unfenced(text: str) -> str:
+    """Take away the fence of code, with the name of its language, in which models like to write JSON."""
+    if len(text) < 6 or not (text.startswith("```") and text.endswith("```")):
+        return text
+    return re.sub(r"\A\w+", "", text[3:-3]).strip()
 
 
 def _loaded(text: str) -> Any:

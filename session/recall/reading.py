@@ -22,8 +22,6 @@ MAX_QUESTION_CHARS = 120
 MAX_TEXT_CHARS = 100_000
 _MARK = re.compile(rb"^<!-- session ([0-9A-Z]{26}) messages .* -->\s*$", re.MULTILINE)
 _TIME = re.compile(r"\[(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d)\]")
-_PARAGRAPH = re.compile(rb"[^\n]*\S[^\n]*(?:\n[^\n]*\S[^\n]*)*")
-_LINE = re.compile(rb"[^\n]*\S[^\n]*")
 
 
 def digest(raw: bytes) -> int:
@@ -99,21 +97,42 @@ def of_notes(data: bytes, kind: Kind) -> list[Piece]:
     if kind == "fact":
         return list(_facts(data))
     pieces: list[Piece] = []
-    for found in (_PARAGRAPH if kind == "history" else _LINE).finditer(data):
-        raw = found[0]
+    for number, at, raw in _paragraphs(data) if kind == "history" else _lines(data):
         said = _MARK.sub(b"", raw).strip()
         if said and not said.startswith(b"#"):
             text = said.decode("utf-8", "replace")[:MAX_TEXT_CHARS]
-            seq = data.count(b"\n", 0, found.start()) + 1 if kind == "memory" else len(pieces) + 1
-            pieces.append(Piece(text, seq, found.start(), len(raw), digest(raw)))
+            seq = number if kind == "memory" else len(pieces) + 1
+            pieces.append(Piece(text, seq, at, len(raw), digest(raw)))
     return pieces
 
 
+def _lines(data: bytes) -> Iterator[tuple[int, int, bytes]]:
+    """Yield the number, the place and the bytes of each line that is not blank."""
+    at = 0
+    for number, line in enumerate(data.split(b"\n"), 1):
+        if line.strip():
+            yield number, at, line
+        at += len(line) + 1
+
+
+def _paragraphs(data: bytes) -> Iterator[tuple[int, int, bytes]]:
+    """Yield the same of the first of lines between which none is blank, with all of their bytes."""
+    first = last = begun = end = 0
+    for number, at, line in _lines(data):
+        if not first or number != last + 1:
+            if first:
+                yield first, begun, data[begun:end]
+            first, begun = number, at
+        last, end = number, at + len(line)
+    if first:
+        yield first, begun, data[begun:end]
+
+
 def _facts(data: bytes) -> Iterator[Piece]:
-    for number, found in enumerate(_LINE.finditer(data), 1):
-        fact = fact_of(found[0])
+    for number, (_, at, raw) in enumerate(_lines(data), 1):
+        fact = fact_of(raw)
         if fact is not None:
-            yield Piece(fact["text"], number, found.start(), len(found[0]), digest(found[0]))
+            yield Piece(fact["text"], number, at, len(raw), digest(raw))
 
 
 def told(fact: Mapping[str, Any]) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -202,3 +204,19 @@ def test_a_long_conversation_comes_apart_without_loss(texts: list[str], most: in
 
     whole = "\n".join(parts).replace("\n[User, continued]: ", "")
     assert whole == "\n".join(pieces)
+
+
+LISTS = re.compile(r"<(read-files|modified-files)>\n.*?\n</\1>", re.DOTALL)
+PIECES = ["<read-files>\n", "\n</read-files>", "<modified-files>\n", "\n</modified-files>", "a.py", "\n", "<"]
+
+
+@given(st.lists(st.sampled_from(PIECES)).map("".join))
+def test_of_lists_those_that_are_closed_are_taken_off(text: str) -> None:
+    assert without_lists(text) == LISTS.sub("", text).strip()
+
+
+def test_lists_that_are_not_closed_are_looked_at_once() -> None:
+    """To read all that follows for each of them would take an hour."""
+    text = "<read-files>\n" * 200_000
+
+    assert without_lists(text) == text.strip()
