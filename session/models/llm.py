@@ -11,7 +11,7 @@ from typing import Any
 
 import structlog
 
-from session.errors import BadAnswer, ModelAway, ModelError, ModelRefused
+from session.errors import BadAnswer, ContextTooLong, ModelAway, ModelError, ModelRefused
 from session.models import library
 from session.models.assembly import Assembly, Chunk
 from session.models.call_ids import legal_ids
@@ -153,6 +153,11 @@ class LiteLLM:
                     raise
                 if first is None or (isinstance(first, ModelRefused) and isinstance(error, ModelAway)):
                     first = error
+            except ContextTooLong:
+                # What a fallback does not take, the first model may, as soon as it is back; one without a key
+                # never is.
+                if not isinstance(first, ModelAway) or first.cause == "credentials" or written.any:
+                    raise
         assert first is not None
         raise first
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from session.errors import BadAnswer, ContextTooLong, ModelAway, ModelRefused
+from session.errors import BadAnswer, ContextTooLong, ModelAway, ModelError, ModelRefused
 from session.models.call_ids import legal_ids
 from session.models.llm import LiteLLM
 from session.models.model import Answer, Echo, Model, OnDelta, Prompt, ToolCall, ToolSpec
@@ -295,6 +295,22 @@ async def test_overflow_is_not_tried_elsewhere(server: ModelServer) -> None:
     await model.close()
 
     assert len(server.seen) == 1
+
+
+@pytest.mark.parametrize(("status", "raised"), [(503, ModelAway), (429, ModelAway), (401, ContextTooLong)])
+async def test_what_a_smaller_fallback_does_not_take_waits_for_the_first_model(
+    server: ModelServer, status: int, raised: type[ModelError]
+) -> None:
+    """It fits the model that is away for a while; one whose key is refused does not come back by itself."""
+    too_long = {"message": "maximum context length", "code": "context_length_exceeded"}
+    server.script += [Reply(status=status), Reply(status=400, error=too_long), Reply(status=503)]
+    model = LiteLLM(name="openai/a", api_base=server.url, api_key=KEY, fallbacks=["openai/b", "openai/c"])
+
+    with pytest.raises(raised, match="openai/a" if raised is ModelAway else "openai/b"):
+        await model.ask(prompt("hi"))
+    await model.close()
+
+    assert len(server.seen) == (3 if raised is ModelAway else 2)
 
 
 async def test_a_second_model_does_not_write_behind_half_an_answer(server: ModelServer) -> None:
