@@ -169,7 +169,7 @@ def excerpt(text: str, wanted: Sequence[str], *, chars: int) -> str:
     """Return a text whole where it is short, else so many characters around the first word wanted."""
     if len(text) <= chars:
         return text
-    folded = text.casefold()
+    folded = text.lower()
     places = [at for word in wanted if (at := folded.find(word)) >= 0]
     start = max(0, min(min(places, default=0) - chars // 3, len(text) - chars))
     before, after = "…" if start else "", "…" if start + chars < len(text) else ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Iterator
 from typing import Final
 
@@ -39,6 +40,7 @@ _DENSE: Final = (
     "\u0e00-\u0eff\u1000-\u109f\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 )
 _DENSE_ONE = re.compile(f"[{_DENSE}]")
+_APOSTROPHE = re.compile("['’]")
 _WORD = re.compile(f"[{_DENSE}]+|(?:(?![{_DENSE}])[^\\W_])+(?:['’](?:(?![{_DENSE}])[^\\W_])+)*")
 
 
@@ -52,15 +54,16 @@ def terms(question: str) -> list[str]:
 
     Words that say nothing are left out, unless there is no other.
     """
-    found = [_plain(part) for word in _WORD.findall(question.casefold()) for part in _parts(word)]
-    telling = [word for word in found if word and word not in _STOP]
-    return list(dict.fromkeys(telling or [word for word in found if word]))[:MAX_TERMS]
+    found = [part for word in _WORD.findall(_as_indexed(question)) for part in _parts(word)]
+    telling = [word for word in found if word not in _STOP]
+    return list(dict.fromkeys(telling or found))[:MAX_TERMS]
 
 
 def names(question: str) -> set[str]:
     """Return the words of a question that are written as names, the one that it begins with left out."""
-    found = [found[0] for found in _WORD.finditer(question) if question[: found.start()].strip()]
-    return {_plain(word.casefold()) for word in found if word[0].isupper()}
+    text = unicodedata.normalize("NFC", question)
+    found = [found[0] for found in _WORD.finditer(text) if text[: found.start()].strip()]
+    return {part for word in found if word[0].isupper() for part in _parts(_as_indexed(word))}
 
 
 def forms(term: str) -> tuple[str, ...]:
@@ -74,12 +77,18 @@ def expression(term: str) -> str:
 
 
 def _parts(word: str) -> Iterator[str]:
-    """Take a run of a dense script apart into pairs, which are about its words."""
-    if _DENSE_ONE.match(word) is None or len(word) < 3:
-        yield word
+    """Take a run of a dense script apart into pairs, which are about its words, and others at apostrophes.
+
+    A single letter beside an apostrophe says nothing: l'école is found as une école is.
+    """
+    if _DENSE_ONE.match(word) is not None:
+        yield from (word[at : at + 2] for at in range(len(word) - 1)) if len(word) > 2 else (word,)
         return
-    yield from (word[at : at + 2] for at in range(len(word) - 1))
+    parts = _APOSTROPHE.split(word)
+    yield from (part for part in parts if len(part) > 1) if len(parts) > 1 else parts
 
 
-def _plain(word: str) -> str:
-    return word.replace("’", "'").removesuffix("'s").replace("'", "")
+def _as_indexed(text: str) -> str:
+    """Return a text in the letters of the index: small, as it folds them, those with accents as one."""
+    # Of a capital I with a dot, SQLite takes the dot away as it does other accents.
+    return unicodedata.normalize("NFC", text).replace("\u0130", "i").lower()

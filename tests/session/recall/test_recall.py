@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import unicodedata
 from datetime import UTC
 from pathlib import Path
 
 import pytest
 
+from session.recall.sieve import Sieve
 from session.store import archived
 from session.store.fence import Fence
 from session.transcript.line import make_line, stamp
@@ -255,6 +257,28 @@ async def test_scripts_without_spaces_are_found(tmp_path: Path) -> None:
         assert (await here.texts(ADA, "狗叫什么"))[0] == "我的狗叫小黑"
         assert await here.texts(ADA, "東京") == ["明日は東京へ行きます"]
         assert await here.texts(ADA, "лодку") == ["Мы купили лодку"]
+
+
+@pytest.mark.parametrize(
+    ("said", "asked"),
+    [
+        ("My boss is O'Brien", ("O'Brien", "o’brien", "Brien", "O'Brien’s")),
+        ("L’école est fermée jusqu'à l'été", ("l'école", "école", "ecole", "d'été", "jusqu'à")),
+        ("We live in Gießen, Schloßstraße 1", ("Gießen", "gie\u00dfen", "GIE\u1e9eEN", "schloßstraße")),
+        ("A flat in İstanbul", ("İstanbul", "istanbul", "Istanbul")),
+        ("The hôtel of Nguyễn", ("hôtel", "ho\u0302tel", "Hotel", unicodedata.normalize("NFD", "Nguyễn"))),
+        (unicodedata.normalize("NFD", "a new hôtel"), ("hôtel", "hotel")),
+        ("The build didn’t pass", ("didn't it pass", "didn't")),
+        ("Μένω στην οδός Σίνα", ("ΟΔΌΣ", "οδός", "ΣΊΝΑ")),
+    ],
+)
+async def test_a_word_is_found_as_it_was_said(tmp_path: Path, said: str, asked: tuple[str, ...]) -> None:
+    """Whatever is above its letters, between them, or how it is composed; the sieve lets it pass as well."""
+    async with place(tmp_path) as here:
+        await here.say(ADA, said, "noted")
+
+        assert [await here.texts(ADA, each) for each in asked] == [[said]] * len(asked)
+    assert all(Sieve(each).may_hold(said.encode()) for each in asked)
 
 
 async def test_a_long_message_shows_the_text_around_the_word(tmp_path: Path) -> None:
