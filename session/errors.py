@@ -11,6 +11,7 @@
     │   ├── ModelAway              an outage: wait, in order, and ask again
     │   ├── ModelRefused           this request will never be answered
     │   ├── ContextTooLong         the request does not fit the model's window
+    │   │   └── MessageTooLong     its newest message alone does not
     │   └── BadAnswer              garbage or nothing at all
     │       └── RoundsExhausted    tools without end
     ├── OtherAgent                 the session is of an agent that does not answer in its chat
@@ -114,6 +115,15 @@ class ContextTooLong(ModelError):
     said = (
         "This conversation has become too long for the language model. "
         "/compact sums it up to make room, /new begins afresh."
+    )
+
+
+class MessageTooLong(ContextTooLong):
+    """The newest message alone does not fit the window, however little is sent with it."""
+
+    said = (
+        "This message is too long for the language model, whatever was said before it. "
+        "Send it in parts, or as a file."
     )
 
 

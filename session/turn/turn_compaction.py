@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import takewhile
 from typing import Any
 
 from session.compaction.compactions import Compactions, Occasion
@@ -13,12 +14,16 @@ from session.compaction.due import Due, due, measure
 from session.compaction.rules import CompactionRules
 from session.compaction.snapshot import apart
 from session.context.request import Asking, compact_line, sent_from
-from session.errors import ContextTooLong, NotCompacted
+from session.errors import ContextTooLong, MessageTooLong, NotCompacted
 from session.models.model import Meter, Prompt, Usage
+from session.models.tokens import estimate_messages
 from session.store.store import Session
 from session.transcript.transcript import Transcript, decode
 
+# What is estimated may be wrong by so much, before it is said that no summary would make enough room.
+SURELY = 1.2
 TOO_LONG = "the conversation does not fit the model's window, and could not be compacted"
+MESSAGE_TOO_LONG = "the message alone does not fit the model's window"
 
 
 class TurnCompaction:
@@ -34,6 +39,7 @@ class TurnCompaction:
         self._forced = False
         self._seen = _count_basis(session.transcript)
         self._later = False
+        self._alone = 0
         # Whether only the provider's count says that a compaction is due.
         self._counted = False
 
@@ -52,6 +58,9 @@ class TurnCompaction:
         prompt = await self._built(pending)
         rules = await self._compactions.rules()
         verdict = await self._verdict(prompt, rules, pending)
+        if verdict == "now" and self._is_hopeless(rules):
+            # To sum up all that was said before makes no room for it: its model says whether it takes that.
+            verdict = "no"
         if verdict == "now":
             # A summary takes its time, and a crash meanwhile must not cost the question.
             await store()
@@ -67,8 +76,15 @@ class TurnCompaction:
         return prompt
 
     async def too_long(self, store: Callable[[], Awaitable[None]]) -> bool:
-        """Compact once, because the provider found the request too long; False where that changed nothing."""
+        """Compact once, because the provider found the request too long; False where that changed nothing.
+
+        Raises:
+            MessageTooLong: nothing would, since the newest message alone does not fit.
+        """
         compactions, session = self._compactions, self._session
+        rules = await compactions.rules()
+        if self._is_hopeless(rules):
+            raise MessageTooLong(MESSAGE_TOO_LONG)
         if self._forced or (self._failed and not compactions.was_away(session.key)):
             return False
         self._forced = True
@@ -76,7 +92,6 @@ class TurnCompaction:
         await compactions.settled(session.key, cancel=True)
         compactions.counts.forget(session.session_id)
         with contextlib.suppress(NotCompacted):
-            rules = await compactions.rules()
             occasion = Occasion(asked=True, forced=True)
             return await compactions.compact(session, rules, occasion, meter=self._meter)
         return False
@@ -104,6 +119,10 @@ class TurnCompaction:
     def _stands(self) -> bool:
         """Say whether nothing took messages out of the history since the last request was built."""
         return _count_basis(self._session.transcript) == self._seen
+
+    def _is_hopeless(self, rules: CompactionRules) -> bool:
+        """Say whether what a person wrote last is by itself more than the window takes."""
+        return not rules.fits(int(self._alone / SURELY))
 
     async def _compacted(self, rules: CompactionRules) -> bool:
         compactions, session = self._compactions, self._session
@@ -150,6 +169,8 @@ class TurnCompaction:
         rules: CompactionRules,
         lines: Sequence[Mapping[str, Any]],
     ) -> tuple[Estimate, Due]:
+        newest = [*takewhile(lambda message: message["role"] == "user", reversed(prompt.messages))]
+        self._alone = estimate_messages(newest, chars_per_token=rules.chars_per_token)
         weighed = estimate_request(
             prompt.messages,
             prompt.tools,

@@ -276,6 +276,20 @@ async def test_too_long_is_said_with_what_to_do(tmp_path: Path) -> None:
         assert reply.text == "better"
 
 
+async def test_of_a_message_that_is_too_long_by_itself_it_is_said(tmp_path: Path) -> None:
+    """No summary and no new conversation would help; the next message is answered."""
+    async with place(tmp_path) as here:
+        here.summing.takes_tokens = 2_000
+        await here.put("word " * 200_000, "m0")
+        await here.put("again", "m1")
+        notice, reply = await here.replies(2)
+
+    assert notice.kind == "notice"
+    assert "Send it in parts" in notice.text
+    assert "/compact" not in notice.text
+    assert reply.kind == "reply"
+
+
 @pytest.mark.parametrize("preset", ["overlay", "budget", "off", "annabelle"])
 @pytest.mark.parametrize("restarted", [False, True])
 async def test_after_too_long_it_makes_room(tmp_path: Path, preset: str, restarted: bool) -> None:

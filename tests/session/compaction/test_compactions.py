@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from session.errors import ModelRefused
+from session.errors import MessageTooLong, ModelRefused
 from session.transcript import archive
 from session.transcript.key import SessionKey
 from session.transcript.transcript import encode, parse
-from tests.session.compaction_talk import facts_of
+from tests.session.compaction_talk import facts_of, filled
 from tests.session.compactions_place import KEY, PRESETS, QUICK, call, chat
 
 DATA = Path(__file__).parent.parent.parent / "data"
@@ -183,6 +183,30 @@ async def test_too_long_for_the_provider_is_compacted_once(tmp_path: Path, prese
         assert len(place.model.summaries) == 1
         assert len(place.model.prompts) == 10
         assert facts_of(place.told())[-1] == "fact-0009"
+
+
+@pytest.mark.parametrize("preset", [*PRESETS, "off"])
+async def test_a_message_that_fits_no_window_costs_no_history(tmp_path: Path, preset: str) -> None:
+    """Its summary would be paid for, and take the words of all that was said, for nothing."""
+    async with chat(tmp_path, preset) as place:
+        place.model.takes_tokens = 1_900
+        for _ in range(3):
+            await place.say()
+        with pytest.raises(MessageTooLong):
+            await place.say(filled("fact-9999;", 6_000))
+
+        assert place.model.summaries == []
+        assert await place.kinds() == []
+
+
+async def test_a_long_message_is_asked_as_it_is_where_its_model_takes_it(tmp_path: Path) -> None:
+    """Whatever we believe of the window."""
+    async with chat(tmp_path) as place:
+        await place.say()
+        reply = await place.say(filled("fact-9999;", 6_000))
+
+        assert reply.text
+        assert place.model.summaries == []
 
 
 async def test_below_the_trigger_nothing_is_asked(tmp_path: Path) -> None:
