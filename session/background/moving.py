@@ -14,7 +14,8 @@ from typing import Any
 
 from durable import make_folder, replacing, sync_folder, write_all, write_lines
 from session.disk.layout import Layout, read_file
-from session.disk.state import replace_file
+from session.disk.local_files import local_path
+from session.disk.state import read_state, replace_file, write_state
 from session.disk.threads import start_thread
 from session.errors import StoreError
 from session.store import places
@@ -148,10 +149,34 @@ def _move_folders(layout: Layout, old_stem: str, new_stem: str, new_key: str) ->
             for name in ("memory", "files"):
                 chats = home_of(layout.workspace, agent) / name / own
                 _move_tree(chats / old_stem, chats / new_stem, join=name == "memory")
+            known = local_path(layout.workspace, "state/memory") / scope
+            _move_state(known / f"{old_stem}.json", known / f"{new_stem}.json")
     except OSError as error:
         raise StoreError(
             f"a conversation could not be moved: {error.strerror}", hint="look at the disk; it is tried again"
         ) from error
+
+
+def _move_state(source: Path, target: Path) -> None:
+    """Take along what is known of how far the notes are; of both, where the new key has some already."""
+    if not source.is_file():
+        return
+    make_folder(target.parent)
+    older, newer = read_state(source), read_state(target)
+    for name in ("looked_at", "failures"):
+        newer[name] = _mapping(older.get(name)) | _mapping(newer.get(name))
+    newer["seen"] = [*_list(older.get("seen")), *_list(newer.get("seen"))]
+    write_state(target, {**older, **newer, "answer": newer.get("answer") or older.get("answer")})
+    source.unlink()
+    sync_folder(source.parent)
+
+
+def _mapping(value: object) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _list(value: object) -> list[Any]:
+    return value if isinstance(value, list) else []
 
 
 def _move_archives(layout: Layout, old_stem: str, new_stem: str, new_key: str) -> None:

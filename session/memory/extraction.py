@@ -169,7 +169,7 @@ class FactExtraction:
         return None
 
     async def _look(self, key: str, scope: Scope, scope_state: ScopeState, end: _End) -> None:
-        upto = await self._looked_at(scope, scope_state, end)
+        upto = await self._looked_at(key, scope, scope_state, end)
         said = facts_prompt.material(end.lines, start=end.start, upto=upto, max_turns=self.rules.max_turns)
         if not facts_prompt.is_worth_it(said):
             # What is too short now is looked at whole once more was said.
@@ -185,12 +185,12 @@ class FactExtraction:
             return
         self.totals["facts"] += len(stored)
         log.info("facts.drawn", key=key, session=end.session_id, facts=len(stored), known=len(known))
-        scope_state.looked_at[end.session_id] = end.count
+        scope_state.note_looked_at(key, end.session_id, end.lines, end.count)
         await scope_state.save()
 
-    async def _looked_at(self, scope: Scope, scope_state: ScopeState, end: _End) -> int:
+    async def _looked_at(self, key: str, scope: Scope, scope_state: ScopeState, end: _End) -> int:
         """Return how many messages were looked at, also where the process died before it said so."""
-        upto = scope_state.looked_at.get(end.session_id, 0)
+        upto = scope_state.looked_up_to(key, end.session_id, end.lines, end.start)
         ids = {fact.id[:-2] for fact in await self._known.facts(scope)}
         for count in range(end.count, max(upto, end.start), -1):
             if str(_id(end, count, 0))[:-2] in ids:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import MISSING, asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -18,10 +18,14 @@ from session.disk.threads import start_thread
 from session.errors import NotNow
 from session.memory.notes import Mark
 
+Line = Mapping[str, Any]
+
 BUSY_S = 10.0
 FAILURES_KEPT = timedelta(days=30)
-# Sessions of which is remembered up to where facts were drawn from them, the youngest.
-LOOKED_AT_MAX = 500
+# Sessions of which is remembered up to where facts were drawn from them, those looked at last.
+LOOKED_AT_MAX = 2_000
+# Messages that are known to have been looked at, wherever they stand by now.
+SEEN_MAX = 2_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,17 +93,40 @@ class ScopeState:
     path: Path
     answer: Stored | None = None
     failures: dict[str, Failure] = field(default_factory=dict)
-    # How many messages of each session were looked at for facts.
+    # How many messages of each session were looked at for facts, the one looked at last behind the others.
     looked_at: dict[str, int] = field(default_factory=dict)
+    # Digests of the ids with which each of these stretches ended.
+    seen: list[str] = field(default_factory=list)
 
     async def save(self) -> None:
         """Write the state; on return it survives a power cut."""
         content = {
             "answer": asdict(self.answer) if self.answer is not None else None,
             "failures": {session: asdict(failure) for session, failure in self.failures.items()},
-            "looked_at": dict(sorted(self.looked_at.items())[-LOOKED_AT_MAX:]),
+            "looked_at": dict([*self.looked_at.items()][-LOOKED_AT_MAX:]),
+            "seen": self.seen[-SEEN_MAX:],
         }
         await start_thread(lambda: write_state(self.path, content), name="scope-state")
+
+    def note_looked_at(self, key: str, session_id: str, lines: Sequence[Line], count: int) -> None:
+        """Remember that ``count`` messages of a session were looked at, the last of which are ``lines``.
+
+        They come into another session as a compaction keeps them, and as two sessions are joined again: they
+        are known by the id of the newest.
+        """
+        self.looked_at.pop(session_id, None)
+        self.looked_at[session_id] = count
+        last = next((digest for line in reversed(lines) if (digest := _digest_of(key, line))), "")
+        if last:
+            self.seen = [*(each for each in self.seen if each != last), last]
+
+    def looked_up_to(self, key: str, session_id: str, lines: Sequence[Line], start: int) -> int:
+        """Return how many messages of a session were looked at, of which ``lines`` stand behind ``start``."""
+        seen, upto = {*self.seen}, self.looked_at.get(session_id, 0)
+        for at in range(len(lines) - 1, max(upto - start, 0) - 1, -1):
+            if _digest_of(key, lines[at]) in seen:
+                return start + at + 1
+        return upto
 
     def failure(self, session_id: str, start: int) -> Failure:
         """Return the failures of the messages from ``start`` on; a session that got further has none."""
@@ -194,9 +221,17 @@ def content_digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
+def _digest_of(key: str, line: Line) -> str:
+    """Return what a message of a conversation is known by; empty where it has no id."""
+    id_ = line.get("message_id")
+    if not isinstance(id_, str) or not id_:
+        return ""
+    return hashlib.blake2b(f"{key} {id_}".encode(errors="surrogatepass"), digest_size=8).hexdigest()
+
+
 def _read(path: Path) -> ScopeState:
     content = read_state(path)
-    failures, looked_at = content.get("failures"), content.get("looked_at")
+    failures, looked_at, seen = content.get("failures"), content.get("looked_at"), content.get("seen")
     return ScopeState(
         path,
         _read_as(Stored, content.get("answer")),
@@ -210,6 +245,7 @@ def _read(path: Path) -> ScopeState:
             for session, count in (looked_at if isinstance(looked_at, dict) else {}).items()
             if type(count) is int
         },
+        [each for each in (seen if isinstance(seen, list) else []) if isinstance(each, str)],
     )
 
 
