@@ -23,6 +23,8 @@ SHARE = 0.5
 # So much of one message is compared, and of all that was quoted together, the newest first.
 MAX_CHARS = 100_000
 MAX_ALL_CHARS = 1_000_000
+# A word that stands in more places says little, and to count them all for each note would take minutes.
+MAX_PLACES = 2_000
 # A heading with fewer words names a section, and tells nothing.
 MIN_HEADING_WORDS = 4
 _SENTENCE = re.compile(r"(?<=[.!?…。！？])\s+")
@@ -41,8 +43,10 @@ class Sources:
 
     def __init__(self, *, fallback: str = "") -> None:
         self._fallback = fallback
-        self._places: dict[str, list[int]] = {}
+        # Where a word stands, in what the chat's own people said and in what is quoted.
+        self._places: dict[tuple[str, bool], list[int]] = {}
         self._marks: list[str] = []
+        self._taken: set[tuple[frozenset[str], str]] = set()
 
     @classmethod
     def of(cls, lines: Sequence[Mapping[str, Any]], *, group: bool) -> Sources:
@@ -64,17 +68,25 @@ class Sources:
         pieces = [words(piece) for piece in _PIECE.split(text) if piece.strip()]
         # A note may join two sentences.
         for one, next_ in pairwise([*pieces, frozenset[str]()]):
-            if both := one | next_:
-                for word in both:
-                    self._places.setdefault(word, []).append(len(self._marks))
-                self._marks.append(mark)
+            both = one | next_
+            # What a page repeats is no more the source of a note for that.
+            if not both or (both, mark) in self._taken:
+                continue
+            self._taken.add((both, mark))
+            for word in both:
+                places = self._places.setdefault((word, mark == _OWN), [])
+                if len(places) < MAX_PLACES:
+                    places.append(len(self._marks))
+            self._marks.append(mark)
 
     def mark_of(self, text: str) -> str:
         """Return the mark of a sentence; empty for the chat's own."""
         mine = words(_STAMP.sub("", text))
         if not mine:
             return ""
-        found = Counter(place for word in mine for place in self._places.get(word, ()))
+        found = Counter(
+            place for word in mine for own in (True, False) for place in self._places.get((word, own), ())
+        )
         best: dict[str, int] = {}
         for place, count in found.items():
             mark = self._marks[place]
@@ -103,6 +115,7 @@ class Sources:
         more = Sources(fallback=self._fallback)
         more._marks = [*self._marks]
         more._places = {word: [*places] for word, places in self._places.items()}
+        more._taken = {*self._taken}
         for sentence, mark in known:
             more.add(sentence, mark)
         return more

@@ -183,3 +183,13 @@ def test_no_text_takes_long_to_be_looked_at(text: str) -> None:
     assert not holds_marks(text)
     assert lost_headings(text, text) == []
     assert DIRECT.marked(text) == text
+
+
+@pytest.mark.parametrize("page", ["tea. " * 20_000, " ".join(f"tea {number}." for number in range(12_000))])
+def test_no_page_takes_long_to_be_compared(page: str) -> None:
+    """However often it says the same, or nearly so; the run's own time limit ends one that takes for ever."""
+    sources = Sources.of([answered(page[:100_000], "web_fetch")] * 10, group=False)
+    notes = "\n".join(f"- tea of the kind {number}" for number in range(2_000))
+
+    assert sources.mark_of("tea") == PAGE
+    assert len(sources.marked(notes).splitlines()) == 2_000
