@@ -41,7 +41,7 @@ run: $(VENV)/.runtime ## runs the gateway with its embedded queue
 
 test: $(VENV)/.rewritten ## runs all tests, with a real RabbitMQ and a real Chromium
 	@deploy/system-packages.sh rabbitmq-server chromium-headless-shell fonts-dejavu-core curl bubblewrap openssl systemd zsh fish libfuse3-3 strace
-	RABBITMQ_SCHEDULER_BIND_TYPE=u $(BIN)/python -m pytest --numprocesses 6 --dist worksteal --durations=15 --ignore tests/deploy/test_container.py --ignore tests/system/test_broker_cluster.py --ignore tests/chaos
+	RABBITMQ_SCHEDULER_BIND_TYPE=u $(BIN)/python -m pytest -m "not chaos" --numprocesses 6 --dist worksteal --durations=15 --ignore tests/deploy/test_container.py --ignore tests/system/test_broker_cluster.py --ignore tests/chaos
 
 test-deb: $(VENV)/.dev ## tries the Debian package with all of its packages, not only what is ours: needs root
 	@deploy/system-packages.sh bubblewrap systemd
@@ -52,7 +52,7 @@ test-image: $(VENV)/.dev ## builds the container image on a Debian made here and
 	$(BIN)/python -m pytest tests/deploy/test_container.py
 
 test-fast: $(VENV)/.dev ## the tests of the everyday loop: no broker, no daemons, no drawn examples
-	$(BIN)/python -m pytest --numprocesses 4 --dist worksteal -m "not slow" --ignore tests/docs --ignore tests/test_house_rules.py
+	$(BIN)/python -m pytest --numprocesses 4 --dist worksteal -m "not slow and not chaos" --ignore tests/docs --ignore tests/test_house_rules.py
 
 check: $(VENV)/.dev ## ruff, mypy, import contracts, docs
 	$(BIN)/ruff check .
@@ -80,9 +80,10 @@ deb: $(VENV)/.runtime ## builds a Debian package into dist/
 N ?= 200
 BROKER ?= embedded
 DAEMONS ?= 1
-chaos: $(VENV)/.dev ## new examples for the properties, broken lines, a node of three killed, then N kills at random points: make chaos N=500 BROKER=rabbitmq DAEMONS=3
+chaos: $(VENV)/.dev ## new examples for the properties, all steps of the kills, broken lines, a node of three killed, then N kills at random points: make chaos N=500 BROKER=rabbitmq DAEMONS=3
 	@deploy/system-packages.sh rabbitmq-server
 	HYPOTHESIS_PROFILE=new $(BIN)/python -m pytest -m hypothesis
+	$(BIN)/python -m pytest -m chaos --numprocesses 2 --dist worksteal
 	$(BIN)/python -m pytest tests/system/test_broker_cluster.py tests/chaos
 	$(BIN)/chat-gateway chaos --kills $(N) --broker $(BROKER) --daemons $(DAEMONS)
 

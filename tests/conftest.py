@@ -18,6 +18,7 @@ from gateway.app.log import LOUD
 from tests.support import harness, prepared
 from tests.support.broker import BIN, Broker
 from tests.support.everyday import is_slow
+from tests.support.matrices import left_to_chaos
 
 # A machine that is busy takes its time over an example, and over making one up: neither is a failure. The
 # same examples are drawn each time, so that a change fails for what it does; `make chaos` draws new ones.
@@ -53,7 +54,9 @@ _used: list[str] = []
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what the everyday loop leaves out (`make test-fast`), and begin with what takes longest."""
+    """Mark what `make test-fast` and `make test` leave out, and begin with what takes longest."""
+    for item in left_to_chaos(items):
+        item.add_marker(pytest.mark.chaos)
     items.sort(key=lambda item: not item.path.as_posix().endswith(LONGEST))
     for item in items:
         if is_slow(item):
