@@ -28,7 +28,7 @@ from session.errors import SessionError
 from session.kept import erasing
 from session.kept.erasing import Erased, Owed
 from session.kept.rows import forget_usage
-from session.kept.subject import Subject, Subjects
+from session.kept.subject import Subject, Subjects, check_text
 from session.store.enclosed import AwaitedFiles, Named, let_go
 from session.transcript.key import SessionKey, split
 
@@ -95,21 +95,32 @@ class Erasure:
         return await self._erase(await self.subject(person=name))
 
     async def subject(self, *, key: str = "", person: str = "") -> Subject:
-        """Find out what belongs to a key or a person."""
+        """Find out what belongs to a key or a person; raises ``NoText`` where it is none."""
+        check_text(person or key)
         answering = await asyncio.to_thread(kept_rows.answering, self._settings.workspace)
         if person:
             return await self._subjects.of_person(person, answering=answering)
         return await self._subjects.of_key(key, answering=answering)
 
     async def finish(self) -> None:
-        """End what a killed process began; what cannot be done now is tried at the next start."""
-        try:
-            left = await start_thread(self._owed.left, name="erasing")
-            for subject in left:
-                await self._carry_out(subject, Erased(subject.name), spare_new=True)
-                log.warning("erasure.finished")
-        except (SessionError, GatewayError, ChannelError, OSError) as error:
-            log.error("erasure.unfinished", error=str(error), hint=getattr(error, "hint", ""))
+        """End what a killed process began, each by itself; what fails is tried at the next start."""
+        for path in await start_thread(self._owed.orders, name="erasing"):
+            try:
+                subject = await start_thread(partial(self._owed.read, path), name="erasing")
+                if subject is not None:
+                    check_text(subject.name)
+                    await self._carry_out(subject, Erased(subject.name), spare_new=True)
+                    log.warning("erasure.finished")
+            # Whatever is wrong with one order, the chats of all others are waiting for this start.
+            except Exception as error:
+                known = isinstance(error, (SessionError, GatewayError, ChannelError, OSError))
+                log.error(
+                    "erasure.unfinished",
+                    order=path.name,
+                    error=str(error) if known else type(error).__name__,
+                    hint=getattr(error, "hint", "") or "chat-gateway doctor",
+                    exc_info=not known,
+                )
 
     # -- the steps ---------------------------------------------------------------------------------
 

@@ -105,6 +105,10 @@ def erase(args: argparse.Namespace) -> int:
     """Remove what is kept, once it was said that this is meant; print what that was."""
     settings = settings_of(args)
     name = args.person or args.key
+    # A command that only asks for help should not wait for what an erasure imports.
+    from session.kept.subject import check_text
+
+    check_text(name)
     if not args.yes:
         _ask(f"All that is kept of {name} is removed for good. Go on? [y/N] ")
     found = attach.complete(erased(settings, key=args.key or "", person=args.person or ""))
@@ -129,6 +133,7 @@ async def erased(settings: Settings, *, key: str = "", person: str = "") -> Repo
     """Have the daemons erase what they work on, which ends the turns too; without one, do it here.
 
     Raises:
+        NoText: the key or the name is not UTF-8.
         Unreachable, StateInUse, SessionError, ChannelError: it did not end; call it again.
     """
     async with attach.daemons(settings) as clients:

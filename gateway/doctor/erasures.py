@@ -7,14 +7,22 @@ from pathlib import Path
 
 from gateway.doctor.finding import Finding
 from session.kept.erasing import Owed
+from session.kept.subject import NoText, check_text
 
 
 def check(state: Path) -> Iterator[Finding]:
     """Name each with what ends it; a daemon may be at it at this moment."""
-    left = Owed(state).left()
+    owed = Owed(state)
+    left = owed.left()
     if not left:
         yield "ok", "none is owed", ""
     for subject in left:
         whom = f"--person {subject.name}" if subject.is_person else subject.name
+        try:
+            check_text(subject.name)
+        except NoText as error:
+            cure = f"delete state/erasing/{owed.path(subject).name}: no conversation can have this key"
+            yield "warn", f"an erasure is owed that cannot be carried out: {error}", cure
+            continue
         text = f"{subject.name}: begun, and not everything is removed"
         yield "warn", text, f"chat-gateway memory erase {whom} --yes; the next start ends it as well"

@@ -83,7 +83,7 @@ class Owed:
         Raises:
             StoreError: the disk refused; nothing may be removed.
         """
-        path = self._path(subject)
+        path = self.path(subject)
         known = _subject(read_state(path))
         whole = subject if known is None else _joined(subject, known)
         make_folder(self._folder)
@@ -96,8 +96,20 @@ class Owed:
         Raises:
             StoreError, NewerFormat: one cannot be read.
         """
-        found = (_subject(read_state(path)) for path in sorted(self._folder.glob("*.json")))
+        found = map(self.read, self.orders())
         return [subject for subject in found if subject is not None]
+
+    def orders(self) -> list[Path]:
+        """List the files of the erasures that did not end."""
+        return sorted(self._folder.glob("*.json"))
+
+    def read(self, path: Path) -> Subject | None:
+        """Read one of ``orders``; None: it is damaged, or done.
+
+        Raises:
+            StoreError, NewerFormat: it cannot be read.
+        """
+        return _subject(read_state(path))
 
     def done(self, subject: Subject) -> None:
         """Forget an erasure: nothing is left to remove.
@@ -106,13 +118,14 @@ class Owed:
             StoreError: the disk refused; it is done again.
         """
         try:
-            self._path(subject).unlink(missing_ok=True)
+            self.path(subject).unlink(missing_ok=True)
             if self._folder.is_dir():
                 sync_folder(self._folder)
         except OSError as error:
             raise StoreError(f"the erasure could not be ended: {error.strerror}") from error
 
-    def _path(self, subject: Subject) -> Path:
+    def path(self, subject: Subject) -> Path:
+        """Return the file that says that an erasure is owed."""
         kind = "person" if subject.is_person else "key"
         mark = hashlib.sha256(f"{kind} {subject.name}".encode("utf-8", "surrogatepass")).hexdigest()
         return self._folder / f"{mark[:32]}.json"

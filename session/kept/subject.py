@@ -36,6 +36,10 @@ class Nobody(SessionError):
     """``[people]`` lists nobody of this name, and nothing is kept under it."""
 
 
+class NoText(SessionError):
+    """A key or name holds bytes that are not UTF-8: no queue and no file of ours can be asked for it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Conversation:
     """A conversation and the name of its files."""
@@ -95,6 +99,21 @@ class Subject:
             yield from places.of_subagent(layout, key)
         for scope in self.scopes:
             yield from places.of_scope(layout, scope)
+
+
+def check_text(name: str) -> None:
+    """Refuse a key or name that is no text, as a terminal hands on that is not UTF-8.
+
+    Raises:
+        NoText: it is none.
+    """
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        raise NoText(
+            f"{name!a} is not UTF-8",
+            hint="type it where `locale` says UTF-8; chat-gateway sessions list shows all keys",
+        ) from None
 
 
 class Subjects:

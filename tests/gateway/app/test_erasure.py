@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+from dataclasses import replace
 from datetime import UTC
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from channels.pairing import Pairing, approved
 from session.context.audience import ANSWERS, CHAT
 from session.kept.erasing import Owed
-from session.kept.subject import Nobody
+from session.kept.subject import Conversation, Nobody, NoText
 from session.models.model import Answer, OnDelta, Prompt
 from session.store.store import Store
 from session.transcript.key import SessionKey
@@ -117,6 +119,43 @@ async def test_wherever_it_dies_the_next_start_ends_it(tmp_path: Path) -> None:
 def victims(folder: Path) -> int:
     command = [sys.executable, "-m", "tests.gateway.erasing_victim", str(folder)]
     return int(subprocess.run(command, check=True, stdout=subprocess.PIPE, timeout=300, cwd=ROOT).stdout)
+
+
+@pytest.mark.parametrize(
+    "named", [{"key": "cli:M\udcfcller"}, {"person": "M\udcfcller"}], ids=["key", "person"]
+)
+async def test_a_name_that_is_no_text_is_refused_before_anything_is_owed(
+    tmp_path: Path, named: dict[str, str]
+) -> None:
+    """As a terminal that is not UTF-8 gives it: no queue can be asked for it."""
+    await planted(tmp_path, lean=True)
+    async with eraser(tmp_path) as (erasure, _):
+        with pytest.raises(NoText, match="is not UTF-8") as raised:
+            await (erasure.key(named["key"]) if "key" in named else erasure.person(named["person"]))
+
+    assert "UTF-8" in raised.value.hint
+    assert list((tmp_path / "state").glob("erasing/*")) == []
+
+
+async def test_an_order_that_cannot_be_carried_out_holds_up_no_other_and_no_start(tmp_path: Path) -> None:
+    """It stays, is named in the log at each start, and the rest is erased."""
+    await planted(tmp_path)
+    owed = Owed(tmp_path / "state")
+    async with eraser(tmp_path) as (erasure, _):
+        subjects = [await erasure.subject(key=key) for key in (ADA, BOB, TERMINAL)]
+        names = ["cli:\udcfc", *(subject.name for subject in subjects)]
+        subjects[0] = replace(subjects[0], name=names[0], conversations=(Conversation(names[0], "cli_x"),))
+        for subject in subjects:
+            owed.keep(subject)
+        write(tmp_path / "state" / "erasing" / "0.json", '{"v": 99}')
+
+        with capture_logs() as logs:
+            await erasure.finish()
+
+    (tmp_path / "state" / "erasing" / "0.json").unlink()
+    assert [each.name for each in owed.left()] == [names[0]]
+    assert [name for name in holding(tmp_path, "bobwords") if not name.startswith("media/")] == []
+    assert [line["log_level"] for line in logs if line["event"] == "erasure.unfinished"] == ["error"] * 2
 
 
 async def test_a_conversation_that_began_since_stays(tmp_path: Path) -> None:

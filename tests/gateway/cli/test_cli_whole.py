@@ -123,6 +123,30 @@ def test_it_says_what_it_removed(place: Path) -> None:
     assert first[0]["stays"]
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("memory", "erase", "cli:M\udcfcller", "--yes"),
+        ("memory", "erase", "cli:M\udcfcller"),
+        ("memory", "erase", "--person", "M\udcfcller", "--yes"),
+        ("memory", "export", "cli:M\udcfcller"),
+        ("sessions", "clear", "--everything", "cli:M\udcfcller"),
+    ],
+    ids=["erase", "unasked", "person", "export", "clear"],
+)
+def test_a_name_of_a_terminal_that_is_not_utf_8_is_refused(place: Path, words: tuple[str, ...]) -> None:
+    """Nothing is asked, removed or owed, so that the next start has nothing to stumble over."""
+    before = holding(place, "sesame")
+
+    ran = Ran(place, *words)
+
+    assert (ran.code, ran.bytes) == (1, b"")
+    assert "is not UTF-8" in ran.err
+    assert ran.err.splitlines()[-1].startswith("try: ")
+    assert holding(place, "sesame") == before
+    assert list(place.glob("state/erasing/*")) == []
+
+
 async def test_over_http_a_person_goes_too(tmp_path: Path) -> None:
     """The same route as of a chat; an unknown name is 404, and less than everything is no request."""
     await planted(tmp_path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from gateway.app.erasure import Erasure
@@ -35,3 +36,18 @@ async def test_doctor_names_an_erasure_that_is_not_whole(tmp_path: Path) -> None
         ("warn", "chat-gateway memory erase --person ada --yes"),
     }
     assert await erasures(settings) == before
+
+
+async def test_doctor_says_how_an_order_goes_that_nothing_can_carry_out(tmp_path: Path) -> None:
+    """A version before this one wrote it for a key that is not UTF-8."""
+    settings = Settings.model_validate({"workspace": tmp_path})
+    services = build_session_services(settings, status=lambda _: [])
+    subject = await Erasure(settings, services, mailbox=None).subject(key="cli:any")
+    await services.aclose()
+    Owed(settings.state).keep(replace(subject, name="cli:M\udcfcller"))
+
+    (check,) = await erasures(settings)
+    (tmp_path / check.cure.partition(":")[0].removeprefix("delete ")).unlink()
+
+    assert check.level == "warn"
+    assert [check.level for check in await erasures(settings)] == ["ok"]
