@@ -200,7 +200,7 @@ async def test_what_ended_while_the_page_was_closed_is_shown(console: Console) -
     """A command that was answered meanwhile does not wait for ever, and is not asked again."""
     await ask(console.gateway.daemon, "web:missed", "web:cmd1", "/status")
     await console.open("chats")
-    told = {"id": "web:cmd1", "text": "/status", "at": "2026-01-01T00:00:00Z"}
+    told = {"id": "web:cmd1", "text": "/status", "at": NOW.isoformat()}
     waiting = told | {"state": "waiting", "accepted": True}
     await console.page.evaluate(
         "(one) => localStorage.setItem('chat-gateway.outbox.web:missed', JSON.stringify([one]))", waiting

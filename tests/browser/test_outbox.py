@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from playwright.async_api import Route, expect
 
@@ -159,3 +161,54 @@ async def test_where_the_browser_stores_nothing_a_view_opened_again_has_what_wai
 
     await console.sees("stub: two")
     assert before.order == ["one", "two"]
+
+
+PUT = "([key, all]) => localStorage.setItem(`chat-gateway.outbox.${key}`, JSON.stringify(all))"
+
+
+def typed(text: str, *, hours: float, accepted: bool) -> dict[str, Any]:
+    """A message as the page keeps it, typed so many hours ago."""
+    at = (datetime.now(UTC) - timedelta(hours=hours)).isoformat()
+    state = "waiting" if accepted else "sending"
+    return {"id": f"web:{text}", "text": text, "files": [], "at": at, "state": state, "accepted": accepted}
+
+
+async def test_what_is_so_old_that_its_id_is_forgotten_is_not_handed_in_again(console: Console) -> None:
+    """It would be answered twice. What was taken is in the history, the rest is for the person to send."""
+    before = await door(console)
+    page = await console.open("chats")
+    stored = [
+        *(typed(text, hours=80, accepted=True) for text in ("answered", "/new")),
+        typed("never taken", hours=80, accepted=False),
+        typed("of a wrong clock", hours=-30, accepted=False),
+        typed("taken late", hours=40, accepted=True),
+        typed("not so old", hours=40, accepted=False),
+    ]
+    await page.evaluate(PUT, ["web:days", stored])
+    await console.open("chats/web:days")
+
+    await console.sees("stub: not so old")
+    await console.sees("stub: taken late")
+    assert set(before.tries) == {"taken late", "not so old"}
+    pending = page.locator("article.pending")
+    await expect(pending).to_have_count(2)
+    await expect(pending.nth(0)).to_contain_text("look whether it was answered")
+    assert await page.evaluate(STORED, "web:days") == ["never taken", "of a wrong clock"]
+    await pending.nth(0).get_by_role("button", name="Back into the send box").click()
+    await expect(page.get_by_role("textbox", name="Message")).to_have_value("never taken")
+
+
+async def test_a_message_that_gets_too_old_while_it_is_tried_is_tried_no_more(console: Console) -> None:
+    """As in a tab that slept for days, or before a gateway that was away so long."""
+    before = await door(console, one=AWAY)
+    page = await console.open("chats/web:slept")
+    await console.say("one")
+    await until(lambda: len(before.tries) > 1)
+    await page.evaluate("window.now = Date.now; Date.now = () => now() + 50 * 3600 * 1000")
+
+    await expect(page.locator("article.pending")).to_contain_text("look whether it was answered")
+    await page.evaluate("Date.now = now")
+    tried = len(before.tries)
+    await console.say("two")
+    await console.sees("stub: two")
+    assert before.tries.count("one") == tried

@@ -4,10 +4,15 @@
 import { ApiError, post } from "./api.js";
 import { fresh, kept, keptUnder, pause } from "./dom.js";
 import { splitKey } from "./format.js";
+import { S } from "./strings.js";
 
 const MOST_ASIDES = 60;
 const FIRST_WAIT_MS = 1000;
 const LONGEST_WAIT_MS = 15000;
+// For 48 hours the gateway knows an id: after that the same message would be another one, and be answered again.
+const KNOWN_MS = 47 * 60 * 60 * 1000;
+// A message that is typed later than now was typed by another clock than this one: its age is not known.
+const AHEAD_MS = 60 * 60 * 1000;
 
 // key → the outbox of the view that was opened last: it alone hands the messages of the chat in.
 const newest = new Map();
@@ -25,6 +30,7 @@ export class Outbox {
     this.handing = false;
     this.wake();
     newest.set(key, this);
+    for (const message of this.messages) if (isOld(message)) this.expire(message);
     // What was accepted before a reload may have ended since: handed in again it says how, and is not asked again.
     for (const message of this.messages) if (message.accepted && message.state !== "failed") this.hand(message);
     this.handIn();
@@ -87,6 +93,10 @@ export class Outbox {
   // Hand a message in until it is accepted or refused; the same id is the same message, so that no try sends it twice.
   async hand(message) {
     for (let wait = FIRST_WAIT_MS; newest.get(this.key) === this; ) {
+      if (isOld(message)) {
+        this.expire(message);
+        return this.onChange();
+      }
       let found, failure;
       try {
         found = await post("/v1/messages", { key: this.key, text: message.text, id: message.id, ...(message.files?.length ? { attachments: message.files.map(({ ref, name, mime, kind }) => ({ ref, name, mime, kind })) } : {}) }, { wait: 0 });
@@ -109,6 +119,14 @@ export class Outbox {
     if (["sending", "again"].includes(message.state)) message.state = "waiting";
     this.changed();
     if (found.reply !== undefined) this.onEnd(message, found);
+  }
+
+  // What was taken is in the history, or still waits for its turn. Of the rest a person knows whether to send it again.
+  expire(message) {
+    if (message.state === "failed") return;
+    if (message.accepted) return this.drop(new Set([message.id]));
+    Object.assign(message, { accepted: true, state: "failed", error: S.pending.old });
+    this.save();
   }
 
   refused(message, { message: why, hint }) {
@@ -144,6 +162,11 @@ export class Outbox {
     this.asides = this.asides.slice(-MOST_ASIDES);
     this.save();
   }
+}
+
+function isOld({ at }) {
+  const age = Date.now() - Date.parse(at);
+  return !(age > -AHEAD_MS && age < KNOWN_MS);
 }
 
 // Whatever else goes wrong may go well later.

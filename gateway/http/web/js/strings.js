@@ -69,7 +69,8 @@ export const S = {
     compact: "compact the conversation now", memory: "what is remembered", resume: "open an older conversation", undo: "withdraw the last exchange",
     retry: "ask the last message again", forget: "take a fact out", agent: "who answers here, or shall",
   },
-  pending: { sending: "sending", again: "not sent yet, trying again", waiting: "waiting", running: "being answered", failed: "not sent", back: "Back into the send box" },
+  pending: { sending: "sending", again: "not sent yet, trying again", waiting: "waiting", running: "being answered", failed: "not sent", back: "Back into the send box",
+    old: "Typed too long ago to be sent by itself – look whether it was answered, and send it again if not" },
   entry: {
     you: "You", person: "Person", model: "Model", system: "System", tool: "Tool", notice: "Notice", answer: "Gateway", trace: "Trace",
     by: (who, when) => `${who}, ${when}`, writing: "writing", uses: (tool) => `uses ${tool}`, older: "Older messages are coming …",
