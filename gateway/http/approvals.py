@@ -15,6 +15,7 @@ from gateway.http.shape import OPERATOR, Shape, caller_of, needs
 from gateway.service.chats import ChatService
 from gateway.service.client_message import MAX_KEY_CHARS
 from gateway.service.pages import Place
+from gateway.turns.approval_words import shown_arguments
 from session.approvals.answers import Answers, words_of
 from session.approvals.record import Approval
 from session.disk.threads import start_thread
@@ -34,13 +35,18 @@ class Decision(BaseModel):
 
 
 class ApprovalOut(Shape):
-    """A tool call that waits for a person, or what became of it; ``arguments`` as the model wrote them."""
+    """A tool call that waits for a person, or what became of it.
+
+    ``arguments`` as the model wrote them; ``shown``: the same JSON to be read by a person, in which what is
+    invisible or turns the direction of writing is written as an escape.
+    """
 
     id: str
     key: str
     message_id: str
     tool: str
     arguments: Any
+    shown: str
     folder: str
     asked_by: str
     asked_at: str
@@ -76,7 +82,7 @@ def routes(chats: ChatService) -> APIRouter:
         files = answers().files
         waiting = await start_thread(lambda: files.waiting(key), name="approvals")
         found, following = paged(waiting, _place, limit=limit, cursor=cursor)
-        return json_response({"approvals": [each.as_dict() for each in found], "next": following})
+        return json_response({"approvals": [_out(each) for each in found], "next": following})
 
     @router.post(
         "/{id}", summary="Allow or deny one, once", response_model=ApprovalOut, **needs("admin", 404, 409)
@@ -89,9 +95,13 @@ def routes(chats: ChatService) -> APIRouter:
             raise HttpError(404, f"there is no approval {id}", hint="GET /v1/approvals lists them")
         if done.refusal is not None:
             raise HttpError(409, words_of(done), hint="GET /v1/approvals lists what still waits")
-        return json_response(done.approval.as_dict())
+        return json_response(_out(done.approval))
 
     return router
+
+
+def _out(approval: Approval) -> dict[str, Any]:
+    return approval.as_dict() | {"shown": shown_arguments(approval.call.arguments)}
 
 
 def _place(approval: Approval) -> Place:

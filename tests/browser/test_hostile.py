@@ -115,6 +115,34 @@ async def test_hostile_stored_lines_and_files_stay_words(console: Console) -> No
             assert "sandbox" in answer.headers["content-security-policy"]
 
 
+# As a model may write them: numbers that no browser can hold, and letters that turn or hide what stands beside them.
+SLY = (
+    '{"path": "a.txt", "content": "safe \u202e fr- mr \u202c\u200b", "room": 1234567890123456789, "sum": 0.10,'
+    ' "of": [], "and": {"a": [1, {}]}}'
+)
+
+
+async def test_a_call_that_is_asked_about_is_shown_as_it_would_run(console: Console) -> None:
+    """In the card, and in the fold of the conversation afterwards."""
+    console.gateway.model.script.append(Reply(text="", tool_calls=[("write", SLY)]))
+    page = await console.open("chats/web:sly")
+    await console.say("go")
+    card = page.locator(".conversation .approval")
+    shown = await card.locator("pre").inner_text()
+    await card.get_by_role("button", name="Deny").click()
+    await expect(card).to_have_count(0)
+    await page.locator("details.call summary").click()
+    folded = await page.locator("details.call pre").first.inner_text()
+    brief = await page.locator(".tool-brief").inner_text()
+
+    for text in (shown, folded):
+        assert json.loads(text) == json.loads(SLY)
+        assert '"room": 1234567890123456789,\n' in text
+        assert r"safe \u202e fr- mr \u202c\u200b" in text
+    assert '"sum": 0.10,\n  "of": [],\n  "and": {\n    "a": [\n      1,\n      {}\n    ]\n  }\n}' in folded
+    assert "\u202e" not in brief
+
+
 RENDERED = {
     "**a** *b* ~~c~~ `d`": "P[STRONG[a] EM[b] DEL[c] CODE[d]]",
     "snake_case_name and 2 * 3 * 4 stay": "P[snake_case_name and 2 * 3 * 4 stay]",

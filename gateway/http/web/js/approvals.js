@@ -4,7 +4,6 @@ import { part, post } from "./api.js";
 import { announce, h, replace } from "./dom.js";
 import { clock } from "./format.js";
 import { codeBlock } from "./markdown.js";
-import { pretty } from "./entries.js";
 import { overview } from "./overview.js";
 import { href } from "./router.js";
 import { S } from "./strings.js";
@@ -26,7 +25,7 @@ export function approvalCard(one, { chat = false } = {}) {
   const made = h("section.approval", { "aria-label": S.approvals.asks(one.tool), data: { approval: one.id } },
     h("h3", {}, S.approvals.asks(one.tool)),
     h("p.hint", {}, [chat && h("a", { href: href("chats", [one.key]), dir: "auto" }, one.key), chat && " · ", S.approvals.where(one.folder, clock(one.expires_at))]),
-    codeBlock(pretty(one.arguments), "json"),
+    codeBlock(one.shown, "json"),
     h("div.actions", {}, button(S.approvals.allow, () => decide("allow"), { kind: "primary decides", symbol: "check", "aria-label": S.approvals.allowTool(one.tool) }),
       button(S.approvals.deny, () => decide("deny"), { kind: "decides", symbol: "close", "aria-label": S.approvals.denyTool(one.tool) })));
   return made;

@@ -2,7 +2,7 @@
 
 import { part } from "./api.js";
 import { h, replace } from "./dom.js";
-import { bytes, clock, dayName, exactly, number, usd, when } from "./format.js";
+import { bytes, clock, dayName, exactly, number, pretty, usd, visible, when } from "./format.js";
 import { icon } from "./icons.js";
 import { codeBlock, copyText, markdown } from "./markdown.js";
 import { href } from "./router.js";
@@ -126,20 +126,14 @@ function calls({ entry, results, key }) {
 const result = (entry) => [codeBlock(entry.text || S.entry.emptyResult, ""), entry.cut_from && h("p.hint", {}, S.entry.cut(number(entry.cut_from)))];
 
 function briefly(text) {
+  let words = text;
   try {
-    const found = JSON.parse(text);
-    return Object.values(found).map((value) => (typeof value === "string" ? value : JSON.stringify(value))).join(" · ").replace(/\s+/g, " ").slice(0, 120);
+    words = Object.values(JSON.parse(text)).map((value) => (typeof value === "string" ? value : JSON.stringify(value))).join(" · ");
   } catch {
-    return text.replace(/\s+/g, " ").slice(0, 120);
+    // It is shown as it came.
   }
-}
-
-export function pretty(text) {
-  try {
-    return JSON.stringify(JSON.parse(text), null, 2);
-  } catch {
-    return text;
-  }
+  // No letter of two halves is cut in two.
+  return visible([...words.replace(/\s+/g, " ").slice(0, 240)].slice(0, 120).join(""));
 }
 
 const PICTURE = /^image\/(png|jpeg|gif|webp)$/;

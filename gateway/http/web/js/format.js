@@ -87,3 +87,35 @@ export function splitKey(key) {
 // A day of UTC, as `2026-11-23`: 23 Nov.
 const dayOfUtc = new Intl.DateTimeFormat(LOCALE, { day: "numeric", month: "short", timeZone: "UTC" });
 export const utcDay = (text) => dayOfUtc.format(new Date(`${text}T12:00:00Z`));
+
+// What is invisible or turns the direction of writing, as \uXXXX: in JSON that is the same text.
+export function visible(text) {
+  return text.replace(/[\p{C}\p{Z}]/gu, (one) => (one === " " || one === "\n" ? one
+    : one.split("").map((unit) => `\\u${unit.charCodeAt(0).toString(16).padStart(4, "0")}`).join("")));
+}
+
+const TOKEN = /"[^"\\]*(?:\\.[^"\\]*)*"|\[\s*\]|\{\s*\}|[{}[\],:]|[^\s{}[\],:"]+/gs;
+const DEEPEST = 50;
+
+// JSON in lines, each value as it is written: read as values, numbers would become what a browser can hold.
+export function pretty(text) {
+  try {
+    JSON.parse(text);
+  } catch {
+    return visible(text);
+  }
+  let made = "", depth = 0;
+  const line = () => `\n${"  ".repeat(Math.min(depth, DEEPEST))}`;
+  for (const [token] of text.matchAll(TOKEN)) {
+    if (token === "{" || token === "[") {
+      depth++;
+      made += token + line();
+    } else if (token === "}" || token === "]") {
+      depth--;
+      made += line() + token;
+    } else if (token === ",") made += token + line();
+    else if (token === ":") made += ": ";
+    else made += /^[[{]/.test(token) ? token.replace(/\s/g, "") : token;
+  }
+  return visible(made);
+}

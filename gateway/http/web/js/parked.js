@@ -2,9 +2,8 @@
 
 import { del, get, getAll, part, post } from "./api.js";
 import { h, replace } from "./dom.js";
-import { ago, exactly } from "./format.js";
+import { ago, exactly, pretty } from "./format.js";
 import { codeBlock } from "./markdown.js";
-import { pretty } from "./entries.js";
 import { overview } from "./overview.js";
 import { href } from "./router.js";
 import { S } from "./strings.js";
