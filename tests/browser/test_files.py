@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 from pathlib import Path
 from typing import Any
 
-from playwright.async_api import Page, expect
+from playwright.async_api import Page, Route, expect
 
 from tests.browser.rig import Console
 from tests.support.until import until
@@ -98,3 +99,36 @@ async def test_a_file_without_a_word_is_a_message(console: Console) -> None:
 
     await expect(page.locator("article.mine .file-name")).to_have_text("alone.txt")
     await expect(page.locator("article.assistant")).to_have_count(1)
+
+
+async def test_a_file_that_is_on_its_way_is_of_the_message_it_was_chosen_for(console: Console) -> None:
+    """Also where the chat is left meanwhile: it is there as one comes back, and never with a later message."""
+    page = await console.open("chats/web:left-file")
+    goes_on = asyncio.Event()
+
+    async def slow(route: Route) -> None:
+        await goes_on.wait()
+        await route.continue_()
+
+    await page.route("**/v1/media?*", slow)
+    await page.locator(".composer input[type=file]").set_input_files(
+        {"name": "report.txt", "mimeType": "text/plain", "buffer": b"report"}
+    )
+    await expect(chip(page, "report.txt")).to_contain_text("on its way")
+    await console.open("chats/web:another")
+    await expect(page.locator(".enclosed .chip")).to_have_count(0)
+    await console.open("chats/web:left-file")
+    await expect(chip(page, "report.txt")).to_contain_text("on its way")
+    await console.say("here it is")
+    await expect(page.locator(".toast")).to_be_visible()
+    goes_on.set()
+    await expect(chip(page, "report.txt")).to_contain_text("6 B")
+    await page.get_by_role("textbox", name="Message").press("Enter")
+    await console.sees("stub: here it is")
+
+    await expect(console.entry("here it is").first.locator(".file-name")).to_have_text("report.txt")
+    await console.open("chats/web:another")
+    await expect(page.locator("article.entry")).to_have_count(0)
+    await console.open("chats/web:left-file")
+    await console.sees("stub: here it is")
+    await expect(page.locator(".enclosed .chip")).to_have_count(0)

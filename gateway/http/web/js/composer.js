@@ -1,7 +1,7 @@
 // The send box: a draft kept over reload, what waits before it, stop while a turn runs.
 
 import { h, kept, replace } from "./dom.js";
-import { Enclosed } from "./enclosed.js";
+import { enclosedOf } from "./enclosed.js";
 import { icon } from "./icons.js";
 import { S } from "./strings.js";
 import { button, toast } from "./ui.js";
@@ -22,7 +22,7 @@ export class Composer {
     this.stop.hidden = true;
     this.go = h("button.primary", { type: "submit", "aria-label": S.send.send, title: S.send.send }, icon("send"));
     this.waits = h("p.waits", { role: "status" });
-    this.enclosed = new Enclosed(key, () => this.grow());
+    this.enclosed = enclosedOf(key, () => this.grow());
     this.add = button(S.files.add, () => this.enclosed.choose(), { symbol: "clip", only: true, kind: "quiet add" });
     this.commands = h("div.commands", { hidden: true, role: "group", "aria-label": S.send.commands });
     this.element = h("form.composer", { on: { submit: (event) => this.submit(event) } }, this.waits, this.commands, this.enclosed.element, this.enclosed.picker,

@@ -12,17 +12,33 @@ const MOST = 20;
 const KEPT_MS = 55 * 60 * 1000;
 let mostBytes = null;
 
-export class Enclosed {
-  // `onChange()` when a file came, arrived or went.
-  constructor(key, onChange) {
+// key → the files of its send box: a view that is left and opened again has those that are on their way meanwhile.
+const known = new Map();
+
+// `onChange()` when a file came, arrived or went; the view before hears of none any more.
+export function enclosedOf(key, onChange) {
+  if (!known.has(key)) known.set(key, new Enclosed(key));
+  return known.get(key).attach(onChange);
+}
+
+class Enclosed {
+  constructor(key) {
     this.slot = `files.${key}`;
-    this.onChange = onChange;
-    this.files = (kept.get(this.slot, []) ?? []).filter((one) => Date.now() - one.at < KEPT_MS);
+    this.files = [];
+    this.isStored = true;
     this.element = h("ul.enclosed", { "aria-label": S.files.label, hidden: true });
     this.picker = h("input", { type: "file", multiple: true, hidden: true, "aria-label": S.files.add, on: { change: () => this.picked() } });
     this.adding = Promise.resolve();
     this.line = Promise.resolve();
+  }
+
+  attach(onChange) {
+    this.onChange = onChange;
+    // Another tab may have sent or added some since; those on their way are of this one.
+    const ready = this.isStored ? kept.get(this.slot, []) ?? [] : this.files.filter((one) => one.state === "ready");
+    this.files = [...ready.filter((one) => Date.now() - one.at < KEPT_MS), ...this.files.filter((one) => one.state === "sending")];
     this.draw();
+    return this;
   }
 
   // What a message takes along; null while one is still on its way.
@@ -114,6 +130,7 @@ export class Enclosed {
   changed() {
     const there = this.files.filter((one) => one.state === "ready");
     kept.set(this.slot, there.length ? there : null);
+    this.isStored = (kept.get(this.slot, []) ?? []).length === there.length;
     this.draw();
     this.onChange();
   }
