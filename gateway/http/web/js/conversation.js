@@ -102,7 +102,7 @@ export class Conversation {
   looked() {
     if (document.visibilityState === "visible") {
       this.listen();
-      if (this.history.order) this.catchUp();
+      if (this.history.isRead) this.catchUp();
     } else if (this.stream && this.stream.last !== null) {
       // Without a place to go on from, what is told meanwhile would be missed.
       this.last = this.stream.last;

@@ -11,10 +11,27 @@ export class History {
   constructor(key, until = null) {
     this.key = key;
     this.until = until;
-    this.sessions = [];
-    this.segments = []; // oldest first: { session, entries, previous }
-    this.ids = new Set(); // of messages that stand here
+    this.read = { sessions: [], order: null, segments: [], ids: new Set() };
     this.loading = null;
+    this.opening = null;
+  }
+
+  get sessions() {
+    return this.read.sessions;
+  }
+
+  // Oldest first: { session, entries, previous }.
+  get segments() {
+    return this.read.segments;
+  }
+
+  // Of messages that stand here.
+  get ids() {
+    return this.read.ids;
+  }
+
+  get isRead() {
+    return this.read.order !== null;
   }
 
   get newest() {
@@ -26,55 +43,46 @@ export class History {
   }
 
   get lastSeq() {
-    return this.newest?.entries.at(-1)?.seq ?? 0;
-  }
-
-  async open({ at = 0 } = {}) {
-    this.sessions = await getAll("/v1/chats/sessions", "sessions", { key: this.key });
-    const first = this.until ? this.sessions.findIndex((session) => session.id === this.until) : 0;
-    this.order = this.sessions.slice(Math.max(first, 0));
-    this.segments = [];
-    this.ids.clear();
-    if (!this.order.length) return;
-    await this.begin(this.order[0], at ? LARGE_PAGE : PAGE);
-    while (at && this.segments[0].previous && this.segments[0].entries[0]?.seq > at) await this.page(this.segments[0], LARGE_PAGE);
-    // A session that has just begun is shown below the end of the one before it.
-    if (this.newest.entries.length < 10) await this.older();
-  }
-
-  async begin(session, limit) {
-    const segment = { session, entries: [], previous: null, whole: false };
-    const found = await get(`/v1/sessions/${session.id}/entries`, { limit });
-    this.fill(segment, found);
-    this.segments.unshift(segment);
-  }
-
-  async page(segment, limit) {
-    this.fill(segment, await get(`/v1/sessions/${segment.session.id}/entries`, { before: segment.previous, limit }));
-  }
-
-  fill(segment, found) {
-    segment.entries = [...found.entries, ...segment.entries];
-    segment.previous = found.previous;
-    for (const entry of found.entries) if (entry.message_id && entry.kind === "user") this.ids.add(entry.message_id);
+    return lastSeq(this.newest);
   }
 
   get whole() {
-    return this.segments.length >= (this.order?.length ?? 0) && !this.segments[0]?.previous;
+    return isWhole(this.read);
+  }
+
+  // Read it anew from its end, down to `at`. Of several at once the one that began last counts, and all end with it.
+  open({ at = 0 } = {}) {
+    const opening = this.begin(at).then(
+      (read) => (this.opening === opening ? void (this.read = read) : this.opening),
+      (error) => {
+        if (this.opening === opening) throw error;
+        return this.opening;
+      },
+    ).finally(() => {
+      if (this.opening === opening) this.opening = null;
+    });
+    this.opening = opening;
+    return opening;
+  }
+
+  // What was read stays shown until this is whole.
+  async begin(at) {
+    const sessions = await getAll("/v1/chats/sessions", "sessions", { key: this.key });
+    const first = this.until ? sessions.findIndex((session) => session.id === this.until) : 0;
+    const read = { sessions, order: sessions.slice(Math.max(first, 0)), segments: [], ids: new Set() };
+    if (!read.order.length) return read;
+    await before(read, at ? LARGE_PAGE : PAGE);
+    const [newest] = read.segments;
+    while (at && newest.previous && newest.entries[0]?.seq > at) await page(read, newest, LARGE_PAGE);
+    // A session that has just begun is shown below the end of the one before it.
+    if (newest.entries.length < 10) await older(read);
+    return read;
   }
 
   // Read the page before what is here; false where there is nothing older.
   older() {
-    this.loading ??= this.readOlder().finally(() => (this.loading = null));
+    this.loading ??= older(this.read).finally(() => (this.loading = null));
     return this.loading;
-  }
-
-  async readOlder() {
-    if (this.whole) return false;
-    const first = this.segments[0];
-    if (first.previous) await this.page(first, first.entries.length > 400 ? LARGE_PAGE : PAGE);
-    else await this.begin(this.order[this.segments.length], PAGE);
-    return true;
   }
 
   // Read what was said since; several wishes at once are one reading, and one more behind it.
@@ -98,21 +106,29 @@ export class History {
   }
 
   async readOnce() {
-    const segment = this.newest;
+    // Who opens it hears of what went wrong.
+    await this.opening?.catch(() => {});
+    const { read } = this;
+    const segment = read.segments.at(-1) ?? null;
     let gone = !segment;
     if (segment) {
       try {
-        const found = await get(`/v1/sessions/${segment.session.id}/entries`, { after: this.lastSeq, limit: LARGE_PAGE });
+        const found = await get(`/v1/sessions/${segment.session.id}/entries`, { after: lastSeq(segment), limit: LARGE_PAGE });
         // A transcript that became shorter was cleared, and one that ended has a follower.
-        gone = found.total < this.lastSeq;
+        gone = found.total < lastSeq(segment);
         const known = new Set(segment.entries.slice(-LARGE_PAGE).map((entry) => entry.seq));
         const news = found.entries.filter((entry) => !known.has(entry.seq));
         segment.entries.push(...news);
-        for (const entry of news) if (entry.message_id && entry.kind === "user") this.ids.add(entry.message_id);
+        note(read, news);
       } catch (error) {
         if (error.status !== 404) throw error;
         gone = true;
       }
+    }
+    // It was opened meanwhile: what was found belongs to what is shown no more.
+    if (this.read !== read || this.opening) {
+      this.once_more = true;
+      return;
     }
     // Behind one that has ended another may have begun.
     const asked = gone || this.stale || !segment.session.active;
@@ -140,6 +156,40 @@ export class History {
     }
     return rows;
   }
+}
+
+const lastSeq = (segment) => segment?.entries.at(-1)?.seq ?? 0;
+const isWhole = ({ segments, order }) => segments.length >= (order?.length ?? 0) && !segments[0]?.previous;
+
+// Put the end of the session before what was read above it. Who opens it meanwhile reads into something else.
+async function before(read, limit) {
+  const session = read.order[read.segments.length];
+  const found = await get(`/v1/sessions/${session.id}/entries`, { limit });
+  const segment = { session, entries: [], previous: null };
+  fill(read, segment, found);
+  read.segments.unshift(segment);
+}
+
+async function page(read, segment, limit) {
+  fill(read, segment, await get(`/v1/sessions/${segment.session.id}/entries`, { before: segment.previous, limit }));
+}
+
+function fill(read, segment, found) {
+  segment.entries = [...found.entries, ...segment.entries];
+  segment.previous = found.previous;
+  note(read, found.entries);
+}
+
+function note(read, entries) {
+  for (const entry of entries) if (entry.message_id && entry.kind === "user") read.ids.add(entry.message_id);
+}
+
+async function older(read) {
+  if (isWhole(read)) return false;
+  const [first] = read.segments;
+  if (first.previous) await page(read, first, first.entries.length > 400 ? LARGE_PAGE : PAGE);
+  else await before(read, PAGE);
+  return true;
 }
 
 const asideRow = (aside) => ({ key: `a:${aside.id}`, kind: "aside", aside });
