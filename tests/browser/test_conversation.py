@@ -7,6 +7,7 @@ import contextlib
 import json
 from datetime import timedelta
 
+import httpx
 import pytest
 from playwright.async_api import Route, expect
 
@@ -349,3 +350,33 @@ async def test_a_conversation_that_is_read_twice_at_once_stands_there_once(
 
     wanted = [[f"question {days}", f"answer {days}"] for days in (2, 0)]
     assert shown in (wanted, [["question 3", "answer 3"], *wanted])
+
+
+async def test_a_turn_that_ends_with_its_conversation_is_not_shown_as_running(console: Console) -> None:
+    """Deleted here: the message is gone, and the one behind it answered. By somebody else: it is told."""
+    model = console.gateway.model
+    model.script += [Reply(text="too late", held=asyncio.Event()), Reply(text="behind is answered")]
+    page = await console.open("chats/web:removed")
+    await console.say("one that runs")
+    await expect(page.locator("article.pending")).to_contain_text("being answered")
+    await console.say("one behind")
+    await expect(page.locator("article.pending").last).to_contain_text("waiting")
+    await page.get_by_role("button", name="Details").click()
+    await page.get_by_role("button", name="Delete for good").click()
+    await page.get_by_role("dialog").last.get_by_role("button", name="Delete for good").click()
+    await expect(page.get_by_role("dialog")).to_have_count(0)
+    await console.open("chats/web:removed")
+    await console.sees("behind is answered")
+    await expect(page.get_by_role("button", name="Stop")).to_be_hidden()
+    await expect(page.locator("article.pending")).to_have_count(0)
+    assert await console.entry("one that runs").count() == 0
+
+    model.script.append(Reply(text="too late", held=asyncio.Event()))
+    await console.say("another one that runs")
+    await expect(page.locator("article.pending")).to_contain_text("being answered")
+    async with httpx.AsyncClient(timeout=30) as http:
+        await http.post(f"{console.gateway.url}/clear-session", json={"key": "web:removed"})
+
+    await console.sees("The conversation was deleted before this message was answered.")
+    await expect(page.locator("article.pending")).to_have_count(0)
+    await expect(page.get_by_role("button", name="Stop")).to_be_hidden()

@@ -25,6 +25,7 @@ const APPROVAL = /#notice\.approval(\.|$)/;
 const OLDER_WITHIN_PX = 1500;
 const DRAW_MS = 40;
 const LONG_DRAFT = 20000;
+const ASK_EVERY_MS = 10000;
 
 export class Conversation {
   // `until`: the ULID of a session that has ended and is looked at; `at`: the seq to show.
@@ -54,6 +55,7 @@ export class Conversation {
     overview.addEventListener("change", this.changed);
     this.ticking = setInterval(() => this.drawHead(), 1000);
     this.last = null; // the seq behind which events go on
+    this.asked = Date.now();
     this.seen = () => this.looked();
     document.addEventListener("visibilitychange", this.seen);
     this.open(at);
@@ -216,6 +218,11 @@ export class Conversation {
       this.catchUp();
     }
     this.stamp = stamp ?? this.stamp;
+    // What waits here and has no lane has ended without a word, as with its conversation.
+    if (!overview.lanes.has(this.key) && this.outbox.awaited.length && Date.now() - this.asked > ASK_EVERY_MS) {
+      this.asked = Date.now();
+      this.outbox.ask();
+    }
     // A turn that ended while nobody listened writes no more.
     if (this.live.size && !overview.lanes.get(this.key)?.id && ![...this.live.keys()].some((id) => this.outbox.find(id))) {
       const ids = [...this.live.keys()];
@@ -344,7 +351,15 @@ export class Conversation {
 
   async details() {
     const sessions = await getAll("/v1/chats/sessions", "sessions", { key: this.key });
-    details(this.key, sessions, { shown: this.until, changed: () => (this.until ? null : this.again()) });
+    details(this.key, sessions, { shown: this.until, changed: () => (this.until ? null : this.again()), removed: () => this.removed() });
+  }
+
+  // The turn has ended with the conversation that was deleted; what waits behind it is answered all the same.
+  removed() {
+    this.outbox.asides = [];
+    this.outbox.drop(new Set(this.live.keys()));
+    this.outbox.save();
+    this.live.clear();
   }
 }
 

@@ -1,19 +1,19 @@
 // A chat's own page: name and instructions, what it took, its sessions, and how to end or delete them.
 
 import { del, get, part, patch, post } from "./api.js";
-import { h, kept, replace } from "./dom.js";
+import { h, replace } from "./dom.js";
 import { compact, number, usd, when } from "./format.js";
 import { overview } from "./overview.js";
 import { go, href } from "./router.js";
 import { S } from "./strings.js";
 import { badge, button, dialog, facts, field, shown, sure, toast } from "./ui.js";
 
-export function details(key, sessions, { shown: until = null, changed }) {
+export function details(key, sessions, { shown: until = null, changed, removed }) {
   const session = sessions.find((one) => one.id === until) ?? sessions.find((one) => one.active) ?? sessions[0];
   const place = h("div.stack");
   const made = dialog(S.details.title, place, { wide: true });
   if (!session) return void replace(place, h("p", {}, S.details.none));
-  shown(place, () => get(`/v1/sessions/${session.id}`), (found) => [editing(found, changed), numbers(found), links(key), ending(key, found, made, changed), others(key, sessions, session, made)]);
+  shown(place, () => get(`/v1/sessions/${session.id}`), (found) => [editing(found, changed), numbers(found), links(key), ending(key, found, made, { changed, removed }), others(key, sessions, session, made)]);
 }
 
 function editing(found, changed) {
@@ -49,7 +49,7 @@ function closeAll() {
   for (const one of document.querySelectorAll("dialog[open]")) one.close();
 }
 
-function ending(key, found, made, changed) {
+function ending(key, found, made, { changed, removed }) {
   const close = found.active && button(S.details.end, async () => {
     if (!await sure({ title: S.details.end, text: S.details.endText, action: S.details.end, danger: false })) return;
     await post(`/v1/sessions/${found.id}/close`);
@@ -61,7 +61,7 @@ function ending(key, found, made, changed) {
   const remove = button(S.details.remove, async () => {
     if (!await sure({ title: S.details.remove, text: S.details.removeText(number(found.message_count)), action: S.details.remove })) return;
     await del(`/v1/sessions/${found.id}`);
-    if (found.active) for (const name of ["outbox", "asides"]) kept.set(`${name}.${key}`, null);
+    if (found.active) removed();
     made.close();
     toast(S.details.removed);
     await overview.look();

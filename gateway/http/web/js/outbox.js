@@ -28,12 +28,26 @@ export class Outbox {
     this.messages = this.known();
     this.asides = kept.get(`asides.${key}`, []) ?? [];
     this.handing = false;
+    this.asked = new Set();
     this.wake();
     newest.set(key, this);
     for (const message of this.messages) if (isOld(message)) this.expire(message);
     // What was accepted before a reload may have ended since: handed in again it says how, and is not asked again.
-    for (const message of this.messages) if (message.accepted && message.state !== "failed") this.hand(message);
+    this.ask();
     this.handIn();
+  }
+
+  get awaited() {
+    return this.messages.filter((message) => message.accepted && message.state !== "failed");
+  }
+
+  // Ask what became of the messages that were taken, as where their end may have been missed.
+  ask() {
+    for (const message of this.awaited) {
+      if (this.asked.has(message)) continue;
+      this.asked.add(message);
+      this.hand(message).finally(() => this.asked.delete(message));
+    }
   }
 
   // Nobody looks any more; what waits is handed in all the same.
