@@ -380,3 +380,24 @@ async def test_a_turn_that_ends_with_its_conversation_is_not_shown_as_running(co
     await console.sees("The conversation was deleted before this message was answered.")
     await expect(page.locator("article.pending")).to_have_count(0)
     await expect(page.get_by_role("button", name="Stop")).to_be_hidden()
+
+
+async def test_saving_the_details_changes_what_was_changed_there_alone(console: Console) -> None:
+    """What somebody else wrote into the other field meanwhile stays."""
+    lines = list(exchange(1, "a question", "an answer", NOW))
+    session = write_session(console.gateway.workspace, "web:two-hands", lines, name="Old")
+    page = await console.open("chats/web:two-hands")
+    await console.sees("an answer")
+    await page.get_by_role("button", name="Details").click()
+    name = page.get_by_label("Name", exact=True)
+    await expect(name).to_have_value("Old")
+    async with httpx.AsyncClient(base_url=console.gateway.url, timeout=30) as http:
+        theirs = {"name": "Theirs", "instructions": "Be brief."}
+        await http.patch(f"/v1/sessions/{session}", json=theirs)
+        for mine, saved in (("Mine", "Mine"), ("", None)):
+            await name.fill(mine)
+            async with page.expect_response("**/v1/sessions/*"):
+                await page.get_by_role("button", name="Save").click()
+
+            found = (await http.get(f"/v1/sessions/{session}")).json()
+            assert (found["name"], found["instructions"]) == (saved, "Be brief.")

@@ -20,8 +20,13 @@ function editing(found, changed) {
   const name = h("input", { type: "text", maxlength: "200", value: found.name ?? "", dir: "auto" });
   const instructions = h("textarea", { rows: "5", maxlength: "100000", dir: "auto" });
   instructions.value = found.instructions ?? "";
+  let before = { name: name.value, instructions: instructions.value };
   const save = button(S.save, async () => {
-    await patch(`/v1/sessions/${found.id}`, { name: name.value.trim() || null, instructions: instructions.value.trim() || null });
+    const now = { name: name.value, instructions: instructions.value };
+    // What nobody touched here may have been changed elsewhere meanwhile.
+    const changes = Object.keys(now).filter((one) => now[one] !== before[one]).map((one) => [one, now[one].trim() || null]);
+    if (changes.length) await patch(`/v1/sessions/${found.id}`, Object.fromEntries(changes));
+    before = now;
     toast(S.details.saved);
     await overview.look();
     await changed();
