@@ -8,7 +8,7 @@ import re
 import httpx
 import pytest
 from axe_playwright_python.base import AXE_SCRIPT
-from playwright.async_api import Page, expect
+from playwright.async_api import Page, Route, expect
 
 from tests.browser.rig import LARGE, PHONE, Console
 from tests.support.until import until
@@ -255,6 +255,43 @@ async def test_a_parked_message_is_looked_at_tried_again_and_dropped(console: Co
         await expect(page.locator(".toast", has_text="Put back")).to_be_visible()
         # It is over the limit still, and so comes back.
         await until(parked, 60)
+
+
+async def test_all_parked_messages_are_tried_again_whatever_becomes_of_one(console: Console) -> None:
+    """One was dropped by somebody else meanwhile, one is refused: the others are put back, and it is told."""
+    async with httpx.AsyncClient(base_url=console.gateway.url, timeout=30) as http:
+
+        async def parked() -> list[str]:
+            return [row["id"] for row in (await http.get("/v1/parked")).json()["parked"]]
+
+        async def are_there(*ids: str) -> bool:
+            return set(ids) <= set(await parked())
+
+        for number in (1, 2, 3):
+            body = {"chat_id": "all-parked", "text": "x" * (2**20 + 10), "id": f"all{number}"}
+            await http.post("/v1/messages", json=body)
+        await until(lambda: are_there("web:all1", "web:all2", "web:all3"), 60)
+        page = await console.open("parked")
+        count = len(await parked())
+        await expect(page.locator(".row-card")).to_have_count(count)
+        await page.get_by_role("button", name="Try all again").click()
+        again = page.get_by_role("dialog").get_by_role("button", name="Try all again")
+        await expect(again).to_be_visible()
+        await http.delete("/v1/parked/web:all1", params={"key": "web:all-parked"})
+
+        async def away(route: Route) -> None:
+            await route.fulfill(status=503, json={"error": "the queue is away", "hint": "wait"})
+
+        await page.route("**/v1/parked/web%3Aall2/retry*", away)
+        await again.click()
+
+        text = f"{count - 2} message{' was' if count == 3 else 's were'} put back, 1 not"
+        await expect(page.locator(".toast.error")).to_contain_text(text)
+        await expect(page.locator(".row-card[aria-label='web:all1']")).to_have_count(0)
+        # It is over the limit still, and so comes back.
+        await until(lambda: are_there("web:all2", "web:all3"), 60)
+        for name in ("web:all2", "web:all3"):
+            await http.delete(f"/v1/parked/{name}", params={"key": "web:all-parked"})
 
 
 async def test_a_stranger_is_let_in_with_one_press(console: Console) -> None:

@@ -22,8 +22,17 @@ export const parkedView = {
     const all = button(S.parked.retryAll, async () => {
       const rows = await getAll("/v1/parked", "parked");
       if (!rows.length || !await sure({ title: S.parked.retryAll, text: S.parked.retryAllText(rows.length), action: S.parked.retryAll, danger: false })) return;
-      for (const row of rows) await post(address(row, "/retry"), {}, { key: row.key });
-      toast(S.parked.retried);
+      let back = 0, not = 0;
+      for (const row of rows) {
+        try {
+          await post(address(row, "/retry"), {}, { key: row.key });
+          back++;
+        } catch (error) {
+          // What somebody else put back or dropped meanwhile needs nothing more.
+          if (error.status !== 404) not++;
+        }
+      }
+      toast(S.parked.retriedAll(back, not), not ? "error" : "done");
       await again();
     }, { symbol: "retry" });
     replace(root, h("div.view.narrow", {}, head(S.nav.parked, S.parked.about, all), place));

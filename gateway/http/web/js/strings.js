@@ -106,7 +106,7 @@ export const S = {
   parked: {
     about: "Messages that were set aside because they could not be answered or sent. None is lost.", none: "Nothing is parked", noneText: "Whatever cannot be answered is set aside here, with the reason.",
     inbound: "not answered", outbound: "not sent", cure: "What helps:", unreadable: "of no chat that could be read", attempts: (count) => plural(count, "attempt", "attempts"),
-    retry: "Try again", retried: "Put back into its queue", retryAll: "Try all again", retryAllText: (count) => `${plural(count, "message goes", "messages go")} back to the end of its queue.`,
+    retry: "Try again", retried: "Put back into its queue", retriedAll: (back, not) => `${plural(back, "message was", "messages were")} put back${not ? `, ${not} not` : ""}`, retryAll: "Try all again", retryAllText: (count) => `${plural(count, "message goes", "messages go")} back to the end of its queue.`,
     show: "Show", letter: "The message as it came", drop: "Drop", dropText: "It is removed for good, and will not be answered.", dropped: "Dropped",
   },
   health: {
