@@ -8,7 +8,7 @@ import re
 import httpx
 import pytest
 from axe_playwright_python.base import AXE_SCRIPT
-from playwright.async_api import Page, Route, expect
+from playwright.async_api import Browser, Page, Route, expect
 
 from tests.browser.rig import LARGE, PHONE, Console
 from tests.support.until import until
@@ -222,6 +222,32 @@ async def test_a_schedule_is_made_switched_run_and_removed(console: Console) -> 
     await page.get_by_role("dialog").get_by_role("button", name="Remove").click()
 
     await expect(card).to_have_count(0)
+
+
+async def test_a_schedule_has_the_zone_that_its_form_shows(console: Console, browser: Browser) -> None:
+    """That of the browser, which is not the gateway's; where it is taken out, the gateway chooses."""
+    context = await browser.new_context(timezone_id="Asia/Tokyo")
+    far = Console(await context.new_page(), context, console.gateway)
+    page = await far.open("schedules")
+    form = page.get_by_role("dialog")
+    for name, zone in (("shown", "Asia/Tokyo"), ("taken out", "")):
+        await page.get_by_role("button", name="Add a schedule").first.click()
+        await form.get_by_label("When").select_option("cron")
+        await expect(form.get_by_label("Time zone")).to_have_value("Asia/Tokyo")
+        if not zone:
+            await form.get_by_label("Time zone").clear()
+        await form.get_by_label("By cron").fill("0 9 * * *")
+        await form.get_by_label("Message").fill("Good morning")
+        await form.get_by_label("Name").fill(name)
+        await form.get_by_role("button", name="Add a schedule").click()
+        await expect(form).to_have_count(0)
+        card = page.locator(".row-card", has_text=name)
+        await expect(card).to_be_visible()
+        assert ("Asia/Tokyo" in await card.inner_text()) is bool(zone)
+        await card.get_by_role("button", name="Remove").click()
+        await page.get_by_role("dialog").get_by_role("button", name="Remove").click()
+        await expect(card).to_have_count(0)
+    await context.close()
 
 
 async def test_a_parked_message_is_looked_at_tried_again_and_dropped(console: Console) -> None:

@@ -78,14 +78,14 @@ function told(schedule) {
 function adding(again) {
   const kind = h("select", {}, KINDS.map((one) => h("option", { value: one }, S.schedules.kinds[one])));
   const value = h("input", { type: "text", required: true, autocomplete: "off" });
-  const zone = h("input", { type: "text", autocomplete: "off", placeholder: Intl.DateTimeFormat().resolvedOptions().timeZone });
+  const zone = h("input", { type: "text", autocomplete: "off", value: Intl.DateTimeFormat().resolvedOptions().timeZone ?? "" });
   const message = h("textarea", { rows: "3", dir: "auto" });
   const name = h("input", { type: "text", maxlength: "200", dir: "auto" });
   const to = fillChoice(chatChoice("", S.schedules.nowhere), "", S.schedules.nowhere);
   const session = h("select", {}, ["job", "chat"].map((one) => h("option", { value: one }, S.schedules.sessions[one])));
   const missed = h("select", {}, ["once", "skip", "all"].map((one) => h("option", { value: one }, S.schedules.missed[one])));
   const place = h("div");
-  const zoneField = field(S.schedules.zone, zone);
+  const zoneField = field(S.schedules.zone, zone, S.schedules.zoneHint);
   const draw = () => {
     replace(place, field(S.schedules.kinds[kind.value], value, S.schedules.hints[kind.value]));
     zoneField.hidden = !["cron", "at"].includes(kind.value);

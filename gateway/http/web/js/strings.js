@@ -129,7 +129,7 @@ export const S = {
     every: (span) => `every ${span}`, once: (when) => `once, ${when}`, unknown: "unknown", off: "off", agent: (name) => `agent ${name}`, next: (when, ago) => `next ${when} (${ago})`, noNext: "does not run again", last: (when) => `last ${when}`, never: "never ran", runs: "Next and past runs", coming: "Next", past: "Past",
     run: "Run now", begun: "It runs now", pause: "Switch off", paused: "Switched off", resume: "Switch on", resumed: "Switched on", remove: "Remove", removeText: (name) => `“${name}” runs no more. Its conversation stays.`, removed: "Removed", talk: "Conversation",
     kind: "When", kinds: { every: "Every", cron: "By cron", at: "Once at", heartbeat: "Heartbeat" }, hints: { every: "As 30m, 2h or 1d", cron: "Minute, hour, day, month, weekday: 0 9 * * 1-5", at: "As 2027-01-01T09:00", heartbeat: "As 30m; it looks whether there is anything to do" },
-    zone: "Time zone", message: "Message", messageHint: "What the model is asked. A heartbeat needs none.", to: "Answers go to", nowhere: "Nobody: its own conversation", session: "It runs in", sessions: { job: "its own conversation", chat: "that chat's conversation" }, name: "Name",
+    zone: "Time zone", zoneHint: "Empty: that of the person who gets the answers, else the gateway's", message: "Message", messageHint: "What the model is asked. A heartbeat needs none.", to: "Answers go to", nowhere: "Nobody: its own conversation", session: "It runs in", sessions: { job: "its own conversation", chat: "that chat's conversation" }, name: "Name",
     missedLabel: "Runs that were missed", missed: { once: "are made up once", skip: "are left out", all: "are all made up" },
   },
   people: {
