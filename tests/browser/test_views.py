@@ -201,6 +201,41 @@ def planted_fact(number: int) -> str:
     return json.dumps({**fact, **at, "key": "web:many", "message_id": None}) + "\n"
 
 
+async def test_of_many_chats_the_newest_are_offered(console: Console) -> None:
+    """A chat that began after the page was opened stands behind all others in what the gateway tells."""
+    chat = {"id": None, "name": None, "agent": "default", "active": True, "source": "interactive"}
+    chat |= {
+        "last_text": "hello",
+        "last_role": "user",
+        "message_count": 2,
+        "created_at": "2026-01-01T00:00:00",
+    }
+    days = [
+        *(f"2026-01-01T{number // 60:02}:{number % 60:02}:00" for number in range(600)),
+        "2026-01-02T00:00:00",
+    ]
+    chats = [{**chat, "key": f"web:many-{at}", "last_message_at": f"{at}+00:00"} for at in days]
+
+    async def told(route: Route) -> None:
+        found = {"chats": chats, "lanes": [], "count": len(chats), "now": "2026-01-03T00:00:00+00:00"}
+        await route.fulfill(json=found)
+
+    page = console.page
+    await page.route(re.compile(r"/v1/chats(\?|$)"), told)
+    newest = f"web:many-{days[-1]}"
+    await console.open("search")
+    offered = page.get_by_label("Where").locator("option")
+    await expect(offered).to_have_count(501)
+    assert await offered.nth(1).get_attribute("value") == newest
+    await console.open("memory")
+    await expect(page.get_by_label("Chat", exact=True)).to_have_value(newest)
+    await console.open("schedules")
+    await page.get_by_role("button", name="Add a schedule").first.click()
+    to = page.get_by_label("Answers go to")
+    await to.select_option(newest)
+    await expect(to.locator("option")).to_have_count(501)
+
+
 async def test_a_schedule_is_made_switched_run_and_removed(console: Console) -> None:
     page = await console.open("schedules")
     await page.get_by_role("button", name="Add a schedule").first.click()

@@ -166,6 +166,9 @@ export class ChatPane {
 
 const order = (one, other) => (one.last_message_at ?? "").localeCompare(other.last_message_at ?? "") || one.key.localeCompare(other.key);
 
+// All chats, whoever spoke last first.
+export const newestChats = () => [...overview.chats.values()].sort((one, other) => order(other, one));
+
 function matches(chat, words) {
   const text = `${titleOf(chat)} ${chat.key} ${chat.last_text}`.toLowerCase();
   return words.every((word) => text.includes(word));

@@ -1,6 +1,7 @@
 // What is remembered of a chat: notes, profile, facts, history, and what each said before.
 
 import { del, get, part, patch, perhaps, post, put } from "./api.js";
+import { newestChats } from "./chats.js";
 import { h, replace } from "./dom.js";
 import { exactly, number, when } from "./format.js";
 import { overview } from "./overview.js";
@@ -49,7 +50,7 @@ export const memoryView = {
 
     const changed = () => {
       // Without a choice the chat that spoke last is shown.
-      const first = [...overview.chats.keys()][0];
+      const first = newestChats()[0]?.key;
       if (!choice.value && first && !route.query.get("key")) at(first);
       else fillChoice(choice, choice.value, S.memory.choose);
     };

@@ -3,7 +3,7 @@
 import { get } from "./api.js";
 import { h, replace } from "./dom.js";
 import { splitKey, when } from "./format.js";
-import { titleOf } from "./chats.js";
+import { newestChats, titleOf } from "./chats.js";
 import { overview } from "./overview.js";
 import { go, href } from "./router.js";
 import { S } from "./strings.js";
@@ -93,7 +93,7 @@ export function chatChoice(chosen, none) {
 }
 
 export function fillChoice(select, chosen, none) {
-  const chats = [...overview.chats.values()].slice(0, 500);
+  const chats = newestChats().slice(0, 500);
   if (chosen && !chats.some((chat) => chat.key === chosen)) chats.unshift({ key: chosen });
   replace(select, none && h("option", { value: "" }, none), chats.map((chat) => h("option", { value: chat.key, selected: chat.key === chosen }, titleOf(chat) === chat.key ? chat.key : `${titleOf(chat)} (${chat.key})`)));
   select.value = chosen;
