@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -50,13 +51,20 @@ def shown(text: str) -> None:
 
 
 def document(value: object) -> None:
-    """Write one JSON document to stdout; control characters are escapes, so that its values stay exact."""
-    text = json.dumps(value, ensure_ascii=False, indent=2, default=str)
+    """Write one JSON document to stdout; control characters are escapes, so that its values stay exact.
+
+    A number that no JSON can hold, such as NaN, is null.
+    """
+    try:
+        text = _as_json(value, ensure_ascii=False)
+    except ValueError:
+        value = _finite(value)
+        text = _as_json(value, ensure_ascii=False)
     try:
         text.encode(getattr(sys.stdout, "encoding", None) or "utf-8")
     # A lone surrogate, or a terminal that is not UTF-8: escapes keep what it was.
     except UnicodeEncodeError:
-        text = json.dumps(value, indent=2, default=str)
+        text = _as_json(value)
     _write(sys.stdout, text.translate(_IN_JSON))
 
 
@@ -159,6 +167,20 @@ def _leaf(fault: BaseException) -> BaseException:
         return fault
     leaves = [_leaf(each) for each in fault.exceptions]
     return next((each for each in leaves if isinstance(each, GatewayError)), leaves[0])
+
+
+def _as_json(value: object, *, ensure_ascii: bool = True) -> str:
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=2, default=str, allow_nan=False)
+
+
+def _finite(value: object) -> object:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: _finite(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(each) for each in value]
+    return value
 
 
 def _cell(value: object) -> str:

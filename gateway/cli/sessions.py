@@ -252,8 +252,17 @@ async def _clear(settings: Settings, store: Store, key: SessionKey) -> bool:
 def _shown(line: dict[str, Any]) -> str:
     content = line.get("content")
     text = content if isinstance(content, str) else "" if content is None else repr(content)
-    calls = [str((call.get("function") or {}).get("name")) for call in line.get("tool_calls") or []]
+    found = line.get("tool_calls")
+    # Another program may have written anything there.
+    functions = (
+        [_mapping(_mapping(call).get("function")) for call in found] if isinstance(found, list) else []
+    )
+    calls = [str(function["name"]) for function in functions if "name" in function]
     at = str(line.get("timestamp", ""))[:19]
     called = f" [{', '.join(calls)}]" if calls else ""
     kind = f" ({line['kind']})" if line.get("role") == "system" and "kind" in line else ""
     return f"{at} {line.get('role')}{kind}{called}: {text}"
+
+
+def _mapping(value: object) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}

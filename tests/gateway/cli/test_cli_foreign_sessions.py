@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from tests.gateway.cli_place import Ran, listed, session_file, shown, write
 
@@ -142,3 +145,23 @@ def test_a_session_without_messages_never_takes_the_place_of_one(tmp_path: Path)
     assert (done.code, done.out) == (0, "")
     assert "cli:a is here already" in done.err
     assert [line["content"] for line in shown(home, "cli:a")] == ["hi"]
+
+
+def test_lines_with_odd_calls_and_numbers_are_shown(tmp_path: Path) -> None:
+    """As other programs write them; what is printed as JSON is JSON, to the strictest reader."""
+    at = {"timestamp": "2026-01-01T00:00:00"}
+    calls: list[Any] = ["abc", [1, None, {"function": "x"}, {"function": {"name": "ls"}}], 7, {"name": "x"}]
+    lines = [{"role": "assistant", "content": "yo", "tool_calls": each, **at} for each in calls]
+    odd = {"role": "tool", "content": {"a": math.inf, "b": [-math.inf, 1.5]}, "score": math.nan, **at}
+    head = {"_type": "metadata", "key": "web:odd", "created_at": at["timestamp"], "metadata": {}}
+    write(tmp_path / "sessions" / "web_odd.jsonl", head, *lines, odd)
+
+    text = Ran(tmp_path, "sessions", "show", "web:odd")
+    document = Ran(tmp_path, "sessions", "show", "web:odd", "--json")
+
+    assert (text.code, text.out.count("assistant")) == (0, 4), text.err
+    assert "[ls]: yo" in text.out
+    found = json.loads(document.out, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+    assert found["messages"][-1]["content"] == {"a": None, "b": [None, 1.5]}
+    assert found["messages"][-1]["score"] is None
+    assert found["messages"][0]["tool_calls"] == "abc"
