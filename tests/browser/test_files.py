@@ -102,7 +102,7 @@ async def test_a_file_without_a_word_is_a_message(console: Console) -> None:
 
 
 async def test_a_file_that_is_on_its_way_is_of_the_message_it_was_chosen_for(console: Console) -> None:
-    """Also where the chat is left meanwhile: it is there as one comes back, and never with a later message."""
+    """Also where the chat is left meanwhile: it is there for who comes back, never with a later message."""
     page = await console.open("chats/web:left-file")
     goes_on = asyncio.Event()
 

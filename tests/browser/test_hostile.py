@@ -115,10 +115,10 @@ async def test_hostile_stored_lines_and_files_stay_words(console: Console) -> No
             assert "sandbox" in answer.headers["content-security-policy"]
 
 
-# As a model may write them: numbers that no browser can hold, and letters that turn or hide what stands beside them.
+# As a model may write them: numbers that no browser can hold, letters that turn or hide what is beside them.
 SLY = (
-    '{"path": "a.txt", "content": "safe \u202e fr- mr \u202c\u200b", "room": 1234567890123456789, "sum": 0.10,'
-    ' "of": [], "and": {"a": [1, {}]}}'
+    '{"path": "a.txt", "content": "safe \u202e fr- mr \u202c\u200b", "room": 1234567890123456789,'
+    ' "sum": 0.10, "of": [], "and": {"a": [1, {}]}}'
 )
 
 
