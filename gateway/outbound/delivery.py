@@ -94,6 +94,8 @@ class Delivery:
         self._folders = folders
         self._group = group
         self._drafts = drafts
+        if drafts is not None:
+            drafts.give_way(self.idle)
         self._max_bytes = int(max_file_mb * 2**20)
         self._sleep = sleep
         self._now = now
@@ -117,6 +119,10 @@ class Delivery:
     def last_error(self) -> str:
         """The last error of a send, in words for the operator; empty where there was none."""
         return self._sender.last_error
+
+    def idle(self, chat_id: str) -> bool:
+        """Say whether no letter for a chat waits or is being sent here."""
+        return not any(self._chats.items(chat_id))
 
     async def run(self) -> None:
         """Deliver until cancelled; calls under way then may end within some seconds."""

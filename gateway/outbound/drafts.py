@@ -115,6 +115,8 @@ class Drafts:
         self._turn_timeout_s = turn_timeout_s
         self._now = now
         self._sleep = sleep
+        # Whether nothing is being delivered to a chat; as long as nobody delivers, nothing is.
+        self._idle: Callable[[str], bool] = lambda chat_id: True
         self._group: asyncio.TaskGroup | None = None
         self._turns: dict[str, _Turn] = {}
         self._calls: dict[tuple[str, str], asyncio.Event] = {}
@@ -122,6 +124,10 @@ class Drafts:
         self._closed: BoundedDict[tuple[str, str], None] = BoundedDict(CLOSED_MAX)
         # Until when the platform wants nothing for a chat that was written to too often.
         self._quiet_until: BoundedDict[str, float] = BoundedDict(TURNS_MAX)
+
+    def give_way(self, idle: Callable[[str], bool]) -> None:
+        """Begin no draft in a chat of which ``idle`` says that letters are on their way to it."""
+        self._idle = idle
 
     async def run(self) -> None:
         """Show until cancelled; return at once where there is nothing that could be shown."""
@@ -288,11 +294,18 @@ class Drafts:
                     log.debug("draft.failed", key=turn.key, cause=type(error).__name__)
                     turn.silent = True
 
+    def _in_the_way(self, turn: _Turn) -> bool:
+        """Say whether a first message would come between the pieces of a letter; it waits, edits need not.
+
+        The answer takes the draft's place: it would stand there for good.
+        """
+        return not turn.draft and not self._idle(turn.chat_id)
+
     async def _draw(self, turn: _Turn) -> None:
         """Show the beginning of the text so far, as far as one message holds it."""
         address = self._ledger.address(turn.chat_id)
         rendered = await render(self._channel, "".join(turn.text))
-        if not rendered or rendered[0] == turn.shown or self._quiet(address):
+        if not rendered or rendered[0] == turn.shown or self._quiet(address) or self._in_the_way(turn):
             return
         if self._waiting >= WAITING_MAX:
             return
@@ -305,7 +318,7 @@ class Drafts:
             return
         finally:
             self._waiting -= 1
-        if turn.over:
+        if turn.over or self._in_the_way(turn):
             return
         name = (turn.key, turn.message_id)
         # The answer waits for this call: a draft that comes after it would stand below it for ever.
@@ -323,6 +336,9 @@ class Drafts:
             found = await self._ledger.begin_draft(turn.key, out_id)
             turn.draft, turn.silent = found or "", found is None
         if turn.silent:
+            return
+        if self._in_the_way(turn):
+            await self._ledger.drop_draft(turn.key, out_id)
             return
         try:
             if turn.draft:

@@ -195,6 +195,30 @@ async def test_a_streamed_draft_ends_in_the_exact_text(tmp_path: Path) -> None:
             assert sent.message_id == server.edits[-1].message_id
 
 
+async def test_a_draft_waits_until_the_answer_before_it_is_whole(tmp_path: Path) -> None:
+    """While a piece of an answer is held up, the next answer is not shown above it."""
+    parts = [f"Part {number}. " + "lorem ipsum " * 330 for number in range(3)]
+    async with TelegramServer() as server, ModelServer() as model:
+        config = with_telegram(server) | with_model(model)
+        async with Daemon(tmp_path, config=config):
+            shown = asyncio.Event()
+            model.script += [Reply(text="\n\n".join(parts)), Reply(text="word " * 40, half=shown)]
+            held = server.fail("sendMessage", how="hang", containing="Part 1")
+            server.write(ADA, "one")
+            server.write(ADA, "two")
+            await model.arrived(2)
+            # It types every four seconds: by the second time a draft has long been due.
+            typed = len(server.actions)
+            await server.until(lambda: len(server.actions) >= typed + 2)
+            held.end()
+            await server.said(ADA, lambda sent: sent.text.startswith("word"))
+            shown.set()
+            await server.said(ADA, lambda sent: sent.text == ("word " * 40).strip())
+
+    begun = [sent.text.partition(". ")[0].partition(" word")[0] for sent in server.sent_to(ADA)]
+    assert begun == ["Part 0", "Part 1", "Part 2", "word"]
+
+
 # -- what they share -------------------------------------------------------------------------------
 
 
