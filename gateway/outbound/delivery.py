@@ -241,7 +241,8 @@ class Delivery:
         )
         files = len(todo) - len(out.attachments)
         missing = [number for number in range(len(todo)) if number not in progress.sent]
-        if out.buttons and missing:
+        # A notice that takes the place of a question stands where that stood.
+        if missing and (out.buttons or (out.kind == "notice" and not progress.draft)):
             await self._draft_left(out)
         for number in missing:
             errand = Errand(
@@ -281,7 +282,7 @@ class Delivery:
             await self._drafts.close(out.key, out.in_reply_to)
 
     async def _draft_left(self, out: Outbound) -> None:
-        """Leave the draft of the reply as it stands: what comes after a question stands below it."""
+        """Leave the draft of the reply as it stands: what comes after a notice stands below it."""
         if self._drafts is not None and out.in_reply_to:
             await self._drafts.leave(out.key, out.in_reply_to)
             reply = f"{out.in_reply_to}#reply"

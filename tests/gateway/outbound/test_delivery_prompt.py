@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from channels.message import Button, Outbound
 from channels.testing import Shown
 from gateway.outbound.drafts import Drafts
@@ -65,8 +67,9 @@ async def test_where_the_question_is_gone_the_answer_is_a_message(tmp_path: Path
     assert place.platform.texts() == ["Allowed by Ada"]
 
 
-async def test_the_reply_stands_below_the_question(tmp_path: Path) -> None:
-    """What the model wrote before it asked stays as it is, and grows into no answer above the question."""
+@pytest.mark.parametrize("said", [prompt("May it?"), reply(1, "Please wait.", kind="notice")])
+async def test_the_reply_stands_below_the_question(tmp_path: Path, said: Outbound) -> None:
+    """What was written before a question or a notice stays as it is, and grows into no answer above it."""
     place = Place(tmp_path)
 
     async with place.mailbox() as mailbox:
@@ -83,10 +86,10 @@ async def test_the_reply_stands_below_the_question(tmp_path: Path) -> None:
             place.platform.messages["m0"] = Shown("m0", "ada", "Let me se")
             await ledger.begin_draft("fake:ada", "fake:1#reply")
             await ledger.draft_sent("fake:ada", "fake:1#reply", "m0")
-            await place.put(mailbox, prompt("May it?"), reply(1, "Done."))
+            await place.put(mailbox, said, reply(1, "Done."))
             await until_empty(mailbox)
 
-    assert place.platform.texts() == ["Let me se", "May it?", "Done."]
+    assert place.platform.texts() == ["Let me se", said.text, "Done."]
 
 
 async def test_a_draft_after_the_question_is_a_message_of_its_own(tmp_path: Path) -> None:
