@@ -185,7 +185,7 @@ def _interaction(raw: Raw, *, deferred: bool) -> Arrival | SkippedMessage:
     location = interaction_location(raw)
     member: Raw | None = raw.get("member")
     user: Raw = member["user"] if member else raw["user"]
-    meta = {"interaction": str(raw["token"]), "application": str(raw["application_id"])}
+    meta = {"interaction": str(raw["token"]), "application": str(raw["application_id"]), "promised": True}
     return Arrival(
         id=f"{INTERACTION}{int(raw['id'])}",
         chat_id=location.channel,

@@ -42,7 +42,10 @@ class Control:
     def _act(self, order: ControlOrder | None) -> None:
         match order:
             case StopOrder() if self._orders is not None:
-                self._orders.stop(order.key, order.id, only=order.only or "")
+                asked = order.letter
+                if asked is not None and (asked.key, asked.id) != (order.key, order.id):
+                    asked = None
+                self._orders.stop(order.key, order.id, asked=asked, only=order.only or "")
             case StatusOrder() if self._orders is not None:
                 self._orders.look(order.letter)
             case WatchOrder():

@@ -36,7 +36,7 @@ class Intake:
         await self._mailbox.put(Post(INBOUND, inbound.key, inbound.id, inbound.to_bytes(), headers))
         command = None if inbound.kind == "edit" else commands.parse(inbound.text)
         if command is not None and command.name == "stop":
-            await self.stop(inbound.key, inbound.id)
+            await self.stop(inbound.key, inbound.id, letter=inbound)
         elif command is not None and command.name == "status":
             await self._look(inbound)
 
@@ -45,7 +45,7 @@ class Intake:
         order = StatusOrder(id=inbound.id, key=inbound.key, letter=inbound)
         await self._mailbox.tell("control", slot_of(inbound.key), order.to_bytes())
 
-    async def stop(self, key: str, message_id: str = "") -> None:
-        """Ask whichever daemon runs a turn of ``key`` to stop it."""
-        order = StopOrder(id=message_id or f"{OWN}{ULID()}", key=key)
+    async def stop(self, key: str, message_id: str = "", *, letter: Inbound | None = None) -> None:
+        """Ask whichever daemon runs a turn of ``key`` to stop it; ``letter`` is what asks for it."""
+        order = StopOrder(id=message_id or f"{OWN}{ULID()}", key=key, letter=letter)
         await self._mailbox.tell("control", slot_of(key), order.to_bytes())

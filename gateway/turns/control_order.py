@@ -37,16 +37,26 @@ def _letter(value: object) -> Inbound:
         raise Unreadable("the letter of an order is nested too deeply") from None
 
 
+def _perhaps(value: object) -> Inbound | None:
+    """Read a letter; None where it cannot be read: the order counts without."""
+    try:
+        return None if value is None else _letter(value)
+    except Unreadable:
+        return None
+
+
 class StopOrder(_Order):
     """Stop the turn of ``key``, wherever it runs; ``id`` is that of the message that asks for it.
 
     Args:
         only: stop no turn but that of the message with this id. A daemon that does not know it stops any.
+        letter: the message that asks, as its queue has it; it is answered as it says.
     """
 
     do: Literal["stop"] = "stop"
     key: str
     only: str | None = None
+    letter: Annotated[Inbound | None, BeforeValidator(_perhaps)] = None
 
 
 class StatusOrder(_Order):

@@ -134,10 +134,16 @@ class Settlement:
 
     async def _end_in_silence(self, entry: Entry, reply: Reply) -> None:
         inbound, together = entry.inbound, reply.reason == TOGETHER
-        await self._settle(entry, [], reply, error="" if reply.reason in (TOGETHER, QUIET) else reply.reason)
         # Nobody waits for what a job has to say, and a chat that was told once is not told again.
-        if reply.reason and reply.reason != QUIET and reply.kind != "notice":
-            text = reply.text or (TOGETHER_SAID if together else commands.STOPPED)
+        tells = reply.reason and reply.reason != QUIET and reply.kind != "notice"
+        text = reply.text or (TOGETHER_SAID if together else commands.STOPPED)
+        posts: list[Post] = []
+        if tells and inbound.meta.get(replies.PROMISED) is True:
+            posts.append(replies.notice(inbound, reply.reason, text, self._clock()))
+        await self._settle(
+            entry, posts, reply, error="" if reply.reason in (TOGETHER, QUIET) else reply.reason
+        )
+        if tells:
             event_id = f"{inbound.id}#notice.{reply.reason}"
             await self._events.tell("notice", inbound.key, inbound.id, text=text, event_id=event_id)
 

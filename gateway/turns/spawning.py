@@ -15,6 +15,7 @@ from gateway.queue.mailbox import INBOUND, Mailbox, Post
 from gateway.queue.retry import until_durable
 from gateway.turns.control_order import OWN, StopOrder
 from gateway.turns.outcomes import ASKER
+from gateway.turns.replies import PROMISED
 from session.disk.threads import start_thread
 from session.errors import ToolError
 from session.subagents.records import Call, Subagent, SubagentFiles
@@ -27,7 +28,7 @@ log = structlog.get_logger("subagents")
 # The sender of a result: no platform has a person of this id.
 SUBAGENT: Final = "subagent"
 # What of a message's ``meta`` serves one answer alone.
-_ONCE: Final = ("interaction", "application")
+_ONCE: Final = ("interaction", "application", PROMISED)
 _MARK: Final = "subagent-result"
 _RESULT = (
     f'<{_MARK} of="{{label}}" key="{{key}}">\n'

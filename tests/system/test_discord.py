@@ -15,7 +15,8 @@ from session.turn.command_names import DESCRIPTIONS
 from tests.support.broker import Broker
 from tests.support.discord_server import DiscordServer
 from tests.support.harness import Daemon
-from tests.support.place import lines_of
+from tests.support.model_server import ModelServer, Reply
+from tests.support.place import lines_of, with_model
 from tests.system.platform_place import apart, told, with_discord
 
 
@@ -103,6 +104,31 @@ async def test_a_command_of_the_menu_is_answered(tmp_path: Path) -> None:
 
         assert {"new", "stop", "status", "help"} <= {command["name"] for command in server.commands}
         assert len(server.command_puts) == registered == 1
+
+
+async def test_a_command_whose_turn_is_stopped_is_told_so(tmp_path: Path) -> None:
+    """Of both, ``/retry`` and the ``/stop`` that ended it, nothing says "is thinking…" any more."""
+    async with DiscordServer() as server, ModelServer() as model:
+        channel = server.channel(server.guild("home"), "general")
+        server.interactions.deadline_s = 60.0
+        async with Daemon(tmp_path, config=with_discord(server) | with_model(model)):
+            await server.connected(within_s=120)
+            await server.until(lambda: server.commands, within_s=120)
+            model.script += [Reply("first"), Reply("never", held=asyncio.Event())]
+            server.write(channel, "hello", user="ada")
+            await server.sent_count(1, within_s=120)
+            retry = server.interact("retry", {}, user="ada", channel=channel)
+            await model.arrived(2)
+            stop = server.interact("stop", {}, user="ada", channel=channel)
+            await server.until(lambda: retry.answers and stop.answers, within_s=120)
+
+    assert (retry.answers, stop.answers) == (["Stopped."], ["Stopped."])
+    assert [server.messages[str(each)].content for each in channel.messages] == [
+        "hello",
+        "first",
+        "Stopped.",
+        "Stopped.",
+    ]
 
 
 async def test_a_menu_that_an_older_version_showed_is_shown_anew_once(tmp_path: Path) -> None:

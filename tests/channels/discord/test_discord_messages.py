@@ -226,7 +226,7 @@ def test_a_command_of_the_menu_reads_as_typed() -> None:
     assert isinstance(arrival, Arrival)
     assert (arrival.id, arrival.kind, arrival.text) == ("discord:i77", "command", "/compact the plan")
     assert (arrival.chat_id, arrival.group, arrival.mentioned) == ("12", False, True)
-    assert arrival.meta == {"interaction": "tok", "application": "100"}
+    assert arrival.meta == {"interaction": "tok", "application": "100", "promised": True}
 
 
 def test_a_command_in_a_thread() -> None:

@@ -154,3 +154,11 @@ async def test_a_promise_that_is_kept_stays_when_a_file_comes_first_in_another_t
 
     assert command.answers == ["here it is"]
     assert shown(server, general)[0] == "here it is"
+
+
+async def test_a_promise_is_marked_for_whoever_ends_its_message(
+    server: DiscordServer, general: Channel, state: Path
+) -> None:
+    """The gateway knows no interactions: what is marked is told how it ended, in any case."""
+    async with promised(server, general, state) as (_, _, meta):
+        assert meta["promised"] is True

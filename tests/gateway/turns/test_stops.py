@@ -48,6 +48,38 @@ async def test_stop_ends_a_message_that_waits_for_a_model_that_is_away(tmp_path:
         assert (await r.lines())[1]["stopped"]
 
 
+async def test_a_message_that_was_promised_an_answer_is_told_of_its_end(tmp_path: Path) -> None:
+    """Its chat shows that the answer comes, until something takes the place; others end in silence."""
+    async with rig(tmp_path, "a long answer") as r:
+        await r.begin("1", "m1", meta={"promised": True, "place": "p1"})
+        await r.put("/stop", "s1", meta={"promised": True, "place": "p2"})
+        r.model.release.set()
+
+        replies = {reply.id: reply for reply in await r.replies(2)}
+        await r.settled()
+
+    assert {name: reply.text for name, reply in replies.items()} == {
+        "m1#notice.stopped": "Stopped.",
+        "s1#reply": "Stopped.",
+    }
+    assert {reply.meta["place"] for reply in replies.values()} == {"p1", "p2"}
+    assert r.unread == 0
+
+
+async def test_an_order_that_overtakes_its_letter_answers_as_the_letter_would(tmp_path: Path) -> None:
+    """The answer quotes the message and has what its platform needs, though the letter waits elsewhere."""
+    async with rig(tmp_path, "a long answer") as r:
+        await r.begin("1", "m1")
+        asked = letter("/stop", "s1", platform_id="77", meta={"place": "p2"})
+        await r.intake.stop(ADA, "s1", letter=asked)
+
+        (reply,) = await r.replies(1)
+        r.model.release.set()
+
+    assert (reply.id, reply.text, reply.reply_to) == ("s1#reply", "Stopped.", "77")
+    assert reply.meta["place"] == "p2"
+
+
 class Hesitant(EmbeddedMailbox):
     """Refuses what is put under one id, once, and only after ``gate`` is set."""
 

@@ -19,6 +19,7 @@ WATCH = {"v": 1, "id": "w", "do": "watch", "slots": [3], "for_s": 60}
     [
         StopOrder(id="stop:1", key="web:a"),
         StopOrder(id="stop:1", key="web:a", only="web:1"),
+        StopOrder(id="web:1", key="web:a", letter=LETTER),
         StatusOrder(id="web:1", key="web:a", letter=LETTER),
         WatchOrder(id="w", slots="all", for_s=60),
         WatchOrder(id="w", slots=[0, 3], for_s=60.5, draft="web:a"),
@@ -35,6 +36,12 @@ def test_the_form_of_an_order_is_the_documented_one() -> None:
 
     assert orjson.loads(stop.to_bytes()) == {"v": 1, "id": "s", "do": "stop", "key": "web:a"}
     assert orjson.loads(watch.to_bytes()) == WATCH
+
+
+def test_a_stop_whose_letter_cannot_be_read_stops_all_the_same() -> None:
+    """The letter only says how to answer."""
+    body = b'{"v":1,"id":"s","do":"stop","key":"web:a","letter":{"v":7}}'
+    assert read_order(body) == StopOrder(id="s", key="web:a")
 
 
 def test_an_order_of_a_newer_daemon_is_no_fault() -> None:
