@@ -291,26 +291,27 @@ class DiscordIngress:
                 await self._sleep(pause_s)
 
     async def _locate(self, channel: str, guild: str) -> Location:
-        """Find out whether a channel is a thread, and of which channel."""
+        """Find out whether a channel is a thread, and of which channel, however long Discord does not tell.
+
+        Where a thread's channel alone is allowed, a message would be dismissed for good by a guess.
+        """
         if not guild:
             return Location(channel)
         location = self._view.locate(channel) or self._locations.get(channel)
-        if location is None:
-            location = self._locations[channel] = await self._ask_location(channel, guild)
-        return location
-
-    async def _ask_location(self, channel: str, guild: str) -> Location:
         pauses = iter(self._tempo.pauses())
-        for _ in range(_TRIES):
+        while location is None:
             try:
-                return location_of(await self._rest.channel(channel), guild)
+                location = location_of(await self._rest.channel(channel), guild)
+                self._locations[channel] = location
             except CredentialsRefused:
                 raise
             except (RequestRefused, KeyError, TypeError, ValueError):
-                break
-            except ChannelError:
+                # It may be told at the next message, and is not kept.
+                location = Location(channel, guild)
+            except ChannelError as error:
+                log.warning("channel.unlocated", channel=channel, error=str(error))
                 await self._sleep(next(pauses))
-        return Location(channel, guild)
+        return location
 
     async def _defer(self, raw: Raw, *, kind: int = _LATER) -> bool:
         """Tell Discord within its three seconds that an answer will come, or that a button may rest."""

@@ -48,6 +48,7 @@ class Rig:
 
     server: DiscordServer
     sweeper: Sweeper
+    ingress: DiscordIngress
     cursors: Cursors
     view: View
     record: Record
@@ -90,7 +91,7 @@ async def rig(server: DiscordServer, state: Path, **more: Any) -> AsyncIterator[
                 beat=lambda: beats.append(1),
                 patience_s=patience_s,
             )
-            yield Rig(server, sweeper, cursors, view, record, beats)
+            yield Rig(server, sweeper, ingress, cursors, view, record, beats)
     finally:
         await rest.aclose()
 

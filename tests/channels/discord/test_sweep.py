@@ -172,6 +172,53 @@ async def test_a_thread_that_cannot_be_looked_up_leaves_the_sweep_open(
         assert len(rigged.beats) == 1
 
 
+async def test_a_thread_is_not_judged_before_its_channel_is_known(
+    server: DiscordServer, general: Place, state: Path
+) -> None:
+    """Where only the channel is allowed, a message of its thread would be dismissed for good."""
+    thread = server.thread(general, "aside")
+    asked = f"/channels/{thread.id}"
+    fault = server.fail("GET", asked, status=503, html=True, times=None)
+    raw = {
+        "id": server.write(thread, "hello", live=False),
+        "channel_id": thread.id,
+        "guild_id": thread.guild.id,  # type: ignore[union-attr]
+        "author": {"id": server.user("ada").id, "username": "ada"},
+        "content": "hello",
+        "type": 0,
+    }
+    async with rig(server, state, request_timeout_s=0.1) as rigged:
+        rigged.ingress.message(raw)
+        await server.until(lambda: fault.used >= 12)
+        assert rigged.record.texts() == []
+        fault.times = 0
+
+        arrival = await rigged.record.text("hello")
+
+    assert general.id in arrival.group_ids
+
+
+async def test_a_thread_that_may_not_be_looked_up_is_asked_for_again(
+    server: DiscordServer, general: Place, state: Path
+) -> None:
+    """Its messages are taken as those of a channel; a refusal now says nothing of the next message."""
+    thread = server.thread(general, "aside")
+    server.fail("GET", f"/channels/{thread.id}", status=403, times=2)
+    raw = {
+        "channel_id": thread.id,
+        "guild_id": thread.guild.id,  # type: ignore[union-attr]
+        "author": {"id": server.user("ada").id, "username": "ada"},
+        "type": 0,
+    }
+    async with rig(server, state) as rigged:
+        rigged.ingress.message(raw | {"id": server.write(thread, "one", live=False), "content": "one"})
+        first = await rigged.record.text("one")
+        rigged.ingress.message(raw | {"id": server.write(thread, "two", live=False), "content": "two"})
+        second = await rigged.record.text("two")
+
+    assert (general.id in first.group_ids, general.id in second.group_ids) == (False, True)
+
+
 async def test_of_many_people_the_newest_are_heard_each_time_and_all_in_turn(
     server: DiscordServer, state: Path
 ) -> None:
