@@ -33,11 +33,16 @@ from channels.keyed_lanes import KeyedLanes
 
 # Live messages in memory; what comes beyond is left to the history.
 MAX_WAITING: Final = 2_000
+# What no history tells of, with what waits besides; beyond it changes are lost, and commands are turned away.
+MAX_CHANGES: Final = 2 * MAX_WAITING
+_FULL: Final = "This cannot be taken now: too much waits already. Try again in some minutes."
 _MAX_SEEN: Final = 10_000
 _MAX_LOCATIONS: Final = 10_000
 _TRIES: Final = 3
 # The kind of answer that promises another one, and Discord's code where one was given already.
 _LATER, _ALREADY = 5, 40060
+# The kind of answer that is one, and the mark of what nobody else sees.
+_AT_ONCE, _ALONE = 4, 64
 # The kind of an interaction that is a pressed button, and the answer to it that changes nothing.
 _PRESSED, _RESTS = 3, 6
 Job = Callable[[], Awaitable[None]]
@@ -127,6 +132,8 @@ class DiscordIngress:
         self._queued: dict[str, asyncio.Future[bool]] = {}
         # Ids of what was handed on: the history shows again what came live.
         self._seen: durable.BoundedDict[str, None] = durable.BoundedDict(_MAX_SEEN)
+        # Whether something was lost since there was room last.
+        self._full = False
         self._locations: durable.BoundedDict[str, Location] = durable.BoundedDict(_MAX_LOCATIONS)
 
     def _start_lane(self, lane: Coroutine[Any, Any, None], channel: str) -> None:
@@ -147,24 +154,44 @@ class DiscordIngress:
 
     def edited(self, raw: Raw) -> None:
         """Take a changed message from the gateway: the history does not tell of changes."""
+        # Its links were unfolded: no person changed it.
+        if not raw.get("edited_timestamp") or self._is_full("edit"):
+            return
         job = partial(self._edited, raw)
         self._follow(str(raw["channel_id"]), str(raw.get("guild_id") or ""), job)
 
     def deleted(self, raw: Raw) -> None:
         """Take from the gateway that messages were deleted: the history tells of that neither."""
+        if self._is_full("deletion"):
+            return
         self._follow(str(raw["channel_id"]), str(raw.get("guild_id") or ""), partial(self._deleted, raw))
+
+    def _is_full(self, kind: str) -> bool:
+        """Say whether no more is kept in memory; the first that is lost is named in the log."""
+        full = self._lanes.waiting >= MAX_CHANGES
+        if full and not self._full:
+            log.warning("changes.dropped", kind=kind, waiting=self._lanes.waiting)
+        self._full = full
+        return full
 
     def interaction(self, raw: Raw) -> None:
         """Take a command of the menu: promise an answer at once, then let it wait for its turn.
 
-        A pressed button is only let go of: what it does is told in the chat.
+        A pressed button is only let go of: what it does is told in the chat. Where too much waits, whoever
+        it was is told so at once.
         """
         location = interaction_location(raw)
+        if self._is_full("interaction"):
+            answer = {"type": _AT_ONCE, "data": {"content": _FULL, "flags": _ALONE}}
+            self._group.create_task(self._answer(raw, answer), name=f"discord-interaction-{raw['id']}")
+            return
         if raw["type"] == _PRESSED:
-            self._group.create_task(self._defer(raw, kind=_RESTS), name=f"discord-interaction-{raw['id']}")
+            rests = self._answer(raw, {"type": _RESTS})
+            self._group.create_task(rests, name=f"discord-interaction-{raw['id']}")
             self._follow(location.channel, location.guild, partial(self._press, raw, location))
             return
-        promise = self._group.create_task(self._defer(raw), name=f"discord-interaction-{raw['id']}")
+        later = self._answer(raw, {"type": _LATER})
+        promise = self._group.create_task(later, name=f"discord-interaction-{raw['id']}")
         self._follow(location.channel, location.guild, partial(self._command, raw, location, promise))
 
     def sweep(self, location: Location) -> asyncio.Future[bool]:
@@ -313,8 +340,8 @@ class DiscordIngress:
                 await self._sleep(next(pauses))
         return location
 
-    async def _defer(self, raw: Raw, *, kind: int = _LATER) -> bool:
-        """Tell Discord within its three seconds that an answer will come, or that a button may rest."""
+    async def _answer(self, raw: Raw, answer: Raw) -> bool:
+        """Tell Discord within its three seconds that an answer will come, a button may rest, or why not."""
         where = {"webhook_id": str(raw["id"]), "webhook_token": str(raw["token"])}
         path = "/interactions/{webhook_id}/{webhook_token}/callback"
         with suppress(TimeoutError):
@@ -322,7 +349,7 @@ class DiscordIngress:
             async with asyncio.timeout(self._tempo.defer_s):
                 for pause_s in self._tempo.pauses():
                     try:
-                        await self._rest.ask("POST", path, by_token=False, json={"type": kind}, **where)
+                        await self._rest.ask("POST", path, by_token=False, json=answer, **where)
                         return True
                     except RequestRefused as error:
                         # The answer to an earlier try was lost.

@@ -68,6 +68,11 @@ class Rig:
             if path.startswith(head) and path.endswith(tail) and path.count("/") == route.count("/")
         )
 
+    def place(self, place: Place) -> Location:
+        """Say where a channel of a server stands."""
+        assert place.guild is not None
+        return Location(place.id, place.guild.id)
+
     def read(self) -> list[str]:
         return self.asked("GET", "/channels/*/messages")
 
