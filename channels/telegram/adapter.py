@@ -21,11 +21,14 @@ from channels.telegram.ingress import TelegramIngress, Times
 from channels.telegram.presses import OpenPresses
 from channels.telegram.updates import PRESS, chat_and_topic
 from channels.telegram.wire import Wire
+from channels.text import best_cut, reach, utf16_len
 
 log = structlog.get_logger(__name__)
 
 _MAX_PHOTO_BYTES: Final = 10 * 2**20
 _MAX_DESCRIPTION: Final = 256
+# In UTF-16 code units, as Telegram counts.
+_MAX_CAPTION: Final = 1_024
 _COMMAND: Final = re.compile(r"[a-z0-9_]{1,32}")
 _ABOUT_ENTITIES: Final = re.compile(r"entit", re.IGNORECASE)
 _ABOUT_THE_FILE: Final = re.compile(r"photo|image|video|audio|voice|file", re.IGNORECASE)
@@ -107,7 +110,7 @@ class Telegram:
         try:
             if isinstance(piece.content, Path):
                 # Without entities it is plain text, whatever it looks like.
-                beside = {"caption": piece.caption} if piece.caption else {}
+                beside = {"caption": _caption(piece.caption)} if piece.caption else {}
                 message = await self._send_file(piece.content, fields | beside)
             else:
                 message = await self._say("sendMessage", piece.content, fields)
@@ -194,6 +197,15 @@ class Telegram:
             # Telegram looks into the file: what is no photo to it, by size or content, is still a document.
             log.info("file.sent_as_document", kind=kind, error=str(error))
         return await self._wire.upload("document", path, **fields)
+
+
+def _caption(caption: str) -> str:
+    """Cut what Telegram would refuse together with its file; dots stand for the rest."""
+    if utf16_len(caption) <= _MAX_CAPTION:
+        return caption
+    log.warning("caption.cut", units=utf16_len(caption))
+    end = reach(caption, 0, _MAX_CAPTION - 1, utf16_len)
+    return f"{caption[: best_cut(caption, 0, end)].rstrip()}…"
 
 
 def _address(chat_id: str) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from session.tools.beneath import names_of, threaded
 from session.transcript.attachments import open_beneath
 
 NAME: Final = "send_file"
-# The shortest that a platform takes (Telegram).
+# The shortest that a platform takes (Telegram), which counts UTF-16 code units.
 MAX_CAPTION_CHARS: Final = 1024
 
 
@@ -54,8 +54,9 @@ class SendFile:
     async def run(self, arguments: Mapping[str, Any], place: ToolPlace) -> str:
         """Check that the file can be sent, and say so."""
         path, caption = arguments["path"], arguments.get("caption", "")
-        if len(caption) > MAX_CAPTION_CHARS:
-            raise ToolError(f"the caption is over {MAX_CAPTION_CHARS} characters; say it in your answer")
+        if len(caption.encode("utf-16-le", "surrogatepass")) // 2 > MAX_CAPTION_CHARS:
+            over = f"over {MAX_CAPTION_CHARS} characters, an emoji counted as two"
+            raise ToolError(f"the caption is {over}; say it in your answer")
 
         def look() -> tuple[str, int]:
             relative = "/".join(names_of(place.folder, path))

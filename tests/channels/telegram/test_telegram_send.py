@@ -218,6 +218,27 @@ async def test_a_file_is_sent_as_what_it_is(
     assert (sent.method, sent.file, sent.reply_to) == (method, (name, b"x" * 100_000), 1)
 
 
+@pytest.mark.parametrize(
+    ("caption", "shown"),
+    [
+        ("🦀" * 512, "🦀" * 512),
+        ("🦀" * 513, "🦀" * 511 + "…"),
+        ("word 🦀 " * 200, ("word 🦀 " * 200)[:850]),
+    ],
+)
+async def test_a_caption_counts_as_telegram_counts_it(
+    server: TelegramServer, place: Place, tmp_path: Path, caption: str, shown: str
+) -> None:
+    """One that is too long costs its end, not the file."""
+    (file := tmp_path / "plan.txt").write_text("plan")
+    await place.channel.send(Piece(str(ADA), file, "nonce", caption=caption))
+
+    (sent,) = server.sent
+    assert sent.file == ("plan.txt", b"plan")
+    assert sent.text.startswith(shown)
+    assert sent.text == caption or sent.text.endswith("…")
+
+
 async def test_a_refused_photo_goes_as_a_document(
     server: TelegramServer, place: Place, tmp_path: Path
 ) -> None:
