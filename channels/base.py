@@ -208,7 +208,11 @@ class Admins(Protocol):
     """The platform knows who administers a group."""
 
     async def is_admin(self, chat_id: str, person_id: str) -> bool:
-        """Say whether this person administers this group."""
+        """Say whether this person administers this group.
+
+        Raises:
+            ChannelError: the platform gave no answer to that, neither yes nor no; the person is told so.
+        """
         ...
 
 

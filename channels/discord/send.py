@@ -7,13 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-import structlog
-
 from channels.admins import KnownAdmins
 from channels.base import Piece, Rendered
 from channels.discord import promise
 from channels.discord.rest import RequestRefused, Rest, sent_id
-from channels.errors import ChannelError, CredentialsRefused, MessageGone, SendNever
+from channels.errors import ChannelError, MessageGone, SendNever
 from channels.message import Button
 
 # What text each command of the gateway's own takes; empty: none.
@@ -38,7 +36,6 @@ _MAX_DESCRIPTION: Final = 100
 _MAX_LABEL: Final = 80
 _UNKNOWN_MESSAGE, _NOT_OURS, _MAY_NOT_QUOTE = 10008, 50005, 160002
 _ADMINISTRATOR, _MANAGE_GUILD = 1 << 3, 1 << 5
-log = structlog.get_logger("discord")
 
 
 class Egress:
@@ -106,7 +103,7 @@ class Egress:
         await self._rest.call(lambda http: http.bulk_upsert_global_commands(int(application["id"]), menu))
 
     async def is_admin(self, chat_id: str, person_id: str) -> bool:
-        """Say whether a person administers the server of a channel; no, where Discord does not tell."""
+        """Say whether a person administers the server of a channel, as ``Admins.is_admin``."""
         known = self._admins.known(chat_id, person_id)
         if known is not None:
             return known
@@ -114,11 +111,8 @@ class Egress:
             admin = await self._administers(chat_id, person_id)
         except RequestRefused:
             admin = False
-        except CredentialsRefused:
-            raise
-        except (ChannelError, KeyError, TypeError, ValueError) as error:
-            log.warning("admin.unknown", chat=chat_id, error=str(error))
-            return False
+        except (KeyError, TypeError, ValueError) as error:
+            raise ChannelError("Discord told of a member in an unknown way") from error
         self._admins.note(chat_id, person_id, admin)
         return admin
 

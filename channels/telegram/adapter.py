@@ -147,7 +147,7 @@ class Telegram:
         await self._wire.call("setMyCommands", commands=menu)
 
     async def is_admin(self, chat_id: str, person_id: str) -> bool:
-        """Say whether this person administers this group; no where Telegram does not answer.
+        """Say whether this person administers this group, as ``Admins.is_admin``.
 
         Who writes in the group's own name is one of its administrators.
         """
@@ -160,9 +160,11 @@ class Telegram:
         try:
             member = await self._wire.call("getChatMember", chat_id=chat, user_id=person_id)
             answer = member["status"] in ("creator", "administrator")
-        except (ChannelError, KeyError, TypeError) as error:
-            log.warning("admin.unknown", error=type(error).__name__)
+        except SendNever:
+            # As for somebody whom Telegram does not know there.
             return False
+        except (KeyError, TypeError) as error:
+            raise ChannelError("Telegram told of a member in an unknown way") from error
         self._admins.note(chat, person_id, answer)
         return answer
 

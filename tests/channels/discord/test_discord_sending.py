@@ -13,6 +13,7 @@ import structlog
 from channels.base import Piece
 from channels.errors import (
     ChannelDown,
+    ChannelError,
     CredentialsRefused,
     MessageGone,
     SendLater,
@@ -225,6 +226,20 @@ async def test_who_administers_a_server_is_asked_once(
         assert answers == again == [True, True, False, False]
         assert len(server.calls) == calls
         assert not await channel.is_admin(server.dm("ada").id, ada.id)
+
+
+async def test_while_discord_does_not_say_nobody_knows_who_administers(
+    server: DiscordServer, general: Place, state: Path
+) -> None:
+    """A failure is no answer, and is not remembered as one."""
+    assert general.guild is not None
+    boss = server.member(general.guild, "boss", admin=True)
+    fault = server.fail("GET", "/guilds/*", status=503, html=True, times=None)
+    async with sender(server, state, request_timeout_s=0.5) as channel:
+        with pytest.raises(ChannelError):
+            await channel.is_admin(general.id, boss.id)
+        fault.times = 0
+        assert await channel.is_admin(general.id, boss.id)
 
 
 async def test_typing_is_shown(server: DiscordServer, general: Place, state: Path) -> None:

@@ -357,15 +357,17 @@ async def test_administrators_are_known_for_five_minutes(server: TelegramServer,
     await channel.aclose()
 
 
-async def test_nobody_is_an_administrator_while_telegram_does_not_say_so(
-    server: TelegramServer, place: Place
+@pytest.mark.parametrize("how", ["500", "429", "garbage"])
+async def test_while_telegram_does_not_say_nobody_knows_who_is_an_administrator(
+    server: TelegramServer, place: Place, how: str
 ) -> None:
-    """A failure is no answer, and is not remembered as one."""
+    """A failure is no answer, and is not remembered as one; a refusal is one."""
     chat = server.add_chat(FORUM, "supergroup", admins={7})
     chat.members |= {7: {"id": 7}}
-    server.fail("getChatMember", how="500")
+    server.fail("getChatMember", how=how)
 
-    assert not await place.channel.is_admin(str(FORUM), "7")
+    with pytest.raises(ChannelError):
+        await place.channel.is_admin(str(FORUM), "7")
     assert await place.channel.is_admin(str(FORUM), "7")
     assert not await place.channel.is_admin(str(FORUM), "9")
     assert not await place.channel.is_admin(str(FORUM), "-1")
