@@ -83,6 +83,9 @@ def _message(update: Raw, kind: str, me: TelegramBot, fetch: Fetch) -> Arrival |
     if moved is not None:
         return moved
     edited = kind.startswith("edited_")
+    # All subscribers write under one chat id, in topics that are no forum's: they would be mixed.
+    if message.get("direct_messages_topic") or message["chat"].get("is_direct_messages"):
+        return SkippedUpdate(kind, "direct messages of a channel")
     if is_service(message):
         return SkippedUpdate(kind, "service message")
     if edited and "location" in message:

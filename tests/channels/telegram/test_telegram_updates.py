@@ -346,3 +346,12 @@ def test_an_update_is_named_by_what_it_holds() -> None:
     """A field beside it does not hide what we know."""
     assert kind_of({"update_id": 1, "extra": 1, "message": {}}) == "message"
     assert kind_of({"update_id": 1}) == "empty"
+
+
+@pytest.mark.parametrize("kind", ["message", "edited_message"])
+def test_what_is_written_to_a_channel_directly_is_skipped(kind: str) -> None:
+    """All its subscribers write under one chat id: they would read each other's answers."""
+    chat = {"id": -1009, "type": "supergroup", "title": "News", "is_direct_messages": True}
+    found = skipped(update(kind, text="hello", chat=chat, direct_messages_topic={"topic_id": 7, "user": ADA}))
+
+    assert (found.reason, found.strange) == ("direct messages of a channel", False)
