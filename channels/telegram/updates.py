@@ -86,6 +86,8 @@ def _message(update: Raw, kind: str, me: TelegramBot, fetch: Fetch) -> Arrival |
     # All subscribers write under one chat id, in topics that are no forum's: they would be mixed.
     if message.get("direct_messages_topic") or message["chat"].get("is_direct_messages"):
         return SkippedUpdate(kind, "direct messages of a channel")
+    if message.get("is_automatic_forward"):
+        return SkippedUpdate(kind, "copy of a channel's post")
     if is_service(message):
         return SkippedUpdate(kind, "service message")
     if edited and "location" in message:

@@ -355,3 +355,13 @@ def test_what_is_written_to_a_channel_directly_is_skipped(kind: str) -> None:
     found = skipped(update(kind, text="hello", chat=chat, direct_messages_topic={"topic_id": 7, "user": ADA}))
 
     assert (found.reason, found.strange) == ("direct messages of a channel", False)
+
+
+@pytest.mark.parametrize("kind", ["message", "edited_message"])
+def test_the_copy_of_a_channels_post_in_its_group_is_skipped(kind: str) -> None:
+    """Telegram put it there; a person who speaks in the channel's name is heard."""
+    channel = {"id": -1009, "type": "channel", "title": "News"}
+    post: dict[str, Any] = {"text": "hello", "chat": GROUP, "sender_chat": channel}
+
+    assert skipped(update(kind, is_automatic_forward=True, **post)).reason == "copy of a channel's post"
+    assert arrived(kind, **post).sender.name == "News"
