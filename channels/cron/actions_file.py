@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,6 +13,7 @@ from ulid import ULID
 
 import durable
 from channels import state_file
+from channels.errors import ChannelError
 
 _HUMP: Final = re.compile(r"_([a-z])")
 _INNER: Final = ("schedule", "payload", "state")
@@ -33,10 +35,14 @@ class Left:
             return False
 
     def read(self) -> bytes:
-        """Return them as they stand; nothing is changed."""
+        """Return them as they stand; nothing is changed.
+
+        Raises:
+            ChannelError: they, or the lock around them, cannot be opened.
+        """
         if not self.waits():
             return b""
-        with state_file.locked(self._lock):
+        with state_file.locked(self._lock), self._told("read"):
             return self._path.read_bytes()
 
     def damaged(self) -> int:
@@ -54,15 +60,28 @@ class Left:
                 durable.replace(self._path, b"".join(line + b"\n" for line in sound))
 
     def done(self, taken: bytes) -> None:
-        """Remove what was taken over; what came meanwhile stays. A line that is torn is kept in a copy."""
+        """Remove what was taken over; what came meanwhile stays. A line that is torn is kept in a copy.
+
+        Raises:
+            ChannelError: the disk refused; they stand there as they were.
+        """
         if not taken:
             return
-        with state_file.locked(self._lock):
+        with state_file.locked(self._lock), self._told("emptied"):
             content = self._path.read_bytes()
             if any(_action(line) is None for line in taken.splitlines() if line.strip()):
                 durable.replace(self._path.with_name(f"{self._path.name}.corrupt-{ULID()}"), taken)
             if content.startswith(taken):
                 durable.replace(self._path, content[len(taken) :])
+
+    @contextlib.contextmanager
+    def _told(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise ChannelError(
+                f"cron/action.jsonl cannot be {what}: {error.strerror}", hint=f"look at {self._path}"
+            ) from error
 
 
 def merged(rows: list[Any], left: bytes) -> list[Any]:

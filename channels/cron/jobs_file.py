@@ -17,7 +17,7 @@ from channels.cron import chat_jobs, jobs_text
 from channels.cron.actions_file import Left, merged
 from channels.cron.job import BadJob, CronJob, Ran, Row, read_job, shown
 from channels.cron.job_state import after_failure, after_run, planned, switched
-from channels.cron.jobs_text import Document, Fault
+from channels.cron.jobs_text import Document, Fault, Lost
 from channels.cron.owner import Asker
 from channels.errors import ChannelError
 
@@ -102,10 +102,9 @@ class CronFile:
     def seen(self) -> Seen | None:
         """Look at the file without reading it; None where there is none."""
         try:
-            found = self.path.stat()
+            return _seen(self.path.stat())
         except OSError:
             return None
-        return (found.st_ino, found.st_size, found.st_mtime_ns)
 
     def read(self) -> Contents:
         """Read it as far as it can be read; nothing is changed.
@@ -283,8 +282,8 @@ class CronFile:
     def _bytes(self) -> tuple[bytes | None, Seen | None]:
         try:
             with self.path.open("rb") as file:
-                found = os.fstat(file.fileno())
-                return file.read(), (found.st_ino, found.st_size, found.st_mtime_ns)
+                seen = _seen(os.fstat(file.fileno()))
+                return file.read(), seen
         except FileNotFoundError:
             return None, None
         except OSError as error:
@@ -295,9 +294,16 @@ class CronFile:
     def _document(self) -> tuple[Document, Seen | None]:
         data, seen = self._bytes()
         document = jobs_text.decode(data)
-        if left := self._left.read():
-            document = replace(document, rows=merged(document.rows, left))
-        return document, seen
+        left, unread = self._changes()
+        rows = merged(document.rows, left) if left else document.rows
+        return replace(document, rows=rows, lost=(*document.lost, *unread)), seen
+
+    def _changes(self) -> tuple[bytes, tuple[Lost, ...]]:
+        try:
+            return self._left.read(), ()
+        # The jobs are whole, and their times do not wait until a person has looked at this file.
+        except ChannelError as error:
+            return b"", (Lost(None, f"{error}, so that the changes in it are not made", error.hint),)
 
     def _job(self, row: Any) -> CronJob:
         known = (
@@ -338,29 +344,35 @@ class CronFile:
         document = jobs_text.decode(data)
         if document.fault is not None and (document.fault.newer or not by_hand):
             raise Damaged(f"cron/jobs.json: {document.fault.text}", hint=document.fault.cure)
-        left = self._left.read()
+        left, unread = self._changes()
+        document = replace(document, lost=(*document.lost, *unread))
         rows = change(merged(document.rows, left))
         if len(rows) == len(document.rows) and all(a is b for a, b in zip(rows, document.rows, strict=True)):
             self._left.done(left)
             return self._contents(document, seen)
-        whole = Document({**document.top, "jobs": rows}, rows, document.plain)
+        whole = Document({**document.top, "jobs": rows}, rows, document.plain, lost=unread)
+
+        def check() -> None:
+            if self.seen() != seen:
+                raise _Changed
+
         try:
             if document.fault is not None and data and self.kept is None:
                 self.kept = self._keep(data)
-            written = _write(self.path, jobs_text.encode(whole), only_if=lambda: self.seen() == seen)
-            if written is None:
-                return None
+            written = durable.replace(self.path, jobs_text.encode(whole), check=check)
             self._left.done(left)
+        except _Changed:
+            return None
         except OSError as error:
             raise ChannelError(
                 f"cron/jobs.json cannot be written: {error.strerror}",
                 hint=f"look at {self.path.parent}; nothing was written",
             ) from error
-        return self._contents(whole, written)
+        return self._contents(whole, _seen(written))
 
     def _keep(self, data: bytes) -> Path:
         copy = self.path.with_name(f"{self.path.name}.corrupt-{ULID()}")
-        _write(copy, data)
+        durable.replace(copy, data)
         return copy
 
 
@@ -368,21 +380,7 @@ class _Changed(Exception):
     """Somebody who takes no lock wrote in this very moment."""
 
 
-def _write(path: Path, data: bytes, *, only_if: Callable[[], bool] = lambda: True) -> Seen | None:
-    """Write a file whole and durable under its name; a failure leaves the old one.
-
-    Returns:
-        What it is now; None where ``only_if`` said no at the last moment, and nothing was written.
-    """
-
-    def check() -> None:
-        if not only_if():
-            raise _Changed
-
-    try:
-        found = durable.replace(path, data, check=check)
-    except _Changed:
-        return None
+def _seen(found: os.stat_result) -> Seen:
     return (found.st_ino, found.st_size, found.st_mtime_ns)
 
 

@@ -44,9 +44,10 @@ class Outcomes:
         file = CronFile(self._workspace, zone=self._zone)
         try:
             await asyncio.to_thread(file.failed, job_id, letter_slot(inbound_id), error)
-        # ``doctor`` names this fault; the letter itself is parked and shown.
-        except ChannelError as fault:
-            log.warning("run.unnoted", job=job_id, error=str(fault), hint=fault.hint)
+        # ``doctor`` names this fault; the letter itself is parked and shown. The group is that of the daemon.
+        except (ChannelError, OSError) as fault:
+            hint = fault.hint if isinstance(fault, ChannelError) else "chat-gateway doctor"
+            log.warning("run.unnoted", job=job_id, error=str(fault), hint=hint)
 
 
 class Clock:

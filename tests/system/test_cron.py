@@ -86,3 +86,17 @@ async def test_a_run_whose_turn_fails_says_so_in_the_list(tmp_path: Path) -> Non
         await told(tmp_path, "cron", "remove", row["id"])
 
     assert "refused" in {entry["error"] for entry in history}
+
+
+async def test_changes_of_another_program_that_cannot_be_read_end_no_daemon(tmp_path: Path) -> None:
+    """A nanobot of another user left them: jobs run all the same, and a turn of theirs may fail."""
+    async with ModelServer() as model, Daemon(tmp_path, config=with_model(model)) as daemon:
+        await told(tmp_path, "cron", "add", "--every", "1s", "--message", "[[refuse]]")
+        (tmp_path / "cron" / "action.jsonl").mkdir()
+        await daemon.said("letter.parked", 2)
+        rows = json.loads(await told(tmp_path, "cron", "list", "--json"))
+        await told(tmp_path, "cron", "remove", rows[0]["id"])
+        assert await daemon.stop() == 0
+
+    assert ["problem" in row for row in rows] == [False, True]
+    assert b"clock.crashed" not in daemon.log

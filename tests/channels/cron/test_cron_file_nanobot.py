@@ -181,6 +181,28 @@ def test_what_their_agent_left_beside_the_file_is_taken_over(tmp_path: Path) -> 
     assert [row["id"] for row in theirs.do("cron_list")["jobs"]] == [kept, off]
 
 
+def test_changes_that_cannot_be_read_keep_no_job_from_its_time(file: CronFile) -> None:
+    """Left by the program of another user; they are told of, and taken over once they can be read."""
+    put(file, {"version": 1, "jobs": [job("a"), job("gone")]})
+    left = file.path.with_name("action.jsonl")
+    left.mkdir()
+
+    contents = file.read()
+    noted = file.ran("a", NOON, "ok")
+    added = file.add(new_row(Every(60_000, NOON), "m", at=NOON))
+
+    for one in (contents, noted, file.read()):
+        assert list(one.jobs)[:2] == ["a", "gone"]
+        (bad,) = one.bad
+        assert (bad.id, "cron/action.jsonl cannot be read" in bad.problem) == (None, True)
+        assert str(left) in bad.cure
+    assert len(file.every_row()) == 3
+    left.rmdir()
+    left.write_text('{"action": "del", "params": {"job_id": "gone"}}\n')
+    assert list(file.ran("a", NOON, "ok").jobs) == ["a", added.id]
+    assert not file.left()
+
+
 def test_what_nanobot_schedules_for_itself_is_kept_and_not_run(file: CronFile) -> None:
     put(file, {"version": 1, "jobs": [job("dream", payload={"kind": "system_event", "message": ""})]})
 
