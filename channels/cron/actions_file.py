@@ -9,11 +9,14 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+import structlog
 from ulid import ULID
 
 import durable
 from channels import state_file
 from channels.errors import ChannelError
+
+log = structlog.get_logger("cron")
 
 _HUMP: Final = re.compile(r"_([a-z])")
 _INNER: Final = ("schedule", "payload", "state")
@@ -62,11 +65,16 @@ class Left:
     def done(self, taken: bytes) -> None:
         """Remove what was taken over; what came meanwhile stays. A line that is torn is kept in a copy.
 
-        Raises:
-            ChannelError: the disk refused; they stand there as they were.
+        What the disk refuses stays there and is taken over again by the next write: the jobs have it already.
         """
         if not taken:
             return
+        try:
+            self._remove(taken)
+        except ChannelError as error:
+            log.warning("actions.kept", error=str(error), hint=error.hint)
+
+    def _remove(self, taken: bytes) -> None:
         with state_file.locked(self._lock), self._told("emptied"):
             content = self._path.read_bytes()
             if any(_action(line) is None for line in taken.splitlines() if line.strip()):

@@ -360,7 +360,6 @@ class CronFile:
             if document.fault is not None and data and self.kept is None:
                 self.kept = self._keep(data)
             written = durable.replace(self.path, jobs_text.encode(whole), check=check)
-            self._left.done(left)
         except _Changed:
             return None
         except OSError as error:
@@ -368,6 +367,7 @@ class CronFile:
                 f"cron/jobs.json cannot be written: {error.strerror}",
                 hint=f"look at {self.path.parent}; nothing was written",
             ) from error
+        self._left.done(left)
         return self._contents(whole, _seen(written))
 
     def _keep(self, data: bytes) -> Path:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from channels.cron.job import due, letter, new_row
+import durable
+from channels.cron.job import due, letter, new_row, runs
 from channels.cron.jobs_file import CronFile
 from channels.cron.owner import Owner
 from channels.cron.schedule import At, Every, cron
@@ -200,6 +202,34 @@ def test_changes_that_cannot_be_read_keep_no_job_from_its_time(file: CronFile) -
     left.rmdir()
     left.write_text('{"action": "del", "params": {"job_id": "gone"}}\n')
     assert list(file.ran("a", NOON, "ok").jobs) == ["a", added.id]
+    assert not file.left()
+
+
+def test_a_change_that_was_written_is_not_refused_because_theirs_stay(
+    file: CronFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk is full between the two writes: said to be unwritten, it would be made again."""
+    put(file, {"version": 1, "jobs": [job("a"), job("gone")]})
+    left = file.path.with_name("action.jsonl")
+    left.write_text('{"action": "del", "params": {"job_id": "gone"}}\n')
+    write = durable.replace
+
+    def full(path: Path, *args: Any, **kwargs: Any) -> Any:
+        if path == left:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write(path, *args, **kwargs)
+
+    with monkeypatch.context() as disk:
+        disk.setattr(durable, "replace", full)
+        added = file.add(new_row(Every(60_000, NOON), "m", at=NOON))
+        noted = file.ran("a", NOON, "ok")
+        unchanged = file.note()
+
+    for contents in (noted, unchanged, file.read()):
+        assert list(contents.jobs) == ["a", added.id]
+        assert len(runs(contents.jobs["a"])) == 1
+    assert file.left()
+    assert list(file.note().jobs) == ["a", added.id]
     assert not file.left()
 
 
