@@ -17,6 +17,7 @@ from channels.cron.schedule import (
     Policy,
     Schedule,
     instant_of,
+    is_date,
     is_slot,
     ms_of,
     next_after,
@@ -99,7 +100,7 @@ class CronJob:
         """Return one of the instants of its ``state``; None where there is no sound one."""
         state = self.row.get("state")
         value = state.get(name) if isinstance(state, dict) else None
-        return value if type(value) is int and 0 < value < 2**53 else None
+        return value if type(value) is int and value > 0 and is_date(value) else None
 
 
 @dataclass(frozen=True, slots=True)

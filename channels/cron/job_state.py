@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from channels.cron.job import MAX_HISTORY, Ran, Row, whole
-from channels.cron.schedule import At, Schedule, ms_of, next_after, slot_name
+from channels.cron.schedule import At, Schedule, is_date, ms_of, next_after, slot_name
 
 
 def after_failure(row: Row, slot: datetime | None, error: str) -> Row:
@@ -53,7 +53,9 @@ def after_run(row: Row, schedule: Schedule, ran: Ran) -> Row | None:
     job = {**row, "state": state}
     if ran.slot is None:
         return job
-    state["lastSlotMs"] = max(ms_of(ran.slot), whole(state.get("lastSlotMs")))
+    former = whole(state.get("lastSlotMs"))
+    # What is no date is not kept for being the greater number.
+    state["lastSlotMs"] = max(ms_of(ran.slot), former if is_date(former) else 0)
     if isinstance(schedule, At):
         if schedule.at == ran.slot:
             if row.get("deleteAfterRun") is True and ran.status == "ok":

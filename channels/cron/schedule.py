@@ -28,6 +28,9 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _TICK: Final = timedelta(microseconds=1)
 _MS: Final = timedelta(milliseconds=1)
 _SECOND: Final = timedelta(seconds=1)
+# Of the calendar's first and last days the clocks of a zone, the tick before and the horizon leave it.
+_FIRST: Final = datetime.min.replace(tzinfo=UTC) + timedelta(days=2)
+_LAST: Final = datetime.max.replace(tzinfo=UTC) - timedelta(days=2)
 _UNITS: Final = {"w": 604_800, "d": 86_400, "h": 3_600, "m": 60, "s": 1}
 _EVERY: Final = re.compile(r"(?:[0-9]{1,9}[wdhms])+")
 _WORDS: Final = {
@@ -89,12 +92,16 @@ def instant_of(ms: int) -> datetime:
     """Return the instant of a number of milliseconds since 1970.
 
     Raises:
-        BadSchedule: it lies outside of the calendar.
+        BadSchedule: it lies outside of the calendar, or within two days of its ends.
     """
-    try:
-        return _EPOCH + ms * _MS
-    except OverflowError:
-        raise BadSchedule(f"{ms} ms is no date", hint="milliseconds since 1970-01-01 UTC") from None
+    if not is_date(ms):
+        raise BadSchedule(f"{ms} ms is no date", hint="milliseconds since 1970-01-01 UTC")
+    return _EPOCH + ms * _MS
+
+
+def is_date(ms: int) -> bool:
+    """Say whether ``instant_of`` has an instant for a number of milliseconds since 1970."""
+    return ms_of(_FIRST) <= ms <= ms_of(_LAST)
 
 
 def ms_of(instant: datetime) -> int:
@@ -199,7 +206,7 @@ def asked(
     these clocks leap over is the moment right after the leap; one that comes twice is the first of the two.
 
     Raises:
-        BadSchedule: it cannot be read, or is past.
+        BadSchedule: it cannot be read, is past, or is among the last days of the calendar.
     """
     if sum(one is not None for one in (every, expr, at, heartbeat)) != 1:
         raise BadSchedule("not one schedule", hint="one of every, cron, at and heartbeat")
@@ -223,6 +230,8 @@ def asked(
     if moment <= now:
         here = now.astimezone(zone)
         raise BadSchedule(f"{at} is past", hint=f"a time after {here:%Y-%m-%dT%H:%M} ({zone})")
+    if moment > _LAST:
+        raise BadSchedule(f"{at} is too far ahead", hint=f"a time before {_LAST:%Y-%m-%d}")
     return At(instant_of(ms_of(moment)))
 
 

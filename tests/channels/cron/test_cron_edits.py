@@ -9,6 +9,7 @@ from contextlib import AsyncExitStack
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -110,8 +111,17 @@ async def test_from_a_broken_file_the_jobs_that_stand_whole_run(place: Place) ->
     assert place.slots == ["a@01T13:00:00Z"]
 
 
-async def test_a_bad_job_stops_no_other(place: Place) -> None:
-    place.write(hourly("a"), hourly("bad") | {"schedule": {"kind": "cron", "expr": "* * * * * *"}})
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        {"kind": "cron", "expr": "* * * * * *"},
+        {"kind": "at", "atMs": -62_135_596_800_000},
+        {"kind": "at", "atMs": 253_402_300_799_999},
+    ],
+    ids=["six fields", "first day", "last day"],
+)
+async def test_a_bad_job_stops_no_other(place: Place, schedule: dict[str, Any]) -> None:
+    place.write(hourly("a"), hourly("bad") | {"schedule": schedule})
 
     async with place.running():
         await place.time.to(NOON + HOUR)
@@ -163,6 +173,7 @@ VICTIM = """
 import asyncio, os, sys
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 from channels.base import Pulse
 from channels.cron.heartbeat import message_of
 from channels.cron.scheduler import build

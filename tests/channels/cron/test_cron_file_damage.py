@@ -19,6 +19,7 @@ from channels.cron.jobs_file import CronFile, Damaged
 from channels.cron.schedule import Every
 from channels.errors import ChannelError
 from tests.channels.cron.cron_file_place import NOON, job, on_disk, put
+from tests.channels.cron.cron_place import MINUTE, Place, every, ms
 from tests.channels.patience import until_unlocked
 from tests.support import peers
 
@@ -64,6 +65,22 @@ def test_a_bad_job_is_named_with_a_cure_and_the_others_run(file: CronFile, row: 
     assert bad.cure
     assert contents.rows(NOON)[-1]["problem"]
     assert json.loads(json.dumps(contents.rows(NOON)))
+
+
+@pytest.mark.parametrize("name", ["nextRunAtMs", "lastRunAtMs", "lastSlotMs"])
+@pytest.mark.parametrize("value", [1_796_000_000_000_000, 253_402_300_800_000])
+async def test_an_instant_that_is_no_date_stops_no_other_job(tmp_path: Path, name: str, value: int) -> None:
+    """Microseconds, as another program may take them for; the job itself begins now."""
+    place = Place(tmp_path)
+    place.write(every(60, "odd", state={name: value}), every(60, "sound"))
+
+    assert [row["next_run_at"] for row in place.file.read().rows(NOON)] == ["2026-06-01T12:01:00Z"] * 2
+    async with place.running():
+        await place.time.to(NOON + MINUTE)
+        slots = await place.count(2)
+        await place.noted(lambda jobs: jobs["odd"]["state"].get("lastSlotMs") == ms(NOON + MINUTE))
+
+    assert sorted(slots) == ["odd@01T12:01:00Z", "sound@01T12:01:00Z"]
 
 
 def test_half_of_a_surrogate_pair_is_no_text(file: CronFile) -> None:

@@ -108,6 +108,8 @@ def test_words_and_question_marks_stand_for_fields() -> None:
         {"kind": "at", "atMs": "soon"},
         {"kind": "at", "atMs": True},
         {"kind": "at", "atMs": 10**30},
+        {"kind": "at", "atMs": -62_135_596_800_000},
+        {"kind": "at", "atMs": 253_402_300_799_000},
         {"kind": "every", "everyMs": 0},
         {"kind": "every", "everyMs": 999},
         {"kind": "every", "everyMs": None},
@@ -146,6 +148,8 @@ def test_what_a_person_asks_for() -> None:
         {"at": "2026-06-01T11:59"},
         {"at": "tomorrow"},
         {"at": "9999-12-31T23:59-12:00"},
+        {"at": "9999-12-31T23:59:59Z"},
+        {"at": "9999-12-31T12:00", "tz": "Pacific/Kiritimati"},
         {"every": "1h", "tz": "UTC"},
         {"at": "2027-01-01", "every": "1h"},
         {},
@@ -158,7 +162,7 @@ def test_what_a_person_asks_for() -> None:
 )
 def test_what_nobody_can_mean_has_a_cure(wanted: dict[str, str]) -> None:
     with pytest.raises(BadSchedule) as caught:
-        asked(**wanted, zone=UTC, now=NOON)  # type: ignore[arg-type]
+        asked(**wanted, zone=UTC, now=NOON)
 
     assert caught.value.hint
 

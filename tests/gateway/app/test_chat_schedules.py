@@ -89,6 +89,7 @@ async def test_a_time_is_on_the_clocks_of_the_profile(tmp_path: Path) -> None:
         ({"message": "x", "every": "soon"}, "no interval"),
         ({"message": "x", "at": "2026-06-01T11:00"}, "is past"),
         ({"message": "x", "at": "tomorrow"}, "no date and time"),
+        ({"message": "x", "at": "9999-12-31T23:59:59Z"}, "too far ahead"),
         ({"message": "x", "at": "2027-01-01T09:00", "tz": "Berlin"}, "no time zone"),
         ({"message": "x", "cron": "* * * * * *"}, "6 fields"),
         ({"message": "", "every": "1h"}, "say in message"),
