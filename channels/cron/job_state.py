@@ -48,6 +48,9 @@ def after_run(row: Row, schedule: Schedule, ran: Ran) -> Row | None:
         "durationMs": ran.duration_ms,
         "error": ran.error,
     }
+    if ran.slot is None and not whole(state.get("lastSlotMs")):
+        # Without a slot the last run stands for it; one by hand must not, or a slot that waits is lost.
+        state["lastSlotMs"] = whole(state.get("lastRunAtMs")) or whole(row.get("createdAtMs")) or None
     state |= {"lastRunAtMs": ms_of(ran.at), "lastStatus": ran.status, "lastError": ran.error}
     state["runHistory"] = [*(history if isinstance(history, list) else []), entry][-MAX_HISTORY:]
     job = {**row, "state": state}

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import UTC
+from pathlib import Path
 
-from channels.cron.job import new_row
+import pytest
+
+from channels.cron.job import Ran, due, new_row
+from channels.cron.jobs_file import CronFile
 from channels.cron.owner import Owner
-from channels.cron.schedule import At
+from channels.cron.schedule import At, cron
 from channels.message import Inbound
 from tests.channels.cron.cron_place import (
     DAY,
@@ -78,6 +83,39 @@ async def test_a_reminder_that_was_made_in_a_chat_is_asked_however_late(place: P
         await place.noted(lambda jobs: not jobs)
 
     assert sorted(place.slots) == ["late@2026-05-02T12:00:00Z", "now@01T11:00:00Z"]
+
+
+@pytest.mark.parametrize("ran", [False, True], ids=["first slot", "later slot"])
+def test_a_run_by_hand_takes_no_missed_slot_away(tmp_path: Path, ran: bool) -> None:
+    """Nobody looked when it was due; that somebody tries it then is no run of its slot."""
+    file = CronFile(tmp_path, clock=lambda: NOON + 10 * MINUTE)
+    made = NOON - 3 * HOUR
+    file.add(new_row(cron("0 12 * * *", UTC), "m", at=made, job_id="daily"))
+    file.add(new_row(At(NOON), "m", at=made, job_id="once"))
+    if ran:
+        # As nanobot leaves it, which knows of no slots.
+        file.note([Ran("daily", None, "ok", made + MINUTE)], {"daily": ms(NOON)})
+
+    for job_id in ("daily", "once"):
+        file.ran(job_id, None, "ok")
+        file.ran(job_id, None, "ok")
+
+    found = file.read().jobs
+    assert {job_id: due(job, NOON + 10 * MINUTE) for job_id, job in found.items()} == {
+        "daily": NOON,
+        "once": NOON,
+    }
+
+
+def test_a_run_by_hand_brings_no_slot_back_that_nanobot_ran(tmp_path: Path) -> None:
+    """It notes when it ran and no slot; by that the slot counts as kept."""
+    file = CronFile(tmp_path, clock=lambda: NOON + 10 * MINUTE)
+    row = new_row(At(NOON), "m", at=NOON - HOUR, job_id="once")
+    file.add(row | {"state": row["state"] | {"lastRunAtMs": ms(NOON + MINUTE)}})
+
+    file.ran("once", None, "ok")
+
+    assert due(file.read().jobs["once"], NOON + 10 * MINUTE) is None
 
 
 async def test_a_clock_that_is_set_back_runs_no_slot_again(place: Place) -> None:
