@@ -132,6 +132,8 @@ class Erasure:
         await start_thread(lambda: erasing.count(layout, subject, erased), name="erasing")
         whole = await start_thread(lambda: self._owed.keep(subject), name="erasing")
         await self._carry_out(whole, erased)
+        workspace = self._settings.workspace
+        erased.stays += await start_thread(partial(kept_rows.unread_jobs, workspace, subject), name="erasing")
         return erased
 
     async def _carry_out(self, subject: Subject, erased: Erased, *, spare_new: bool = False) -> None:

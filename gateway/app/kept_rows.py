@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import orjson
 
 import durable
 from channels import pairing, state_file
+from channels.cron.actions_file import Left
 from channels.cron.job import read_job
 from channels.cron.jobs_file import CronFile
 from channels.errors import ChannelError
@@ -24,6 +26,8 @@ from session.kept.subject import Subject
 from session.transcript.key import split
 
 CRON = "cron"
+_NUMBER: Final = re.compile(rb'"(?:to|originChatId)"\s*:\s*(-?[0-9]+)')
+TORN: Final = "{}: it cannot be read to its end, and jobs may stand there; correct it, then call it again"
 
 
 def answering(workspace: Path) -> dict[str, str]:
@@ -62,6 +66,22 @@ def remove_jobs(workspace: Path, subject: Subject) -> int:
     return count + len(copies)
 
 
+def unread_jobs(workspace: Path, subject: Subject) -> list[str]:
+    """Say which files of jobs nobody can read, so that the subject's may stand there after ``remove_jobs``.
+
+    Raises:
+        ChannelError: the file of jobs cannot be opened.
+    """
+    file = CronFile(workspace)
+    torn = file.read().fault is not None and _names_any(file.path, subject)
+    found = [TORN.format("cron/jobs.json")] if torn else []
+    try:
+        Left(workspace).read()
+    except ChannelError:
+        found.append(TORN.format("cron/action.jsonl"))
+    return found
+
+
 def _is_of(row: object, subject: Subject) -> bool:
     """Say whether a row is the subject's: by the chat that it names, for several may have one id."""
     if not isinstance(row, Mapping):
@@ -76,8 +96,11 @@ def _names_any(path: Path, subject: Subject) -> bool:
         data = path.read_bytes()
     except OSError:
         return False
-    chats = (split(key)[1] for key in subject.keys)
-    return any(f'"{text}"'.encode() in data for text in (*subject.jobs, *chats))
+    chats = {split(key)[1] for key in subject.keys}
+    if any(f'"{text}"'.encode() in data for text in (*subject.jobs, *chats)):
+        return True
+    # A chat may stand there as a number, which others are as well.
+    return any(found[1].decode() in chats for found in _NUMBER.finditer(data))
 
 
 def _chat_of(row: object) -> str | None:

@@ -119,3 +119,38 @@ async def test_a_file_of_a_newer_version_is_no_hindrance_to_whom_it_does_not_nam
     assert await erased(tmp_path, BOB) == 0
 
     assert path.read_bytes() == before
+
+
+TORN = '{"version": 9, "jobs": [%s,\n{"id": "j2", "payload": {"message": "for Bob", "to": %s'
+
+
+@pytest.mark.parametrize("to", ['"2"', "2"])
+@pytest.mark.parametrize("text", [TORN, '{"jobs": {"a": [%s, {"message": "for Bob", "to": %s}]}}'])
+async def test_what_stands_torn_in_a_damaged_file_is_named(tmp_path: Path, text: str, to: str) -> None:
+    """Nobody can take out of it what is Bob's; Ada's jobs would go with a file that is removed whole."""
+    put(tmp_path)
+    path = tmp_path / "cron" / "jobs.json"
+    path.write_text(text % (json.dumps(job("j1", "7", "for Cleo")), to))
+    before = path.read_bytes()
+
+    async with eraser(tmp_path) as (erasure, _):
+        bob, _ = await erasure.key(BOB)
+        ada, _ = await erasure.key(ADA)
+
+    assert path.read_bytes() == before
+    assert [words for words in bob.stays if words.startswith("cron/jobs.json")] == [
+        kept_rows.TORN.format("cron/jobs.json")
+    ]
+    assert not [words for words in ada.stays if words.startswith("cron/")]
+
+
+async def test_changes_that_cannot_be_read_are_named(tmp_path: Path) -> None:
+    """They may hold words of the chat; once they can be read, another call takes those out."""
+    put(tmp_path, job("j1", "2", "for Bob"))
+    (tmp_path / "cron" / "action.jsonl").mkdir()
+
+    async with eraser(tmp_path) as (erasure, _):
+        done, _ = await erasure.key(BOB)
+
+    assert messages(tmp_path) == []
+    assert kept_rows.TORN.format("cron/action.jsonl") in done.stays
