@@ -209,7 +209,7 @@ class _Reading:
             if len(data) > MAX_SECRET_BYTES:
                 self._fault(path, f"{file} is over {MAX_SECRET_BYTES} bytes, which is no secret")
             else:
-                text = data.decode("utf-8-sig").rstrip("\r\n")
+                text = data.decode("utf-8-sig").rstrip()
                 if not text:
                     self._fault(path, f"{file} is empty")
                     text = _stand_in(path)
@@ -289,15 +289,19 @@ class _Reading:
                 return
             table = inner
         old = table.get(path[-1])
-        if isinstance(old, dict):
+        if isinstance(old, dict) and not isinstance(value, dict):
             # The table stays, so that its own problems are told, too.
-            if not isinstance(value, dict):
-                self._problems.append((0, f"{source}: {'.'.join(path)}: expected a JSON object"))
-                return
-            value = old | value
-        table[path[-1]] = value
+            self._problems.append((0, f"{source}: {'.'.join(path)}: expected a JSON object"))
+            return
         if source:
-            self._sources[path] = source
+            self._note(path, value, source)
+        table[path[-1]] = old | value if isinstance(old, dict) and isinstance(value, dict) else value
+
+    def _note(self, path: KeyPath, value: object, source: str) -> None:
+        """Note where a value comes from, of a table each key as well: it is looked for by that alone."""
+        self._sources[path] = source
+        for name, inner in value.items() if isinstance(value, dict) else ():
+            self._note((*path, name), inner, source)
 
     def _get(self, path: KeyPath) -> object:
         table: object = self._values

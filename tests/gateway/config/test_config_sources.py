@@ -115,6 +115,39 @@ def test_a_secret_may_lie_in_a_file_or_a_credential(tmp_path: Path, key: str) ->
     assert value({f"{variable}_FILE": str(tmp_path / "other")}) == "from-other"
 
 
+@pytest.mark.parametrize("end", ["\n", " \n", "\t\r\n", "  \n\n", " "])
+def test_spaces_and_line_ends_behind_a_secret_in_a_file_do_not_count(tmp_path: Path, end: str) -> None:
+    (tmp_path / "token").write_bytes(f"sesame-opens{end}".encode())
+
+    token = read(tmp_path, '[http]\ntoken_file = "token"\n', {}).http.token
+
+    assert token is not None
+    assert token.get_secret_value() == "sesame-opens"
+
+
+def test_a_secret_in_a_table_of_the_environment_goes_over_file_and_credential(tmp_path: Path) -> None:
+    """As that of a variable of its own does; two of the environment are one too many."""
+    credentials = tmp_path / "credentials"
+    credentials.mkdir()
+    (credentials / "channels.telegram.token").write_text("1:credential")
+    (tmp_path / "token").write_text("1:file")
+    table, key = "CHAT_GATEWAY_CHANNELS__TELEGRAM", "channels.telegram.token"
+    kept = '[channels.telegram]\ntoken_file = "token"\n'
+
+    for text in ("", kept, '[channels.telegram]\ntoken = "1:plain"\n'):
+        for variable in (
+            {table: '{"token": "1:own"}'},
+            {table.rpartition("__")[0]: '{"telegram": {"token": "1:own"}}'},
+        ):
+            environ = {"CREDENTIALS_DIRECTORY": str(credentials), **variable}
+            assert read(tmp_path, text, environ).channels.telegram.token == SecretStr("1:own")
+    by_file = {table: f'{{"token_file": "{tmp_path / "token"}"}}'}
+    plain = '[channels.telegram]\ntoken = "1:plain"\n'
+    assert read(tmp_path, plain, by_file).channels.telegram.token == SecretStr("1:file")
+    twice = {table: '{"token": "1:own"}', f"{table}__TOKEN_FILE": str(tmp_path / "token")}
+    assert problems(tmp_path, "", twice) == [f"{table}: {key}: given twice; keep one of token and token_file"]
+
+
 def test_the_broker_s_address_may_be_a_secret_file_too(tmp_path: Path) -> None:
     """Its password is decoded, hidden in what is shown, and absent from the settings' repr."""
     (tmp_path / "url").write_text("amqp://ada:p%40ssword@host/vhost\n")
