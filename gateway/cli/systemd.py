@@ -14,7 +14,7 @@ from gateway.systemd import units
 
 def show(args: argparse.Namespace) -> int:
     """Print one of the files."""
-    output.data(units.text(args.name, args.program or units.program()).rstrip("\n"))
+    output.data(units.text(args.name, _program(args)).rstrip("\n"))
     return 0
 
 
@@ -23,7 +23,7 @@ def install(args: argparse.Namespace) -> int:
     if args.user:
         return _install_user(args)
     try:
-        written = units.install(args.to or Path("/etc"), args.program or units.program())
+        written = units.install(args.to or Path("/etc"), _program(args))
     except OSError as error:
         raise GatewayError(
             f"{error.filename}: {error.strerror}", hint="run it as root, or name a folder by --to"
@@ -39,7 +39,12 @@ def _install_user(args: argparse.Namespace) -> int:
     config = Path(os.path.abspath(find_file(args.config) or usual_file()))  # noqa: PTH100 - a link stays one
     if not config.exists():
         raise GatewayError(f"{config} is not there", hint="chat-gateway onboard makes it")
-    unit = units.user_text(args.program or units.program(), config, load(config, args.workspace).workspace)
+    unit = units.user_text(_program(args), config, load(config, args.workspace).workspace)
     output.shown(str(units.install_user(args.to or units.USER_FOLDER, unit)))
     output.words("then: systemctl --user daemon-reload && systemctl --user enable --now chat-gateway")
     return 0
+
+
+def _program(args: argparse.Namespace) -> Path:
+    # systemd looks from the root on; a link stays one, so that it may be led elsewhere.
+    return Path(os.path.abspath(args.program or units.program()))  # noqa: PTH100

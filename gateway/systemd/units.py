@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from importlib import resources
 from pathlib import Path
@@ -36,9 +37,9 @@ def program() -> Path:
 
 
 def text(name: str, starts: Path) -> str:
-    """Return one of ``NAMES``, in which the service starts ``starts``."""
+    """Return one of ``NAMES``, in which the service starts ``starts``, an absolute path."""
     said = resources.files("gateway.systemd").joinpath(name).read_text(encoding="utf-8")
-    return said.replace(PACKAGED_PROGRAM, str(starts))
+    return said.replace(PACKAGED_PROGRAM, _quoted(str(starts)))
 
 
 def user_text(starts: Path, config: Path, workspace: Path) -> str:
@@ -48,7 +49,7 @@ def user_text(starts: Path, config: Path, workspace: Path) -> str:
     """
     # A name of a file is the whole line there, and nothing quotes it.
     environment = str(config.with_name("environment")).replace("%", "%%")
-    said = text(USER_UNIT, Path(_quoted(str(starts)))).replace(_USER_ENVIRONMENT, environment)
+    said = text(USER_UNIT, starts).replace(_USER_ENVIRONMENT, environment)
     for usual, now in ((_USER_CONFIG, config), (_USER_WORKSPACE, workspace)):
         # Variables are expanded in the words behind the program, not in its own.
         said = said.replace(usual, _quoted(str(now).replace("$", "$$")))
@@ -74,15 +75,18 @@ def install_user(folder: Path, unit: str) -> Path:
 
 
 def install(folder: Path, starts: Path) -> list[Path]:
-    """Write all of ``PLACES`` below ``folder``, readable for everybody; return the files.
+    """Write all of ``PLACES`` below ``folder``, readable for everybody, with the absolute path ``starts``.
+
+    Returns:
+        The files.
 
     Raises:
         GatewayError: the service could not start the program where it lies; nothing was written.
         OSError: a file cannot be written.
     """
-    if str(starts).startswith(tuple(f"{hidden}/" for hidden in _HIDDEN)):
+    if hidden := _hidden(starts):
         raise GatewayError(
-            f"{starts} lies where no service may look",
+            f"{hidden} lies where no service may look",
             hint="install it for all, for example: sudo PIPX_HOME=/opt/pipx PIPX_BIN_DIR=/usr/local/bin "
             "pipx install chat-gateway",
         )
@@ -94,6 +98,14 @@ def install(folder: Path, starts: Path) -> list[Path]:
         path.chmod(0o644)
         written.append(path)
     return written
+
+
+def _hidden(starts: Path) -> str:
+    """Return what a start needs and no service can see: the program, what it leads to, or its Python."""
+    real = Path(os.path.realpath(starts))
+    python = os.path.realpath(real.with_name("python"))
+    folders = tuple(f"{folder}/" for folder in _HIDDEN)
+    return next((path for path in (str(starts), str(real), python) if path.startswith(folders)), "")
 
 
 def _make_open(folder: Path) -> None:

@@ -210,6 +210,47 @@ def test_a_program_that_the_service_could_not_see_is_refused(tmp_path: Path) -> 
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_program_in_an_odd_place_is_one_word_for_systemd(tmp_path: Path) -> None:
+    """It splits at spaces and expands %; all of its quoting is undone by what checks the unit."""
+    program = tmp_path / "my apps" / "100%h" / "chat-gateway"
+    program.parent.mkdir(parents=True)
+    shutil.copy(PROGRAM, program)
+
+    units.install(tmp_path, program)
+
+    unit = tmp_path / "systemd" / "system" / "chat-gateway.service"
+    words = f'"{str(program).replace("%", "%%")}" --config '
+    assert f"ExecStart={words}" in unit.read_text()
+    done = analyze("verify", "--man=no", "./chat-gateway.service", root=unit.parent)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_a_program_is_named_from_the_root_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    start = f"ExecStart={tmp_path}/bin/chat-gateway "
+
+    assert main(["systemd", "show", "chat-gateway.service", "--program", "bin/chat-gateway"]) == 0
+    assert start in capsys.readouterr().out
+    assert main(["systemd", "install", "--to", "to", "--program", "bin/chat-gateway"]) == 0
+    assert start in (tmp_path / "to" / units.PLACES["chat-gateway.service"]).read_text()
+
+
+@pytest.mark.parametrize("name", ["chat-gateway", "python"])
+def test_a_link_to_where_no_service_may_look_is_refused(tmp_path: Path, name: str) -> None:
+    """Of a virtual environment the Python is a link as well, which may lead into somebody's home."""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "chat-gateway").touch()
+    (tmp_path / "bin" / name).unlink(missing_ok=True)
+    (tmp_path / "bin" / name).symlink_to("/root/.local/it")
+
+    with pytest.raises(GatewayError, match=r"/root/\.local/it.* where no service may look"):
+        units.install(tmp_path / "to", tmp_path / "bin" / "chat-gateway")
+
+    assert not (tmp_path / "to").exists()
+
+
 def test_show_prints_each_of_them(capsys: pytest.CaptureFixture[str]) -> None:
     assert systemd_verbs.NAMES == units.NAMES
     for name in units.NAMES:

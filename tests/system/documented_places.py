@@ -33,10 +33,11 @@ _GIT = ("git", "-c", "user.name=tests", "-c", "user.email=tests@example.org", "-
 # A backup as a page names one; there it has the time at which the page was typed.
 _TAKEN = "chat-gateway-20270101T033000Z.tar"
 _LATER = 4_000_000_000
-# What a page has, and what it is on any machine: there is no such user here.
+# What a page has, and what it is on any machine: there is no such user here, and the Python of the tests may
+# lie in somebody's home.
 _USER = {
     " -o chat-gateway": f" -o {getpass.getuser()}",
-    "sudo chat-gateway systemd install": "sudo chat-gateway systemd install --to /etc",
+    "sudo chat-gateway systemd install": "sudo chat-gateway systemd install --to /etc --program /usr/bin/env",
 }
 
 
