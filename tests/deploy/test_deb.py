@@ -192,7 +192,10 @@ def test_commands_of_tools_are_confined_under_the_unit(service: Box, more: str, 
 
 
 def test_removed_it_keeps_and_purged_it_leaves_nothing(share: Path) -> None:
-    """`remove` keeps conversations and configuration, `purge` takes away user, files and folders."""
+    """`remove` keeps conversations and configuration, `purge` takes away user, files and folders.
+
+    Installed again it runs again; only an upgrade leaves a service stopped that somebody stopped.
+    """
     with machine_with(share) as machine:
         machine.run("touch", "/run/before", check=True)
         install(machine)
@@ -200,9 +203,16 @@ def test_removed_it_keeps_and_purged_it_leaves_nothing(share: Path) -> None:
         machine.run("dpkg", "--remove", "chat-gateway", check=True)
         gone = machine.run("systemctl", "is-active", UNIT).stdout.strip()
         kept = machine.run("ls", "/var/lib/chat-gateway/sessions", str(CONFIG), check=True).stdout
+        install(machine)
+        again = machine.shown(UNIT, "ActiveState")
+        machine.run("systemctl", "stop", UNIT, check=True)
+        install(machine)
+        upgraded = machine.shown(UNIT, "ActiveState")
+        machine.run("dpkg", "--remove", "chat-gateway", check=True)
         machine.run("dpkg", "--purge", "chat-gateway", check=True)
 
         assert gone == "inactive"
+        assert (again, upgraded) == ("active", "inactive")
         assert "cli_direct.jsonl" in kept
         assert listing(machine) == []
         assert machine.run("getent", "passwd", "chat-gateway").returncode != 0
