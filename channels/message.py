@@ -18,6 +18,8 @@ MAX_ID_BYTES: Final = 200
 MAX_OUT_ID_BYTES: Final = 255
 MAX_KEY_BYTES: Final = 1024
 MAX_TEXT_BYTES: Final = 2**20
+# In an Inbound's meta: its platform shows that an answer comes, until something is said about it.
+PROMISED: Final = "promised"
 # What a queue, a transcript and SQLite can hold: JSON itself has no bound for a number.
 _INT64: Final = 2**63
 _CHANNEL = re.compile(r"[a-z][a-z0-9_]{0,31}")

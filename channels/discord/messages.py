@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, Final, Literal
 
 from channels.base import Arrival, File, FileKind
-from channels.message import Sender, id_number
+from channels.message import PROMISED, Sender, id_number
 
 Raw = Mapping[str, Any]
 Fetch = Callable[[str], AsyncIterator[bytes]]
@@ -185,7 +185,7 @@ def _interaction(raw: Raw, *, deferred: bool) -> Arrival | SkippedMessage:
     location = interaction_location(raw)
     member: Raw | None = raw.get("member")
     user: Raw = member["user"] if member else raw["user"]
-    meta = {"interaction": str(raw["token"]), "application": str(raw["application_id"]), "promised": True}
+    meta = {"interaction": str(raw["token"]), "application": str(raw["application_id"]), PROMISED: True}
     return Arrival(
         id=f"{INTERACTION}{int(raw['id'])}",
         chat_id=location.channel,

@@ -19,8 +19,6 @@ from session.turn.turn import Reply
 
 # In an Outbound's meta: its number among what the chat was told.
 SEQ = "seq"
-# In an Inbound's meta: its platform shows that an answer comes, until something is said about it.
-PROMISED = "promised"
 # At the end of the id of what takes the place of a prompt.
 RESOLVED = ".done"
 

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import structlog
 
-from channels.message import Inbound
+from channels.message import PROMISED, Inbound
 from durable import BoundedDict
 from gateway.errors import LetterLost
 from gateway.observer import NOTHING, Observer, TurnEnded
@@ -138,7 +138,7 @@ class Settlement:
         tells = reply.reason and reply.reason != QUIET and reply.kind != "notice"
         text = reply.text or (TOGETHER_SAID if together else commands.STOPPED)
         posts: list[Post] = []
-        if tells and inbound.meta.get(replies.PROMISED) is True:
+        if tells and inbound.meta.get(PROMISED) is True:
             posts.append(replies.notice(inbound, reply.reason, text, self._clock()))
         await self._settle(
             entry, posts, reply, error="" if reply.reason in (TOGETHER, QUIET) else reply.reason

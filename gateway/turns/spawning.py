@@ -10,12 +10,11 @@ from typing import Any, Final
 import structlog
 from ulid import ULID
 
-from channels.message import Inbound, Sender, now_text
+from channels.message import PROMISED, Inbound, Sender, now_text
 from gateway.queue.mailbox import INBOUND, Mailbox, Post
 from gateway.queue.retry import until_durable
 from gateway.turns.control_order import OWN, StopOrder
 from gateway.turns.outcomes import ASKER
-from gateway.turns.replies import PROMISED
 from session.disk.threads import start_thread
 from session.errors import ToolError
 from session.subagents.records import Call, Subagent, SubagentFiles
