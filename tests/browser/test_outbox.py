@@ -82,6 +82,27 @@ async def test_a_message_that_is_refused_for_good_holds_up_none(console: Console
     await expect(page.locator("article.pending")).to_have_count(0)
 
 
+async def test_a_try_that_hangs_holds_up_none_for_long(console: Console) -> None:
+    """The line went away without a word: it is given up, and tried again under the same id."""
+    tries: list[str] = []
+
+    async def answer(route: Route) -> None:
+        tries.append(route.request.post_data_json["id"])
+        if len(tries) > 1:
+            await route.continue_()
+
+    await console.context.route("**/v1/messages?*", answer)
+    page = await console.open("chats/web:hangs")
+    await page.evaluate("window.limit = AbortSignal.timeout.bind(AbortSignal)")
+    await page.evaluate("AbortSignal.timeout = () => limit(300)")
+    await console.say("one")
+    await console.say("two")
+
+    await console.sees("stub: one")
+    await console.sees("stub: two")
+    assert tries[0] == tries[1]
+
+
 async def test_a_reload_keeps_the_order(console: Console) -> None:
     before = await door(console, one=AWAY, two=AWAY)
     page = await console.open("chats/web:reloaded")

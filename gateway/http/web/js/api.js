@@ -77,7 +77,7 @@ async function read(answer) {
 }
 
 export const get = async (path, params, signal) => read(await ask("GET", path, { params, signal }));
-export const post = async (path, body = {}, params) => read(await ask("POST", path, { body, params }));
+export const post = async (path, body = {}, params, signal) => read(await ask("POST", path, { body, params, signal }));
 export const patch = async (path, body) => read(await ask("PATCH", path, { body }));
 export const put = async (path, body, params) => read(await ask("PUT", path, { body, params }));
 export const del = async (path, params) => read(await ask("DELETE", path, { params }));

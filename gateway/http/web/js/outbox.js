@@ -9,6 +9,8 @@ import { S } from "./strings.js";
 const MOST_ASIDES = 60;
 const FIRST_WAIT_MS = 1000;
 const LONGEST_WAIT_MS = 15000;
+// A try that hangs, as over a line that went away without a word, would hold up all behind it for minutes.
+const TRY_MS = 30000;
 // For 48 hours the gateway knows an id: after that the same message would be another one, and be answered again.
 const KNOWN_MS = 47 * 60 * 60 * 1000;
 // A message that is typed later than now was typed by another clock than this one: its age is not known.
@@ -113,7 +115,7 @@ export class Outbox {
       }
       let found, failure;
       try {
-        found = await post("/v1/messages", { key: this.key, text: message.text, id: message.id, ...(message.files?.length ? { attachments: message.files.map(({ ref, name, mime, kind }) => ({ ref, name, mime, kind })) } : {}) }, { wait: 0 });
+        found = await post("/v1/messages", { key: this.key, text: message.text, id: message.id, ...(message.files?.length ? { attachments: message.files.map(({ ref, name, mime, kind }) => ({ ref, name, mime, kind })) } : {}) }, { wait: 0 }, AbortSignal.timeout(TRY_MS));
       } catch (error) {
         failure = error;
       }
