@@ -79,8 +79,14 @@ class Left:
             content = self._path.read_bytes()
             if any(_action(line) is None for line in taken.splitlines() if line.strip()):
                 durable.replace(self._path.with_name(f"{self._path.name}.corrupt-{ULID()}"), taken)
-            if content.startswith(taken):
-                durable.replace(self._path, content[len(taken) :])
+            if not content.startswith(taken):
+                return
+            if rest := content[len(taken) :]:
+                durable.replace(self._path, rest)
+                return
+            # A full disk has no room for an empty file; a change made twice would undo what came between.
+            self._path.unlink()
+            durable.sync_folder(self._path.parent)
 
     @contextlib.contextmanager
     def _told(self, what: str) -> Iterator[None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -208,19 +209,19 @@ def test_changes_that_cannot_be_read_keep_no_job_from_its_time(file: CronFile) -
 def test_a_change_that_was_written_is_not_refused_because_theirs_stay(
     file: CronFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The disk is full between the two writes: said to be unwritten, it would be made again."""
+    """The disk fails between the two writes: said to be unwritten, it would be made again."""
     put(file, {"version": 1, "jobs": [job("a"), job("gone")]})
     left = file.path.with_name("action.jsonl")
     left.write_text('{"action": "del", "params": {"job_id": "gone"}}\n')
-    write = durable.replace
+    unlink = Path.unlink
 
-    def full(path: Path, *args: Any, **kwargs: Any) -> Any:
+    def fails(path: Path, *args: Any, **kwargs: Any) -> None:
         if path == left:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        return write(path, *args, **kwargs)
+            raise OSError(errno.EIO, "Input/output error")
+        unlink(path, *args, **kwargs)
 
     with monkeypatch.context() as disk:
-        disk.setattr(durable, "replace", full)
+        disk.setattr(Path, "unlink", fails)
         added = file.add(new_row(Every(60_000, NOON), "m", at=NOON))
         noted = file.ran("a", NOON, "ok")
         unchanged = file.note()
@@ -231,6 +232,25 @@ def test_a_change_that_was_written_is_not_refused_because_theirs_stay(
     assert file.left()
     assert list(file.note().jobs) == ["a", added.id]
     assert not file.left()
+
+
+def test_a_full_disk_has_changes_taken_over_once(file: CronFile, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Taken over again, a job that was removed meanwhile would be back."""
+    put(file, {"version": 1, "jobs": [job("a")]})
+    left = file.path.with_name("action.jsonl")
+    left.write_text(json.dumps({"action": "add", "params": job("b")}) + "\n")
+    write = durable.replace
+
+    def full(path: Path, *args: Any, **kwargs: Any) -> Any:
+        if path == left:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write(path, *args, **kwargs)
+
+    monkeypatch.setattr(durable, "replace", full)
+    assert list(file.note().jobs) == ["a", "b"]
+    file.remove("b")
+
+    assert list(file.note().jobs) == ["a"]
 
 
 def test_what_nanobot_schedules_for_itself_is_kept_and_not_run(file: CronFile) -> None:
