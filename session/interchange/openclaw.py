@@ -11,7 +11,6 @@ from session.interchange.conversation import BadFormat, Conversation, Files
 from session.interchange.records import json_object, stem_of
 
 STORE = "sessions.json"
-_BESIDE = re.compile(r"\.(trajectory|checkpoint\..*)\.jsonl$")
 _CHAT = re.compile(
     r"agent:[^:]+:(?P<channel>[a-z][a-z0-9_]{0,31}):(?:[^:]+:)?(?:direct|dm|group|channel|room):(?P<chat>[^:]+)"
     r"(?::(?:topic|thread):(?P<thread>[^:]+))?"
@@ -24,7 +23,7 @@ def decode(files: Files) -> list[Conversation]:
     found = []
     for path, data in files.items():
         folder, _, name = path.rpartition("/")
-        if not (name.endswith(".jsonl") or len(files) == 1) or _BESIDE.search(name):
+        if not (name.endswith(".jsonl") or len(files) == 1) or _stands_beside(name):
             continue
         conversation = pi.decode_file(path, data)
         keys = _keys(json_object(files.get(f"{folder}/{STORE}" if folder else STORE, b"")))
@@ -59,3 +58,9 @@ def _keys(store: Mapping[str, object]) -> dict[str, str]:
             if isinstance(value := entry.get(name), str) and value:
                 found.setdefault(stem_of(value.replace("\\", "/")), key)
     return found
+
+
+def _stands_beside(name: str) -> bool:
+    """Say whether a file only goes with a session, as its trajectory or a checkpoint of it."""
+    stem = name.removesuffix(".jsonl")
+    return stem != name and (stem.endswith(".trajectory") or ".checkpoint." in stem)

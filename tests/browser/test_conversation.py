@@ -343,3 +343,5 @@ async def test_saving_the_details_changes_what_was_changed_there_alone(console: 
 
             found = (await http.get(f"/v1/sessions/{session}")).json()
             assert (found["name"], found["instructions"]) == (saved, "Be brief.")
+            # Pressed while it works, a button does nothing.
+            await expect(page.get_by_role("button", name="Save")).not_to_have_attribute("aria-busy", "true")
