@@ -170,8 +170,9 @@ async def test_who_breaks_off_stops_the_turn(tmp_path: Path, queue: dict[str, An
     """As with OpenAI a closed stream ends its turn; with an Idempotency-Key it goes on for the repeat."""
     async with serving(tmp_path, queue) as (_, model, client):
         ask = client.chat.completions.create
-        text = "[[long:4000]] [[slow:0.05]]"
-        stream = await ask(model="chat-gateway", user="ada", messages=said(text), stream=True)
+        # An answer is four pieces: the word to stop has seconds to arrive before the last one.
+        slowly, text = "[[long:4000]] [[slow:1.5]]", "[[long:4000]] [[slow:0.05]]"
+        stream = await ask(model="chat-gateway", user="ada", messages=said(slowly), stream=True)
         async for chunk in stream:
             if chunk.choices[0].delta.content:
                 break
