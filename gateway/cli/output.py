@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -58,7 +57,10 @@ def document(value: object) -> None:
     try:
         text = _as_json(value, ensure_ascii=False)
     except ValueError:
-        value = _finite(value)
+        # Hardly any output needs what transcripts are read with.
+        from session.transcript.line import finite
+
+        value = finite(value)
         text = _as_json(value, ensure_ascii=False)
     try:
         text.encode(getattr(sys.stdout, "encoding", None) or "utf-8")
@@ -171,16 +173,6 @@ def _leaf(fault: BaseException) -> BaseException:
 
 def _as_json(value: object, *, ensure_ascii: bool = True) -> str:
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=2, default=str, allow_nan=False)
-
-
-def _finite(value: object) -> object:
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {key: _finite(each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(each) for each in value]
-    return value
 
 
 def _cell(value: object) -> str:

@@ -87,20 +87,21 @@ def dump(value: Mapping[str, Any]) -> bytes:
     try:
         text = json.dumps(plain, ensure_ascii=False, allow_nan=False)
     except ValueError:
-        text = json.dumps(_finite(plain), ensure_ascii=False)
+        text = json.dumps(finite(plain), ensure_ascii=False)
     try:
         return text.encode()
     except UnicodeEncodeError:
         return json.dumps(json.loads(text)).encode()
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
+    """Return a value in which each number that no JSON can hold, such as NaN, is None."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
-        return {name: _finite(item) for name, item in value.items()}
+        return {name: finite(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
+        return [finite(item) for item in value]
     return value
 
 

@@ -1,0 +1,117 @@
+"""Which model is asked where one is away or refuses, and how one is made to call a tool."""
+
+from __future__ import annotations
+
+import pytest
+
+from session.errors import ContextTooLong, ModelAway, ModelError
+from session.models.llm import LiteLLM
+from session.testing import LOOK, prompt
+from tests.session.conftest import KEY
+from tests.session.models.test_llm import SAVE
+from tests.support.model_server import ModelServer, Reply
+
+
+async def test_after_one_model_is_closed_another_asks_the_same_server(server: ModelServer) -> None:
+    """A connection that was closed is used by nobody, also where the next one would have an equal one."""
+    for number in range(2):
+        model = LiteLLM(name="openai/stub", api_base=server.url, api_key=KEY, timeout_s=20)
+        assert (await model.ask(prompt(f"number {number}"))).text
+        await model.close()
+
+
+async def test_fallbacks_are_asked_in_order(server: ModelServer) -> None:
+    """When a model is away or refuses, the next one answers."""
+    model = LiteLLM(name="openai/a", api_base=server.url, fallbacks=["openai/b", "openai/c"])
+    server.script += [Reply(status=503), Reply(status=400), Reply(text="from c")]
+
+    answer = await model.ask(prompt("q"))
+    await model.close()
+
+    assert answer.text == "from c"
+    assert [seen.body["model"] for seen in server.seen] == ["a", "b", "c"]
+
+
+async def test_when_all_are_away_the_first_failure_counts(server: ModelServer) -> None:
+    """An outage of any of them is an outage: it may end."""
+    model = LiteLLM(name="openai/a", api_base=server.url, fallbacks=["openai/b"])
+    server.script += [Reply(status=429, headers={"retry-after": "9"}), Reply(status=503)]
+    server.script += [Reply(status=400), Reply(status=503)]
+
+    with pytest.raises(ModelAway) as first:
+        await model.ask(prompt("q"))
+    with pytest.raises(ModelAway) as second:
+        await model.ask(prompt("q"))
+    await model.close()
+
+    assert (first.value.cause, first.value.after_s) == ("rate_limit", 9.0)
+    assert second.value.cause == "unreachable"
+
+
+async def test_overflow_is_not_tried_elsewhere(server: ModelServer) -> None:
+    """A context that is too long is for the caller to shorten."""
+    model = LiteLLM(name="openai/a", api_base=server.url, fallbacks=["openai/b"])
+
+    with pytest.raises(ContextTooLong):
+        await model.ask(prompt("[[toolong]]"))
+    await model.close()
+
+    assert len(server.seen) == 1
+
+
+@pytest.mark.parametrize(("status", "raised"), [(503, ModelAway), (429, ModelAway), (401, ContextTooLong)])
+async def test_what_a_smaller_fallback_does_not_take_waits_for_the_first_model(
+    server: ModelServer, status: int, raised: type[ModelError]
+) -> None:
+    """It fits the model that is away for a while; one whose key is refused does not come back by itself."""
+    too_long = {"message": "maximum context length", "code": "context_length_exceeded"}
+    server.script += [Reply(status=status), Reply(status=400, error=too_long), Reply(status=503)]
+    model = LiteLLM(name="openai/a", api_base=server.url, api_key=KEY, fallbacks=["openai/b", "openai/c"])
+
+    with pytest.raises(raised, match="openai/a" if raised is ModelAway else "openai/b"):
+        await model.ask(prompt("hi"))
+    await model.close()
+
+    assert len(server.seen) == (3 if raised is ModelAway else 2)
+
+
+async def test_a_second_model_does_not_write_behind_half_an_answer(server: ModelServer) -> None:
+    """Once text was shown, a broken answer is an outage and not continued by another model."""
+    model = LiteLLM(name="openai/a", api_base=server.url, fallbacks=["openai/b"])
+    pieces: list[str] = []
+
+    with pytest.raises(ModelAway):
+        await model.ask(prompt("a long enough text [[cut]]"), pieces.append)
+    await model.close()
+
+    assert pieces
+    assert len(server.seen) == 1
+
+
+async def test_another_provider_gets_neither_address_nor_key(
+    server: ModelServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``api_base`` and ``api_key`` belong to the provider of ``name``; others use their environment."""
+    monkeypatch.setenv("DEEPSEEK_API_BASE", server.url)
+    monkeypatch.setenv("DEEPSEEK_API_KEY", "deep-key")
+    model = LiteLLM(name="openai/a", api_base=server.url, api_key=KEY, fallbacks=["deepseek/deepseek-chat"])
+    server.script += [Reply(status=503), Reply(text="deep answer", tool_calls=[("look", "{}")])]
+    pieces: list[str] = []
+
+    answer = await model.ask(prompt("q", tools=[LOOK]), pieces.append)
+    await model.close()
+
+    assert [seen.headers["authorization"] for seen in server.seen] == [f"Bearer {KEY}", "Bearer deep-key"]
+    assert answer.text == "".join(pieces) == "deep answer"
+    assert [(call.name, call.arguments) for call in answer.tool_calls] == [("look", "{}")]
+    assert answer.usage is not None
+
+
+async def test_forced_tool(llm: LiteLLM, server: ModelServer) -> None:
+    """A forced tool is asked for by name, and by ``auto`` where the provider refuses that."""
+    await llm.ask(prompt("q", tools=[SAVE], force_tool="save_memory"))
+    server.refuses_forced = True
+    await llm.ask(prompt("q", tools=[SAVE], force_tool="save_memory"))
+
+    named = {"type": "function", "function": {"name": "save_memory"}}
+    assert [seen.body["tool_choice"] for seen in server.seen] == [named, named, "auto"]
