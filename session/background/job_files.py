@@ -114,6 +114,14 @@ class JobFiles:
                 found += [BackgroundJob(key, str(session_id), known, due) for known in KINDS if known == kind]
         return sorted(found, key=lambda job: (str(job.session_id), job.kind != "summary"))
 
+    def holds(self, job: BackgroundJob) -> bool:
+        """Say whether there is a file of a job.
+
+        Raises:
+            StoreError: the way to it is barred.
+        """
+        return seen(self._path(job)) is not None
+
     def awaits(self, key: str, session_id: str, *, for_s: float) -> bool:
         """Say whether an ended session has waited for its place in memory, and no longer than that."""
         try:

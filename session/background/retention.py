@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import structlog
 
-from session.background.job_files import JobFiles
+from session.background.job_files import BackgroundJob, JobFiles
 from session.background.passing import Passing
 from session.disk.threads import start_thread
 from session.errors import NotNow, SessionError, StoreError
@@ -40,13 +40,17 @@ AWAITED_S = 7 * EVERY_S
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One session that is too old: an ended one to ``delete``, or an active one to ``archive``."""
+    """One session that is too old: an ended one to ``delete``, or an active one to ``archive``.
+
+    ``owed`` says of an ended one that memory lacks some of it, and that no job says so.
+    """
 
     do: Literal["delete", "archive"]
     session_id: str
     key: str
     stem: str
     since: datetime
+    owed: bool = False
 
     def as_dict(self) -> dict[str, Any]:
         """Return what other programs see."""
@@ -136,7 +140,10 @@ class Retention:
         if dry_run:
             return await start_thread(lambda: self._foreseen(steps, oldest), name="disk-prune")
         done = [step for step in steps if await self._take(step, oldest)]
+        # One that resisted may be closed, and its job not written: it is not deleted in the same round.
+        resisted = {step.session_id for step in steps} - {step.session_id for step in done}
         old = await start_thread(lambda: self._old(oldest), name="disk-prune")
+        old = [step for step in old if step.session_id not in resisted]
         if not old and not sweeps:
             return done
         # The letters before the lines: one whose line is written meanwhile is found among the lines.
@@ -160,7 +167,7 @@ class Retention:
 
     def _foreseen(self, idle: list[Step], oldest: datetime) -> list[Step]:
         """Say what would be done if these sessions were archived."""
-        old = self._old(oldest, closed=[step.stem for step in idle])
+        old = [step for step in self._old(oldest, closed=[step.stem for step in idle]) if not step.owed]
         for step in idle:
             transcript = _read_at(self._store.layout.transcript(step.stem), step.stem)
             if transcript is None or self._is_owed(transcript):
@@ -200,7 +207,9 @@ class Retention:
     def _delete(self, found: Archived) -> Step:
         transcript = _read_at(found.path, found.stem)
         key = transcript.key if transcript is not None else ""
-        return Step("delete", found.session_id, key, found.stem, found.ended_at)
+        owed = transcript is not None and self._is_owed(transcript)
+        forgotten = owed and not self._jobs.holds(BackgroundJob(key, found.session_id))
+        return Step("delete", found.session_id, key, found.stem, found.ended_at, owed=forgotten)
 
     def _named(self, stem: str) -> frozenset[str]:
         """Return the ULIDs that the open session of a stem still needs, its own among them."""
@@ -211,6 +220,10 @@ class Retention:
         try:
             if step.do == "archive":
                 return await self._archive(step, oldest)
+            # Its process died, or the disk was full, before there was a job: now there is, and it waits.
+            if step.owed and await self._left(step.key, step.session_id):
+                log.info("session.owed", key=step.key, id=step.session_id)
+                return False
             return await start_thread(lambda: self._remove(step, awaited), name="disk-prune")
         except NotNow as error:
             # The process that works on the conversation does it.

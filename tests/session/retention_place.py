@@ -10,6 +10,7 @@ from typing import Any
 
 from session.background.job_files import BackgroundJob, JobFiles
 from session.background.retention import Retention
+from session.memory.unconsolidated import UnconsolidatedReader
 from session.store.store import Store
 from session.transcript.key import SessionKey
 from session.transcript.transcript import make_line
@@ -68,10 +69,20 @@ class World:
             at = self.clock.now.isoformat()
             await session.append([make_line("system", "", at, kind="note", edits="a")])
 
-    async def end(self, key: SessionKey = ADA) -> None:
-        """End the session, as ``/new`` does."""
+    async def end(self, key: SessionKey = ADA, *, owed: bool = False) -> None:
+        """End the session, as ``/new`` does; memory has it then, unless it is ``owed``."""
         async with self.store.open(key) as session:
+            ended = session.session_id
             await session.end()
+        if not owed:
+            await self.take_in(ended, key)
+
+    async def take_in(self, session_id: str, key: SessionKey = ADA) -> None:
+        """Have memory take in an ended session."""
+        reader = UnconsolidatedReader(self.store)
+        if (found := await reader.load(key, session_id)) is not None:
+            await reader.move_pointer(key, found.mark(len(found.lines)))
+        self.jobs.strike(BackgroundJob(key, session_id))
 
     async def sessions(self) -> dict[str, bool]:
         """Say of each session whether it is active."""

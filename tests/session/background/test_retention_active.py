@@ -6,9 +6,8 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from session.background.job_files import BackgroundJob
 from session.transcript import archive
-from tests.session.retention_place import ADA, START, World
+from tests.session.retention_place import START, World
 
 
 def archived(world: World) -> dict[str, datetime]:
@@ -26,7 +25,7 @@ async def test_it_ended_with_its_last_message_and_goes_once_memory_has_it(world:
     assert archived(world) == {idle: START}
     [row] = await world.store.rows()
     assert (row.id, row.active, row.last_message_at) == (idle, False, "2026-01-01T00:00:00.000000+00:00")
-    world.jobs.strike(BackgroundJob(ADA, idle))
+    await world.take_in(idle)
     assert await world.pruned() == [("delete", idle)]
     assert archived(world) == {}
 
