@@ -123,12 +123,13 @@ class JobFiles:
         return seen(self._path(job)) is not None
 
     def awaits(self, key: str, session_id: str, *, for_s: float) -> bool:
-        """Say whether an ended session has waited for its place in memory, and no longer than that."""
-        try:
-            age_s = time.time() - self._path(BackgroundJob(key, session_id)).stat().st_mtime
-        except FileNotFoundError:
-            return False
-        return age_s < for_s
+        """Say whether an ended session has waited for its place in memory, and no longer than that.
+
+        Raises:
+            StoreError: the way to its job is barred.
+        """
+        written = seen(self._path(BackgroundJob(key, session_id)))
+        return written is not None and time.time() - written[2] / 1e9 < for_s
 
     def _lock_of(self, job: BackgroundJob) -> threading.Lock:
         return self._locks[hash(self._path(job)) % LOCKS]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -169,12 +170,13 @@ class Retention:
         """Say what would be done if these sessions were archived."""
         old = [step for step in self._old(oldest, closed=[step.stem for step in idle]) if not step.owed]
         for step in idle:
-            transcript = _read_at(self._store.layout.transcript(step.stem), step.stem)
-            if transcript is None or self._is_owed(transcript):
-                continue
-            ended_at = last_message_at(transcript)
-            if ended_at is not None and ended_at < oldest:
-                old.append(replace(step, do="delete", since=ended_at))
+            with _left_alone(step.stem):
+                transcript = _read_at(self._store.layout.transcript(step.stem), step.stem)
+                if transcript is None or self._is_owed(transcript):
+                    continue
+                ended_at = last_message_at(transcript)
+                if ended_at is not None and ended_at < oldest:
+                    old.append(replace(step, do="delete", since=ended_at))
         return [*idle, *sorted(old, key=lambda step: (step.stem, step.since))]
 
     def _idle(self, oldest: datetime) -> list[Step]:
@@ -182,37 +184,46 @@ class Retention:
         steps: list[Step] = []
         layout = self._store.layout
         for path in transcripts(layout):
-            transcript = _read_at(path, path.stem)
-            if transcript is None:
-                continue
-            since = fresh_at(transcript)
-            if since is not None and since < oldest:
-                session_id = transcript.session_id
-                steps.append(Step("archive", session_id, transcript.key, path.stem, since))
+            with _left_alone(path.name):
+                transcript = _read_at(path, path.stem)
+                since = fresh_at(transcript) if transcript is not None else None
+                if transcript is not None and since is not None and since < oldest:
+                    session_id = transcript.session_id
+                    steps.append(Step("archive", session_id, transcript.key, path.stem, since))
         return steps
 
     def _old(self, oldest: datetime, *, closed: Collection[str] = ()) -> list[Step]:
         """Plan which ended sessions are deleted; those of ``closed`` stems have no open session any more."""
         steps: list[Step] = []
         layout = self._store.layout
-        named: dict[str, frozenset[str]] = {}
-        for found in archive.everywhere(layout):
-            if found.ended_at < oldest:
-                if found.stem not in named:
-                    named[found.stem] = self._named(found.stem) if found.stem not in closed else frozenset()
-                if found.session_id not in named[found.stem]:
-                    steps.append(self._delete(found))
-        return [step for step in steps if not self._awaited(step)]
+        for stem in archive.stems(layout):
+            # Which of them an open session needs nobody knows while that cannot be read.
+            with _left_alone(stem):
+                ended = [found for found in archive.of_stem(layout, stem) if found.ended_at < oldest]
+                named = self._named(stem) if ended and stem not in closed else frozenset()
+                for found in ended:
+                    if found.session_id not in named:
+                        steps += self._delete(found)
+        return steps
 
-    def _delete(self, found: Archived) -> Step:
-        transcript = _read_at(found.path, found.stem)
-        key = transcript.key if transcript is not None else ""
-        owed = transcript is not None and self._is_owed(transcript)
-        forgotten = owed and not self._jobs.holds(BackgroundJob(key, found.session_id))
-        return Step("delete", found.session_id, key, found.stem, found.ended_at, owed=forgotten)
+    def _delete(self, found: Archived) -> Iterator[Step]:
+        """Plan that an ended session is deleted, unless it is awaited, or nobody can say."""
+        with _left_alone(found.path.name):
+            transcript = _read_at(found.path, found.stem)
+            if transcript is None:
+                return
+            key, session_id = transcript.key, found.session_id
+            forgotten = self._is_owed(transcript) and not self._jobs.holds(BackgroundJob(key, session_id))
+            step = Step("delete", session_id, key, found.stem, found.ended_at, owed=forgotten)
+            if not self._awaited(step):
+                yield step
 
     def _named(self, stem: str) -> frozenset[str]:
-        """Return the ULIDs that the open session of a stem still needs, its own among them."""
+        """Return the ULIDs that the open session of a stem still needs, its own among them.
+
+        Raises:
+            StoreError: it cannot be read.
+        """
         transcript = _read_at(self._store.layout.transcript(stem), stem)
         return frozenset(named_by(transcript)) if transcript is not None else frozenset()
 
@@ -229,7 +240,7 @@ class Retention:
             # The process that works on the conversation does it.
             log.debug("session.unpruned", key=step.key, id=step.session_id, error=str(error))
             return False
-        except SessionError as error:
+        except (SessionError, OSError) as error:
             log.warning("session.unpruned", key=step.key, id=step.session_id, error=str(error))
             return False
 
@@ -288,9 +299,15 @@ def named_by(transcript: Transcript) -> Iterator[str]:
 
 
 def _read_at(path: Path, stem: str) -> Transcript | None:
-    try:
-        read = load(path, stem)
-    except StoreError as error:
-        log.warning("session.unreadable", file=path.name, error=str(error))
-        return None
+    """Read a session; None where there is none, but not where it cannot be read (StoreError)."""
+    read = load(path, stem)
     return read[0] if read is not None else None
+
+
+@contextlib.contextmanager
+def _left_alone(name: str) -> Iterator[None]:
+    """Go on behind what cannot be read: it stays as it is, and does not hold up the others."""
+    try:
+        yield
+    except (StoreError, OSError) as error:
+        log.warning("session.unreadable", file=name, error=str(error))
