@@ -74,8 +74,16 @@ class FactTimers:
         self._changed.set()
 
     async def recover(self, facts: FactExtraction) -> None:
-        """Begin the timers that a killed process did not live to write down."""
-        for key, session_id, at in await facts.neglected({str(job.session_id) for job in self._at}):
+        """Begin the timers that a killed process did not live to write down.
+
+        Where the folder cannot be read, its sessions are looked at after their next turns.
+        """
+        try:
+            neglected = await facts.neglected({str(job.session_id) for job in self._at})
+        except (SessionError, OSError) as error:
+            log.warning("facts.not_looked_for", error=str(error))
+            return
+        for key, session_id, at in neglected:
             self.set(BackgroundJob(key, session_id, "facts"), at)
 
     async def run(self, put: Callable[[BackgroundJob], None]) -> None:

@@ -23,7 +23,7 @@ from ulid import ULID
 
 from session.context.quoted import is_quoted
 from session.context.scopes import Scope
-from session.disk.layout import Layout, seen
+from session.disk.layout import Layout
 from session.errors import BadAnswer, ContextTooLong, ModelRefused, NotNow, SessionError, loggable
 from session.memory import facts_prompt
 from session.memory.consolidation import BACK_OFF_S, MIN_CHARS, TRIES, MemoryNotes
@@ -32,7 +32,7 @@ from session.memory.known_facts import KnownFacts
 from session.memory.provenance import Sources
 from session.memory.scope_state import Failure, ScopeState
 from session.store import archived
-from session.store.listing import transcripts
+from session.store.listing import said_since
 from session.store.store import Store
 from session.store.view import View
 from session.transcript.key import SessionKey
@@ -116,7 +116,8 @@ class FactExtraction:
         sessions that have one. Looked at are those in which something was said in the last days.
         """
         clock, found = self._memory.clock, list[tuple[str, str, datetime]]()
-        for path in await asyncio.to_thread(self._said_since, clock() - timedelta(days=LOOKED_FOR_DAYS)):
+        since_ns = (clock() - timedelta(days=LOOKED_FOR_DAYS)).timestamp() * 1e9
+        for path in await asyncio.to_thread(said_since, self._store.layout, since_ns, MOST_LOOKED_FOR):
             try:
                 counted = await asyncio.to_thread(_count, self._store.layout, path)
                 if counted is None or counted[1] in but or counted[2] < facts_prompt.MIN_MESSAGES:
@@ -129,14 +130,6 @@ class FactExtraction:
                 # One that cannot be read now is looked at after its next turn.
                 log.warning("facts.not_looked_for", file=path.name, error=str(error))
         return found
-
-    def _said_since(self, since: datetime) -> list[Path]:
-        """List the newest transcripts, at most ``MOST_LOOKED_FOR``."""
-        found = [
-            (now[2], path) for path in transcripts(self._store.layout) if (now := seen(path)) is not None
-        ]
-        newest = sorted((at for at in found if at[0] >= since.timestamp() * 1e9), reverse=True)
-        return [path for _, path in newest[:MOST_LOOKED_FOR]]
 
     async def idle_at(self, key: str, session_id: str) -> datetime | None:
         """Return when a session will have been idle long enough; None where it is gone, or has been."""

@@ -28,7 +28,7 @@ from session.recall.index import WordIndex
 from session.recall.nearness import COMPARED, Nearness
 from session.recall.scope_files import WHOSE, Answers, ScopeFiles
 from session.recall.update import BULK_BYTES, Bulk, OutOfTime, Update
-from session.store.listing import key_at, transcripts
+from session.store.listing import key_at, said_since
 from session.store.naming import resolve
 from session.store.recall_file import index_path
 from session.store.store import Store
@@ -317,9 +317,8 @@ class Recall:
         Others, and those that have but ended sessions, are read when somebody searches them.
         """
         layout, since_ns = self._store.layout, (time.time() - LARGE_DAYS * DAY_S) * 1e9
-        said = [(now[2], path) for path in transcripts(layout) if (now := seen(path)) is not None]
-        newest = sorted((at for at in said if at[0] >= since_ns), reverse=True)[:MOST_LARGE]
-        large = (path for _, path in newest if _size(layout, path.stem) >= LARGE_BYTES)
+        newest = said_since(layout, since_ns, MOST_LARGE)
+        large = (path for path in newest if _size(layout, path.stem) >= LARGE_BYTES)
         return [key for path in large if (key := key_at(path, path.stem))]
 
 

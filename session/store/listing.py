@@ -9,6 +9,8 @@ from datetime import datetime, tzinfo
 from pathlib import Path
 from typing import Any
 
+import structlog
+
 from session.disk.layout import Layout, Seen, seen
 from session.errors import StoreError
 from session.models.totals import Totals
@@ -18,6 +20,8 @@ from session.transcript.archive import MAX_HEAD_BYTES, Archived
 from session.transcript.loading import load
 from session.transcript.repair import plain_text
 from session.transcript.transcript import Transcript, decode, parse, read_time, stamp
+
+log = structlog.get_logger("sessions")
 
 PREVIEW_CHARS = 160
 # White space is folded, so that more than a preview's length has to be read.
@@ -177,15 +181,40 @@ def _written_at(transcript: Transcript, at: int) -> datetime | None:
 
 
 def transcripts(layout: Layout) -> Iterator[Path]:
-    """List the active transcripts by name."""
+    """List the active transcripts by name, without what cannot be looked at, as a link to itself."""
     try:
         # Of thousands of files the folder itself says what they are: no path is made or looked at for that.
         with os.scandir(layout.sessions) as found:
-            names = sorted(each.name for each in found if each.name.endswith(".jsonl") and each.is_file())
+            names = sorted(each.name for each in found if each.name.endswith(".jsonl") and _is_file(each))
     except FileNotFoundError:
         return
     for name in names:
         yield layout.sessions / name
+
+
+def _is_file(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_file()
+    except OSError as error:
+        log.warning("session.unreachable", file=entry.name, error=str(error.strerror))
+        return False
+
+
+def said_since(layout: Layout, since_ns: float, most: int) -> list[Path]:
+    """List the active transcripts that were written since, the newest first, at most so many.
+
+    One that cannot be looked at is left out.
+    """
+    found: list[tuple[int, Path]] = []
+    for path in transcripts(layout):
+        try:
+            now = seen(path)
+        except StoreError as error:
+            log.warning("session.unreachable", file=path.name, error=str(error))
+            continue
+        if now is not None and now[2] >= since_ns:
+            found.append((now[2], path))
+    return [path for _, path in sorted(found, reverse=True)[:most]]
 
 
 def key_at(path: Path, stem: str) -> str:

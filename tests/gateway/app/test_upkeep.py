@@ -79,12 +79,12 @@ async def test_files_that_no_message_named_are_looked_at_again(monkeypatch: pyte
     await goes_on(uploads.keep_swept(cast(Any, None)), refusing)
 
 
-@pytest.mark.parametrize("what", ["transcripts", "_size"])
+@pytest.mark.parametrize("what", ["said_since", "_size"])
 async def test_an_index_is_kept_up_all_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     """Whether the disk refuses at the start or behind a turn."""
-    refusing = Refusing(then=[] if what == "transcripts" else 0)
+    refusing = Refusing(then=[] if what == "said_since" else 0)
     monkeypatch.setattr(recall, what, refusing)
     async with place(tmp_path) as here:
 

@@ -96,3 +96,11 @@ async def test_where_nobody_can_say_whether_there_is_a_job_the_session_stays(wor
     jobs.symlink_to(jobs.name)
 
     assert await world.pruned() == []
+
+
+async def test_a_link_to_itself_among_the_transcripts_holds_up_nothing(world: World) -> None:
+    ada_s, _, bob_s, _ = await ended_thrice(world)
+    loop = world.store.layout.transcript("loop")
+    loop.symlink_to(loop.name)
+
+    assert await world.pruned() == [("delete", ada_s), ("delete", bob_s)]

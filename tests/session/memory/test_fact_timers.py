@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import errno
 from pathlib import Path
 
+import pytest
+
+from session.errors import StoreError
+from session.memory import extraction
 from session.models.model import Answer, Prompt
 from tests.session.memory.test_extraction import (
     MILAN,
@@ -170,3 +176,32 @@ async def _written(workspace: Path, count: int = 1) -> None:
 async def _gone(workspace: Path, house: Workspace) -> None:
     await _written(workspace, 0)
     await house.jobs.settled()
+
+
+async def test_a_transcript_that_cannot_be_looked_at_ends_no_background_work(tmp_path: Path) -> None:
+    """A link to itself was the end of the daemon at each start; the others are looked at."""
+    async with open_workspace(tmp_path, facts=RULES, window=100) as house:
+        for minute in range(2):
+            await house.said(ADA, exchange(minute, minute=minute))
+        loop = house.store.layout.transcript("loop")
+        loop.symlink_to(loop.name)
+    clock = house.clock
+    clock.advance(minutes=30)
+
+    async with open_workspace(tmp_path, run=True, facts=RULES, clock=clock, window=100) as again:
+        again.model.drew = [noted(MILAN)]
+        await asyncio.wait_for(again.jobs.looked.wait(), 5)
+        await until(lambda: (tmp_path / "memory/chats/telegram_1/facts.jsonl").exists())
+        assert await texts(again) == ["Ada lives in Milan."]
+
+
+@pytest.mark.parametrize("error", [OSError(errno.EACCES, "no"), StoreError("no")])
+async def test_where_nobody_can_look_for_neglected_sessions_the_jobs_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def refusing(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(extraction, "said_since", refusing)
+    async with open_workspace(tmp_path, run=True, facts=RULES, window=100) as house:
+        await asyncio.wait_for(house.jobs.looked.wait(), 5)

@@ -9,7 +9,10 @@ from typing import Any
 
 import pytest
 
-from session.store.listing import SessionRow
+from session.disk.layout import Seen, seen
+from session.errors import StoreError
+from session.store import listing
+from session.store.listing import SessionRow, said_since
 from session.store.store import Store
 from session.transcript.key import SessionKey
 from session.transcript.transcript import make_line
@@ -111,3 +114,33 @@ async def test_listing_times_are_in_the_zone(tmp_path: Path, make: Make) -> None
 
     assert row.last_message_at == "2026-03-01T12:00:00.000001+02:00"
     await store.aclose()
+
+
+async def test_what_cannot_be_looked_at_hides_no_other(tmp_path: Path, make: Make) -> None:
+    """A link to itself, and a file whose folder does not say what it is."""
+    opened = make()
+    async with opened.open(ADA) as session:
+        await session.append(turn("m-1"))
+    loop = opened.layout.transcript("loop")
+    loop.symlink_to(loop.name)
+
+    assert [row.key for row in await opened.rows()] == [ADA]
+    assert said_since(opened.layout, 0, 10) == [opened.layout.transcript("telegram_1")]
+
+
+async def test_one_that_turns_unreachable_behind_the_listing_is_left_out(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for key in (KEY, SessionKey("telegram:2")):
+        async with store.open(key) as session:
+            await session.append(turn("m-1"))
+    barred = store.layout.transcript("telegram_1")
+
+    def refusing(path: Path) -> Seen | None:
+        if path == barred:
+            raise StoreError("it cannot be reached: Input/output error")
+        return seen(path)
+
+    monkeypatch.setattr(listing, "seen", refusing)
+
+    assert said_since(store.layout, 0, 10) == [store.layout.transcript("telegram_2")]
