@@ -58,22 +58,28 @@ class SubagentContext:
     async def __call__(self, session: Session, request: Request) -> TurnContext:
         """Return it for the turn of a task."""
         scope = await self._circles.of(session, request)
-        chat = await self._works_for(session)
+        parent = str(session.metadata.get(PARENT) or "")
+        chat = await self._works_for(session.key, parent)
         place = place_of(session, request, files=scope.files, scope=scope.name, group=scope.group)
-        place = replace(place, chat=chat)
+        place = replace(place, chat=chat, parent=parent)
         tools = self._allowed(place)
         offered = [spec.name for spec in self.turns.toolbox.specs(tools, place)]
         # By their words: vectors would be kept for a conversation that is soon gone.
         facts = await self._facts(scope, None, request)
         parts = await self._context_parts.of_task(tools=offered, facts=facts)
         return TurnContext(
-            parts=parts, files=scope.files, tools=tools, scope=scope.name, group=scope.group, chat=chat
+            parts=parts,
+            files=scope.files,
+            tools=tools,
+            scope=scope.name,
+            group=scope.group,
+            chat=chat,
+            parent=parent,
         )
 
-    async def _works_for(self, session: Session) -> str:
-        """Return the conversation whose rules hold, as is on record: anybody may write a letter."""
-        parent = str(session.metadata.get(PARENT) or "")
-        found = await asyncio.to_thread(self._records.find, parent, session.key) if parent else None
+    async def _works_for(self, key: str, parent: str) -> str:
+        """Return the chat whose rules hold, as is on record: anybody may write a letter."""
+        found = await asyncio.to_thread(self._records.find, parent, key) if parent else None
         answered = found.origin.get("answer_to") if found is not None else None
         return answered if isinstance(answered, str) and answered else parent
 

@@ -42,13 +42,13 @@ class PolicyRules:
         The first table that names it holds: of the person, the chat, the channel, then the general one.
         Where a turn answers several people, by ``senders`` their ids, the strictest of their decisions does.
         What works for another conversation, a subagent or a job, is held to that one's tables, and to
-        those that name its own key or channel as well.
+        those that name its own key or channel as well; a subagent to those of its parent, too.
         """
         ids = senders if senders else (place.sender.get("id", ""),)
         chat = place.chat or place.key
         found = {self._of_one(name, chat, sender, group=place.group) for sender in ids}
-        if chat != place.key:
-            found |= {said for said in (_said(table, name) for table in self._own(place.key)) if said}
+        for key in {place.key, place.parent} - {chat, ""}:
+            found |= {said for said in (_said(table, name) for table in self._own(key)) if said}
         return next(each for each in _STRICTEST if each in found)
 
     def _of_one(self, name: str, key: str, sender: str, *, group: bool) -> Decision:

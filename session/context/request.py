@@ -73,7 +73,8 @@ class TurnContext:
     """What a turn works with: what the model is told besides the history, its files, the tools on offer.
 
     ``scope`` is the name of the scope that was drawn for it, ``group`` whether several
-    people read the answer, ``chat`` the conversation for which it works; empty: its own.
+    people read the answer, ``chat`` the conversation for which it works; empty: its own. ``parent`` is the
+    conversation that started a subagent.
     """
 
     parts: Sequence[context.Part]
@@ -82,6 +83,7 @@ class TurnContext:
     scope: str = ""
     group: bool = False
     chat: str = ""
+    parent: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +160,7 @@ class Asking:
         place = place_of(
             self._session, self._request, files=drawn.files, scope=drawn.scope, group=drawn.group
         )
-        return replace(place, chat=drawn.chat) if drawn.chat else place
+        return replace(place, chat=drawn.chat or place.chat, parent=drawn.parent)
 
     def summary_as_user(self) -> bool:
         """Send summaries as messages of the person from now on; False where that changes nothing."""

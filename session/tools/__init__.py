@@ -43,8 +43,9 @@ class ToolPlace:
     own id of the call that runs.
 
     ``chat`` is the conversation for which it works where ``key`` works for another one: the parent of a
-    subagent, the chat that reads a job's answer; empty: it is ``key``. ``payer`` is for whom it counts what
-    a tool asks of a model; None: for the conversation alone.
+    subagent, the chat that reads a job's answer; empty: it is ``key``. ``parent`` is the conversation that
+    started a subagent, such as a job that answers in ``chat``; empty: ``key`` is no subagent's. ``payer`` is
+    for whom it counts what a tool asks of a model; None: for the conversation alone.
     """
 
     folder: Path
@@ -58,6 +59,7 @@ class ToolPlace:
     source: str = "interactive"
     group: bool = False
     chat: str = ""
+    parent: str = ""
     call_id: str = ""
     payer: Payer | None = None
 

@@ -61,6 +61,19 @@ def test_the_first_table_that_names_a_tool_holds(name: str, place: ToolPlace, de
     assert RULES.decide(name, place) == decision
 
 
+@pytest.mark.parametrize("said", ["deny", "ask"])
+@pytest.mark.parametrize("kind", ["channels", "chats"])
+def test_a_subagent_may_do_no_more_than_the_job_that_started_it(kind: str, said: Decision) -> None:
+    """Both answer in a chat whose own tables allow the tool."""
+    named = {"channels": "cron", "chats": "cron:1"}[kind]
+    rules = PolicyRules(**{kind: {named: {"shell": said}}})  # type: ignore[arg-type]
+    job = ToolPlace(Path("/w"), "cron:1", chat="telegram:1", source="cron")
+
+    assert rules.decide("shell", job) == said
+    assert rules.decide("shell", replace(job, key="sub:X:1", parent="cron:1", source="interactive")) == said
+    assert rules.decide("shell", ToolPlace(Path("/w"), "sub:X:1", chat="telegram:1")) == "allow"
+
+
 def test_of_several_people_the_strictest_decision_holds() -> None:
     assert RULES.decide("shell", GROUP, ["1"]) == "allow"
     assert RULES.decide("shell", GROUP, ["1", "2"]) == "ask"
