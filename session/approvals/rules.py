@@ -41,19 +41,29 @@ class PolicyRules:
 
         The first table that names it holds: of the person, the chat, the channel, then the general one.
         Where a turn answers several people, by ``senders`` their ids, the strictest of their decisions does.
-        What works for another conversation, a subagent or a job, is held to that one's tables, and to
-        those that name its own key or channel as well; a subagent to those of its parent, too.
+        What works for another conversation, as a job does, is held to that one's tables, and to those that
+        name its own key or channel as well; the general one holds where none of these names the tool.
+        A subagent has what its parent has, unless the tables of its own key or channel are stricter.
         """
         ids = senders if senders else (place.sender.get("id", ""),)
-        chat = place.chat or place.key
-        found = {self._of_one(name, chat, sender, group=place.group) for sender in ids}
-        for key in {place.key, place.parent} - {chat, ""}:
-            found |= {said for said in (_said(table, name) for table in self._own(key)) if said}
+        chat, works = place.chat or place.key, place.parent or place.key
+        own = self._own_words(name, works) if works != chat else set[Decision]()
+        of_people = {self._of_one(name, chat, sender, group=place.group) for sender in ids}
+        found = own | {each for each in of_people if each is not None}
+        if None in of_people and not own:
+            found.add(_said(self.tools, name) or "allow")
+        if works != place.key:
+            found |= self._own_words(name, place.key)
         return next(each for each in _STRICTEST if each in found)
 
-    def _of_one(self, name: str, key: str, sender: str, *, group: bool) -> Decision:
+    def _own_words(self, name: str, key: str) -> set[Decision]:
+        """Return what the tables of a conversation say, whoever writes in it."""
+        return {said for said in (_said(table, name) for table in self._own(key)) if said is not None}
+
+    def _of_one(self, name: str, key: str, sender: str, *, group: bool) -> Decision | None:
+        """Return what the first table that names the tool says; None where the general one is left."""
         said = (_said(table, name) for table in self._tables(key, sender, group=group))
-        return next((each for each in said if each is not None), "allow")
+        return next((each for each in said if each is not None), None)
 
     def _tables(self, key: str, sender: str, *, group: bool) -> Iterator[Table]:
         channel, _ = split(key)
@@ -65,7 +75,6 @@ class PolicyRules:
             if who and who in self.people:
                 yield self.people[who]
         yield from self._own(key)
-        yield self.tools
 
     def _own(self, key: str) -> Iterator[Table]:
         if key in self.chats:

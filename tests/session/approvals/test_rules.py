@@ -74,6 +74,39 @@ def test_a_subagent_may_do_no_more_than_the_job_that_started_it(kind: str, said:
     assert rules.decide("shell", ToolPlace(Path("/w"), "sub:X:1", chat="telegram:1")) == "allow"
 
 
+@pytest.mark.parametrize(
+    ("of_chat", "decision"), [({}, "allow"), ({"write": "ask"}, "ask"), ({"*": "deny"}, "deny")]
+)
+@pytest.mark.parametrize("said", ["ask", "deny"])
+def test_what_allows_a_tool_to_a_job_comes_before_the_general_table(
+    said: Decision, of_chat: dict[str, Decision], decision: Decision
+) -> None:
+    """Though it answers in a chat; what the chat's own table says holds for it, too."""
+    chats: dict[str, dict[str, Decision]] = {"cron:1": {"write": "allow"}, "telegram:1": of_chat}
+    rules = PolicyRules(tools={"write": said}, chats=chats)
+    job = ToolPlace(Path("/w"), "cron:1", chat="telegram:1", source="cron")
+
+    assert rules.decide("write", job) == decision
+    assert rules.decide("write", replace(job, key="sub:X:1", parent="cron:1")) == decision
+    assert rules.decide("write", replace(job, key="cron:2")) == (said if not of_chat else decision)
+
+
+def test_a_subagent_is_allowed_nothing_that_its_parent_is_asked_for() -> None:
+    """The tables of its own key and channel can but be stricter."""
+    place = ToolPlace(Path("/w"), "sub:X:1", chat="telegram:1", parent="telegram:1")
+
+    for said in ("allow", "deny"):
+        rules = PolicyRules(tools={"write": "ask"}, channels={"sub": {"write": said}})
+        assert rules.decide("write", place) == ("ask" if said == "allow" else "deny")
+
+
+def test_one_of_several_people_whom_no_table_names_has_the_general_one() -> None:
+    rules = PolicyRules(tools={"shell": "deny"}, people={"telegram:1": {"shell": "allow"}})
+
+    assert rules.decide("shell", GROUP, ["1"]) == "allow"
+    assert rules.decide("shell", GROUP, ["1", "2"]) == "deny"
+
+
 def test_of_several_people_the_strictest_decision_holds() -> None:
     assert RULES.decide("shell", GROUP, ["1"]) == "allow"
     assert RULES.decide("shell", GROUP, ["1", "2"]) == "ask"
