@@ -55,6 +55,7 @@ def request(
         heartbeat=_about(inbound).get("heartbeat") is True,
         attachments=[Attachment(**file.model_dump()) for file in inbound.attachments],
         payer=payer,
+        sent_at=inbound.sent_at or "",
         traceparent=carried.get().get("traceparent", ""),
         typed=typed,
         **times(inbound, queued_at),

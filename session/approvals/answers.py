@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import datetime, timedelta
 from typing import Final, Literal
 
 from session.approvals.files import ApprovalFiles, Decided
@@ -18,10 +19,15 @@ DENIED_SAID: Final = "Denied: it is not run."
 COUNTED: Final = frozenset({ALLOWED_SAID, DENIED_SAID})
 NOTHING_WAITS: Final = "Nothing waits for an approval in this chat."
 SEVERAL_WAIT: Final = "Several calls wait in this chat: give the id of one, /approve or /deny {ids}."
+UNSEEN_SAID: Final = (
+    "What waits in this chat was asked after you wrote that: give the id, /approve or /deny {ids}."
+)
 UNKNOWN_SAID: Final = "There is no such request for an approval in this chat."
 LATE_SAID: Final = "Too late: the time for that approval is over, and it was not run."
 CANCELLED_SAID: Final = "That is over: the turn was stopped, and it was not run."
 AGAIN_SAID: Final = "That was decided already: {what} by {who}."
+# Some platforms tell the time of a message in whole seconds: it may have been sent so much later.
+SLACK: Final = timedelta(seconds=1)
 _WHAT: Final[dict[State, str]] = {"denied": "refused", "expired": "not approved in time"}
 
 
@@ -35,15 +41,18 @@ class Answers:
         self.files = files
         self.heard: Callable[[str], None] = lambda _: None
 
-    async def say(self, word: Word, id_: str, *, chat: str, by: str, via: str) -> str:
+    async def say(
+        self, word: Word, id_: str, *, chat: str, by: str, via: str, at: datetime | None = None
+    ) -> str:
         """Take a word that came in ``chat``; return what to tell there.
 
         Args:
             word: what the person wants.
-            id_: which approval; empty: the one that waits in the chat.
+            id_: which approval; empty: the one that waits in the chat, and did when it was said.
             chat: the key of the chat in which it was said.
             by: who said it, as people are named.
             via: the id of the message or press; the same one again counts once.
+            at: when it was said, aware; None: nobody knows, and it is taken for now.
 
         Raises:
             StoreError: the disk refuses; nothing was changed.
@@ -51,10 +60,12 @@ class Answers:
         if not id_:
             open_ = await start_thread(lambda: self.files.waiting(chat), name="approval")
             mine = await start_thread(lambda: self._by(chat, via), name="approval") if via else None
-            if mine is None and len(open_) != 1:
+            # Nobody means a call that was not asked about yet.
+            seen = [each for each in open_ if at is None or each.asked_at < at + SLACK]
+            if mine is None and len(seen) != 1:
                 ids = " | ".join(each.id for each in open_)
-                return SEVERAL_WAIT.format(ids=ids) if open_ else NOTHING_WAITS
-            id_ = mine.id if mine is not None else open_[0].id
+                return (SEVERAL_WAIT if seen else UNSEEN_SAID).format(ids=ids) if open_ else NOTHING_WAITS
+            id_ = mine.id if mine is not None else seen[0].id
         return words_of(await self.decide(word, id_, chat=chat, by=by, via=via))
 
     async def decide(self, word: Word, id_: str, *, chat: str = "", by: str, via: str = "") -> Decided:

@@ -44,8 +44,9 @@ class Request:
     the message itself says of its chat, ``answer_to`` another chat that reads the answer. ``typed`` is what
     the person typed where ``text`` is something else. ``job_name`` is that of the job which asks,
     ``heartbeat`` says that it is one. ``asker`` is the person on whose behalf it comes where its sender is
-    none. ``payer`` is for whom its requests count; None: for the conversation alone. ``received_at`` is when
-    it was accepted, ``queued_at`` when it came into its lane (ISO 8601), ``traceparent`` its turn's span.
+    none. ``payer`` is for whom its requests count; None: for the conversation alone. ``sent_at`` is when
+    its platform says it was written, ``received_at`` when it was accepted, ``queued_at`` when it came into
+    its lane (ISO 8601), ``traceparent`` its turn's span.
     """
 
     id: str
@@ -58,6 +59,7 @@ class Request:
     source: str = "interactive"
     cron_job_id: str | None = None
     attachments: Sequence[Attachment] = ()
+    sent_at: str = ""
     received_at: str = ""
     queued_at: str = ""
     traceparent: str = ""

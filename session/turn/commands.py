@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import re
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import MAXYEAR, MINYEAR, UTC, datetime
 from functools import partial
 from typing import Protocol
 
@@ -202,7 +203,8 @@ class Commands:
         if self.answers is None:
             return NOTHING_WAITS
         chat, by = str(request.key), named(request.sender)
-        return await self.answers.say(word, id_.strip().lower(), chat=chat, by=by, via=request.id)
+        id_, at = id_.strip().lower(), _said_at(request)
+        return await self.answers.say(word, id_, chat=chat, by=by, via=request.id, at=at)
 
     async def _take_out(self, session: Session, request: Request, number: str) -> str:
         if self._forget is None:
@@ -298,6 +300,16 @@ async def _choose(session: Session, rest: str) -> str:
 def _agent_of(found: archive.Archived) -> str | None:
     head = read_beginning(found.path, found.stem)
     return agent_in(head.inner) if head is not None else None
+
+
+def _said_at(request: Request) -> datetime | None:
+    """Return when a message was written, else accepted; None where neither is told with its zone."""
+    for text in (request.sent_at, request.received_at):
+        with contextlib.suppress(ValueError):
+            at = datetime.fromisoformat(text)
+            if at.tzinfo is not None and MINYEAR < at.year < MAXYEAR:
+                return at
+    return None
 
 
 def _and_now(session: Session, words: str) -> str:

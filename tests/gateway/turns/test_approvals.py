@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from channels.message import Inbound, Sender
+from channels.message import Inbound, Sender, now_text
 from channels.pairing import Pairing
 from gateway.app.approvals import Deciders
 from gateway.config.settings import Settings
 from gateway.turns.approvals import NOT_YOURS_SAID
 from gateway.turns.letter_rules import LetterRules
-from session.approvals.answers import NOTHING_WAITS, UNKNOWN_SAID, Answers
+from session.approvals.answers import NOTHING_WAITS, UNKNOWN_SAID, UNSEEN_SAID, Answers
 from session.approvals.files import ApprovalFiles
 from session.approvals.gate import Gate
 from session.approvals.rules import PolicyRules
@@ -98,6 +98,28 @@ async def test_a_word_where_nothing_waits_is_told_so(tmp_path: Path) -> None:
             await rig.put(text, f"m{number}")
         # Words are taken as they come, beside the lane: their answers have no order.
         assert sorted(await rig.texts(3)) == sorted([NOTHING_WAITS, NOTHING_WAITS, UNKNOWN_SAID])
+
+
+@pytest.mark.parametrize("word", ["/approve", "/deny"])
+@pytest.mark.parametrize("told", ["sent_at", "received_at"])
+async def test_a_word_counts_for_nothing_that_was_asked_after_it(
+    tmp_path: Path, word: str, told: str
+) -> None:
+    """Whoever wrote it meant another call, or wrote it while its platform was away."""
+    async with asking(tmp_path, call("1"), "done") as rig:
+        await rig.put("count", "m1")
+        await rig.replies(1)
+        (waiting,) = rig.files.waiting(ADA)
+        now = rig.files.now()
+        times = {"received_at": now_text(now), told: now_text(now - timedelta(seconds=3))}
+        await rig.put(word, "m2", **times)
+
+        assert await rig.texts(1) == [UNSEEN_SAID.format(ids=waiting.id)]
+        assert [each.state for each in rig.files.all()] == ["waiting"]
+
+        await rig.put(f"{word} {waiting.id}", "m3", **times)
+        await rig.replies(3)
+        assert not rig.files.waiting(ADA)
 
 
 async def test_a_press_that_comes_again_is_one_word(tmp_path: Path) -> None:
