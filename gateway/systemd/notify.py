@@ -30,6 +30,8 @@ class Manager:
         self._status: Callable[[], str] = str
         self._said = ""
         self._ready = False
+        # What it has to hear once, until it has.
+        self._owed: list[str] = []
 
     @contextlib.contextmanager
     def watching(self, status: Callable[[], str]) -> Iterator[None]:
@@ -57,37 +59,43 @@ class Manager:
     def ready(self) -> None:
         """Say that it serves."""
         self._ready = True
-        self._send("READY=1", *self._news())
+        self._owed = ["READY=1"]
+        self._tell()
 
     def stopping(self, within_s: float) -> None:
         """Say that it ends, and that this may take so long."""
         self._status = lambda: "ends its running turns"
-        self._send("STOPPING=1", f"EXTEND_TIMEOUT_USEC={int(within_s * 1e6)}", *self._news())
+        self._owed = ["STOPPING=1", f"EXTEND_TIMEOUT_USEC={int(within_s * 1e6)}"]
+        self._tell()
 
     def _beat(self) -> None:
-        words = self._news()
+        words = list[str]()
         if self._watchdog_s:
             words.append("WATCHDOG=1")
         if not self._ready:
             words.append(f"EXTEND_TIMEOUT_USEC={int(START_AGAIN_S * 1e6)}")
-        self._send(*words)
+        self._tell(*words)
         # Three beats fit into the limit, so that a busy machine may be late with one.
         every_s = min(BEAT_S, self._watchdog_s / 3) if self._watchdog_s else BEAT_S
         self._timer = asyncio.get_running_loop().call_later(every_s, self._beat)
 
-    def _news(self) -> list[str]:
+    def _tell(self, *words: str) -> None:
+        """Say this, and what it has not heard yet."""
         status = " ".join(self._status().split())
-        if status == self._said:
-            return []
-        self._said = status
-        return [f"STATUS={status}"]
+        news = [f"STATUS={status}"] if status != self._said else []
+        if self._send(*self._owed, *news, *words):
+            self._owed, self._said = [], status
 
-    def _send(self, *words: str) -> None:
+    def _send(self, *words: str) -> bool:
+        """Return whether it went out; who is busy, or does not listen, is told again with the next beat."""
         if not self._address or not words:
-            return
+            return False
         # A name that begins with "@" is an abstract one.
         address = f"\0{self._address[1:]}" if self._address.startswith("@") else self._address
         kind = socket.SOCK_DGRAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK
-        # Whoever does not listen is told nothing; the next beat tries again.
-        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, kind) as sending:
-            sending.sendto("\n".join(words).encode(), address)
+        try:
+            with socket.socket(socket.AF_UNIX, kind) as sending:
+                sending.sendto("\n".join(words).encode(), address)
+        except OSError:
+            return False
+        return True
