@@ -196,14 +196,13 @@ class _Gateway:
         number = words["ask"]
         try:
             found = await self._questions.answer(words["what"], words["with"])
+            self._line.say({"answer": number, "is": found})
         except (GatewayError, SessionError, KeyError, OSError) as error:
             self._line.say({"answer": number, "fault": str(error)})
         except Exception as error:
             # One question ends here.
             log.exception("worker.question_crashed", what=words["what"])
             self._line.say({"answer": number, "fault": type(error).__name__})
-        else:
-            self._line.say({"answer": number, "is": found})
 
 
 if __name__ == "__main__":

@@ -19,16 +19,27 @@ import socket
 from collections.abc import Mapping
 from typing import Any, Final
 
+import structlog
+
+from gateway.errors import GatewayError
+
+log = structlog.get_logger("line")
+
 # The lanes of a process may be ten thousand; what counts its turns has some thousand samples.
 MAX_LINE_BYTES: Final = 2**26
 
 
+class TooLong(GatewayError):
+    """What was to be said is longer than the other end takes."""
+
+
 class Line:
-    """One end of it."""
+    """One end of it; ``broken`` tells why nothing is heard any more where the other end is not gone."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self._writer = writer
+        self.broken = ""
 
     @classmethod
     async def of(cls, end: socket.socket) -> Line:
@@ -37,9 +48,17 @@ class Line:
         return cls(*await asyncio.open_unix_connection(sock=end, limit=MAX_LINE_BYTES))
 
     def say(self, words: Mapping[str, Any]) -> None:
-        """Send one object; where nobody listens any more it is lost."""
-        if not self._writer.is_closing():
-            self._writer.write(encoded(words))
+        """Send one object; where nobody listens any more it is lost.
+
+        Raises:
+            TooLong: nothing was sent.
+        """
+        if self._writer.is_closing():
+            return
+        text = encoded(words)
+        if len(text) > MAX_LINE_BYTES:
+            raise TooLong(f"{len(text)} bytes are too long; {MAX_LINE_BYTES} go over the line")
+        self._writer.write(text)
 
     async def said(self) -> None:
         """Return once all is handed to the kernel; an end that is gone is no error."""
@@ -49,15 +68,31 @@ class Line:
             return
 
     async def heard(self) -> dict[str, Any] | None:
-        """Return the next object; None once the other end is gone."""
+        """Return the next object; None once the other end is gone, or what it says cannot be read."""
+        if self.broken:
+            return None
         try:
             text = await self._reader.readline()
-        except (OSError, ValueError):
+        except OSError:
+            return None
+        except ValueError:
+            self._break("it said more than one line holds")
             return None
         if not text.endswith(b"\n"):
             return None
-        found: dict[str, Any] = json.loads(text)
-        return found
+        try:
+            found = json.loads(text)
+        except (ValueError, RecursionError):
+            found = None
+        if isinstance(found, dict):
+            return found
+        self._break("it said what is no JSON object")
+        return None
+
+    def _break(self, why: str) -> None:
+        """End the hearing: what follows may be the rest of anything."""
+        self.broken = why
+        log.error("line.broken", error=why)
 
     def close(self) -> None:
         """End it."""

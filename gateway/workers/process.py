@@ -10,8 +10,9 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from durable import first_of
 from gateway.errors import ConfigError, GatewayError
-from gateway.workers.line import Line
+from gateway.workers.line import Line, TooLong
 
 MODULE: Final = "gateway.cli.worker"
 # How long the kernel and its handler have to write where each thread stood.
@@ -100,6 +101,13 @@ class WorkerProcess:
     async def _heard_out(self, line: Line, process: asyncio.subprocess.Process) -> None:
         while (words := await line.heard()) is not None:
             self._hear(words)
+        if line.broken:
+            # It would be taken to stand still. It strikes the starts of its turns out, if it still hears.
+            self.how = line.broken
+            self.end()
+            await first_of(process.wait(), timeout_s=ENDS_WITHIN_S)
+            self.code = process.returncode
+            return
         self.code = await process.wait()
 
     async def _told_to_end(self) -> None:
@@ -151,7 +159,7 @@ class WorkerProcess:
         """Ask it something.
 
         Raises:
-            NoAnswer: it ended, or could not say.
+            NoAnswer: it ended, or could not say, or it is too much to ask.
         """
         if self._line is None or self.ended.is_set():
             raise NoAnswer(f"worker {self.number} does not run")
@@ -161,6 +169,8 @@ class WorkerProcess:
         try:
             self._line.say({"ask": number, "what": what, "with": arguments})
             return await answer
+        except TooLong as error:
+            raise NoAnswer(f"worker {self.number}: {error}") from None
         finally:
             self._asked.pop(number, None)
 
@@ -184,7 +194,7 @@ class WorkerProcess:
 
     async def kill_stuck(self) -> None:
         """End it after it has written to the log where it stands, if it still can."""
-        self.how = "its loop stood still"
+        self.how = self.how or "its loop stood still"
         self._signal(signal.SIGUSR1)
         await asyncio.sleep(LAST_LOOK_S)
         self.kill()
