@@ -43,8 +43,8 @@ async def metrics(application: Application) -> bytes:
     What cannot be looked at is left out; what a worker counted that does not answer is as it said it last.
     """
     workers = application.workers
-    said = await workers.ask_by_number("metrics") if workers is not None else {}
-    depths = await _depths(application, [each["letters"] for each in said.values()])
+    in_hand = await workers.count() if workers is not None else []
+    depths = await _depths(application, in_hand)
     services = application.services
     waiting = await start_thread(lambda: _waiting(application), name="metrics") if services else None
     ready, parts = application.readiness()
@@ -62,7 +62,6 @@ async def metrics(application: Application) -> bytes:
     families += families_of_process(application)
     if workers is not None:
         families.append(_gauge("workers", "Processes for conversations that work.", len(workers.standings())))
-        workers.counted |= {number: each["families"] for number, each in said.items()}
         families = merged(families, sorted(workers.counted.items()), [workers.past])
     registry = CollectorRegistry()
     registry.register(_Families(families))

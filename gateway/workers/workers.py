@@ -72,7 +72,8 @@ class Workers:
         self._stopping = asyncio.Event()
         self._started = False
         self._news = asyncio.Event()
-        # What ended processes had counted, as they said last: a counter never goes back.
+        # What those that run have counted, by number, and what ended ones had, as they said last: a counter
+        # never goes back.
         self.counted: dict[int, list[list[Any]]] = {}
         self.past: list[list[Any]] = []
         self.failed: asyncio.Future[GatewayError] = asyncio.get_running_loop().create_future()
@@ -234,6 +235,20 @@ class Workers:
         asked = [_in_time(p, p.process.ask(what, **arguments), within_s) for p in up if p.process]
         found = await asyncio.gather(*asked)
         return {place.number: answer[0] for place, answer in zip(up, found, strict=True) if answer}
+
+    async def count(self) -> list[int]:
+        """Ask all that work what they have counted, for ``counted``; return how many letters each holds."""
+        asked = [self._count(p, p.process) for p in self._places if p.up and p.process is not None]
+        return [letters for found in await asyncio.gather(*asked) for letters in found]
+
+    async def _count(self, place: _Place, process: WorkerProcess) -> tuple[int, ...]:
+        found = await _in_time(place, process.ask("metrics"), ANSWER_WITHIN_S)
+        if not found:
+            return ()
+        # At once, and of none that has ended: what it said before has gone to the past, or is about to.
+        if place.process is process and process.up:
+            self.counted[place.number] = found[0]["families"]
+        return (found[0]["letters"],)
 
     async def ask_one(self, what: str, *, within_s: float = ANSWER_WITHIN_S, **arguments: Any) -> Any:
         """Ask whichever works to do something.
