@@ -1,7 +1,7 @@
 """A process of its own that extracts the text of one page: a hostile page may hang or break what reads it.
 
 It is run by its path and imports nothing of ours. Standard input is one line of JSON and the bytes of the
-page, standard output JSON.
+page, standard output JSON. The charset is one that may be read, or empty: whoever asks has seen to that.
 """
 
 from __future__ import annotations
@@ -32,8 +32,7 @@ def main() -> None:
 
     page: bytes | str = data
     if asked["charset"]:
-        with suppress(LookupError):
-            page = data.decode(asked["charset"], "replace")
+        page = data.decode(asked["charset"], "replace")
     tree = load_html(page)
     title, text = "", ""
     if tree is not None:

@@ -3,17 +3,43 @@
 from __future__ import annotations
 
 import asyncio
+import codecs
 import json
 import sys
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from durable import spawn_async
 from session.errors import ToolError
 from session.tools.web.fetching import Page
 
 CHILD = Path(__file__).with_name("extract_child.py")
+# A server chooses among these alone, under whatever name Python knows them: of Python's other codecs some
+# take a quadratic time, interpret what they read, or raise errors of their own.
+CHARSETS: Final = frozenset(
+    (
+        *(
+            "utf-8",
+            "utf-8-sig",
+            "utf-16",
+            "utf-16-le",
+            "utf-16-be",
+            "utf-32",
+            "utf-32-le",
+            "utf-32-be",
+            "ascii",
+        ),
+        *(f"iso8859-{number}" for number in range(1, 17) if number != 12),
+        *(f"cp{number}" for number in (437, 850, 852, 855, 862, 866, 874, *range(1250, 1259))),
+        *("koi8-r", "koi8-t", "koi8-u", "kz1048", "mac-cyrillic", "mac-greek", "mac-latin2", "mac-roman"),
+        *("mac-turkish", "tis-620", "gb18030", "gb2312", "gbk", "big5", "big5hkscs", "cp950"),
+        *("cp932", "shift_jis", "euc_jp", "iso2022_jp", "cp949", "euc_kr"),
+    )
+)
+# What the web says, and Python does not know.
+_OF_THE_WEB = {"windows-31j": "cp932", "x-sjis": "cp932", "windows-874": "cp874"}
 _HTML = ("text/html", "application/xhtml+xml")
 
 
@@ -34,15 +60,22 @@ async def text_of(page: Page) -> Text:
     start = page.data[:512].lstrip().lower()
     if page.kind in _HTML or (not page.kind and start.startswith(b"<")):
         return await _extracted(page)
-    try:
-        text = page.data.decode(page.charset or "utf-8", "replace")
-    except LookupError:
-        text = page.data.decode("utf-8", "replace")
+    text = page.data.decode(charset_of(page.charset) or "utf-8", "replace")
     return Text(text.removeprefix("\ufeff"))
 
 
+def charset_of(name: str) -> str:
+    """Return Python's name of the charset that a server names, empty where it is not one of ``CHARSETS``."""
+    try:
+        known = codecs.lookup(_OF_THE_WEB.get(name.lower(), name)).name
+    except (LookupError, ValueError):
+        # A name may hold a NUL, or what is no ASCII.
+        return ""
+    return known if known in CHARSETS else ""
+
+
 async def _extracted(page: Page) -> Text:
-    asked = json.dumps({"url": str(page.target.url), "charset": page.charset}).encode()
+    asked = json.dumps({"url": str(page.target.url), "charset": charset_of(page.charset)}).encode()
     try:
         # The library is installed beside this program; nothing else of ours is handed on.
         child = await spawn_async([sys.executable, "-I", str(CHILD)])
