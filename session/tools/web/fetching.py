@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-import socket
 import ssl
 import zlib
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -18,6 +17,7 @@ import httpx
 from durable import causes
 from session.errors import ToolError
 from session.tools.web.addresses import Target, followed, is_public, refused_host, target_of
+from session.tools.web.lookups import Lookups
 
 MAX_REDIRECTS: Final = 5
 # Of the addresses of a name, how many are tried.
@@ -60,13 +60,6 @@ class Resolver(Protocol):
         ...
 
 
-async def resolved_by_system(host: str, port: int) -> Sequence[str]:
-    """Return the addresses that the system has for a name, in a thread."""
-    loop = asyncio.get_running_loop()
-    found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    return [str(row[4][0]) for row in found]
-
-
 def direct(context: ssl.SSLContext) -> httpx.AsyncBaseTransport:
     """Connect to the address that a request names; no proxy, nothing kept open, no second try."""
     return httpx.AsyncHTTPTransport(verify=context, trust_env=False, retries=0)
@@ -77,7 +70,7 @@ class Fetcher:
 
     Args:
         max_bytes: how much of a page is read, unpacked.
-        resolve: finds the addresses of a name.
+        resolve: finds the addresses of a name; the system does where there is none.
         connect: makes the transport of one page. Its requests name an address, their ``Host`` the name.
     """
 
@@ -85,11 +78,11 @@ class Fetcher:
         self,
         *,
         max_bytes: int,
-        resolve: Resolver = resolved_by_system,
+        resolve: Resolver | None = None,
         connect: Callable[[ssl.SSLContext], httpx.AsyncBaseTransport] = direct,
     ) -> None:
         self._max_bytes = max_bytes
-        self._resolve = resolve
+        self._resolve: Resolver = resolve or Lookups()
         self._connect = connect
         self._context: ssl.SSLContext | None = None
 
