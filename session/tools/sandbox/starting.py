@@ -17,8 +17,10 @@ from session.tools.sandbox.places import environment
 from session.tools.sandbox.rules import NoSandbox, Rules, Wrapped
 
 LAUNCHER = Path(__file__).with_name("launcher.py")
-# The kernel takes no argument that is longer; JSON may double what is in it.
+# JSON may double what is in it, and make six bytes of a control character.
 MAX_COMMAND_BYTES = 48 * 1024
+# The kernel takes no argument that is longer; its end is a NUL.
+_MAX_ARGUMENT_BYTES = 128 * 1024 - 1
 
 
 def started_by_launcher(
@@ -46,9 +48,7 @@ def started_by_launcher(
         known = " and ".join(seccomp.MACHINES)
         raise NoSandbox(f"commands can be confined on {known}, not on {machine}", hint="leave the tool off")
     if sum(len(os.fsencode(each)) for each in argv) > MAX_COMMAND_BYTES:
-        raise NoSandbox(
-            f"the command is over {MAX_COMMAND_BYTES // 1024} kB", hint="put it into a file and run that"
-        )
+        raise _too_long(f"the command is over {MAX_COMMAND_BYTES // 1024} kB")
     limits = rules.limits
     order = {
         "argv": list(argv),
@@ -69,8 +69,16 @@ def started_by_launcher(
             [resource.RLIMIT_NOFILE, limits.open_files],
         ],
     }
+    # Letters stay as they are, odd bytes of paths too: the launcher reads them as they are written here.
+    told = json.dumps(order, ensure_ascii=False)
+    if len(os.fsencode(told)) > _MAX_ARGUMENT_BYTES:
+        raise _too_long("the command holds too many characters that have to be written in a longer way")
     return Wrapped(
-        argv=(sys.executable, "-I", "-S", str(LAUNCHER), json.dumps(order)),
+        argv=(sys.executable, "-I", "-S", str(LAUNCHER), told),
         env=environment(rules, temp=temp),
         cwd=rules.folder,
     )
+
+
+def _too_long(problem: str) -> NoSandbox:
+    return NoSandbox(problem, hint="put it into a file and run that")

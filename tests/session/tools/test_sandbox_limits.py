@@ -139,6 +139,23 @@ async def test_its_end_is_told(there: Yard, command: str, code: int) -> None:
     assert (await there.sh(command)).exit_code == code
 
 
+async def test_a_long_command_in_any_script_runs(there: Yard) -> None:
+    """Of odd bytes, too, which a path may hold."""
+    outcome = await there.sh("echo " + "я" * 23_000)
+    odd = await there.sh("echo " + os.fsdecode(b"\xff\xc3") + "'\U0001f600'")
+
+    assert (outcome.exit_code, outcome.out.text()) == (0, "я" * 23_000 + "\n")
+    assert (odd.exit_code, odd.out.text()) == (0, b"\xff\xc3\xf0\x9f\x98\x80\n".decode("utf-8", "replace"))
+
+
+@pytest.mark.parametrize("unit", ["я", "\x01"])
+async def test_one_that_is_too_long_for_the_system_is_told(there: Yard, unit: str) -> None:
+    with pytest.raises(NoSandbox, match="the command ") as caught:
+        await there.sh("echo " + unit * 40_000)
+
+    assert caught.value.hint == "put it into a file and run that"
+
+
 @pytest.mark.parametrize("kind", KINDS)
 async def test_a_command_that_is_not_there_is_told(kind: str, tmp_path: Path) -> None:
     there = await yard(kind, tmp_path)
