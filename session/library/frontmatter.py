@@ -9,6 +9,10 @@ Value = str | list[str]
 
 _KEY = re.compile(r"([A-Za-z_][\w-]*)\s*:(?:\s+(.*)|)$")
 _ESCAPE = re.compile(r"\\(.)", re.DOTALL)
+# No part gives back what it took: blanks could be shared out in as many ways as there are.
+_ITEM = re.compile(r"""\s*+("(?:[^"\\]|\\.)*+"|'(?:[^']|'')*+'|[^,\[\]{}"'\s][^,\[\]]*+|)\s*+([,\]])""")
+_QUOTED = re.compile(r"'((?:[^']|'')*)'|\"((?:[^\"\\]|\\.)*)\"")
+_COMMENT = re.compile(r"(?<!\s)\s+#")
 _PLAIN = {"\\": "\\", '"': '"', "/": "/", "n": "\n", "t": "\t"}
 
 
@@ -108,9 +112,8 @@ def _items(lines: Sequence[str]) -> list[str]:
 
 def _inline(text: str) -> list[str]:
     items, place = [], 1
-    token = re.compile(r"""\s*("(?:[^"\\]|\\.)*"|'(?:[^']|'')*'|[^,\[\]{}"'][^,\[\]]*|)\s*([,\]])""")
     while True:
-        match = token.match(text, place)
+        match = _ITEM.match(text, place)
         if match is None:
             raise Broken("the list in [ ] cannot be read; write one item a line")
         if match[1] or match[2] == ",":
@@ -126,7 +129,7 @@ def _inline(text: str) -> list[str]:
 def _scalar(text: str) -> str:
     quote = text[:1]
     if quote in ('"', "'"):
-        body = re.match(r"'((?:[^']|'')*)'|\"((?:[^\"\\]|\\.)*)\"", text)
+        body = _QUOTED.match(text)
         if body is None:
             raise Broken("a quoted text has no end")
         if (rest := text[body.end() :].strip()) and not rest.startswith("#"):
@@ -134,7 +137,7 @@ def _scalar(text: str) -> str:
         return body[1].replace("''", "'") if quote == "'" else _ESCAPE.sub(_unescaped, body[2])
     if quote in ("[", "{", "&", "*", "!", "%", "@", "`"):
         raise Broken(f"a text that begins with {quote} must stand in quotes")
-    return re.split(r"\s+#", text, maxsplit=1)[0].strip()
+    return _COMMENT.split(text, maxsplit=1)[0].strip()
 
 
 def _unescaped(match: re.Match[str]) -> str:

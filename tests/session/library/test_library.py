@@ -7,6 +7,7 @@ import signal
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,7 @@ def names(library: Library, message: str) -> list[str]:
         ("patterns: a\n  b", "a b"),
         ("other:\n  deep: {x: [1\nmore: '\npatterns: p", "p"),
         ("patterns: []", []),
+        ("patterns: [ a b , 'it''s' ,\"\\\"\", c ] # d", ["a b", "it's", '"', "c"]),
     ],
 )
 def test_what_people_write_at_the_head_is_read(head: str, value: object) -> None:
@@ -87,6 +89,16 @@ def test_a_broken_head_says_so(text: str) -> None:
     """Whatever is wrong with it is one error with words."""
     with pytest.raises(Broken, match=r"\w"):
         split(text, ("name",))
+
+
+@pytest.mark.parametrize("value", ["a{}b", "[a,{}", "[a{}b]", "'a'{}", '"a{}', "a #{}"])
+def test_a_head_takes_no_longer_than_it_is_long(value: str) -> None:
+    """Whether it can be read or not."""
+    began = time.process_time()
+    with suppress(Broken):
+        split(f"---\nname: {value.format(' ' * 60_000)}\n---\n", ("name",))
+
+    assert time.process_time() - began < 1
 
 
 def test_playbooks_match_by_search_without_case(tmp_path: Path) -> None:
