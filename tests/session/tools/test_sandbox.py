@@ -193,6 +193,52 @@ async def test_what_is_readable_is_read_and_not_written(there: Yard, tmp_path: P
     assert program.read_text().count("\n") == 1
 
 
+async def test_what_is_open_for_reading_alone_is_not_changed(there: Yard, tmp_path: Path) -> None:
+    """Neither its mode, its owner, its times nor its attributes; no path is named for it."""
+    program = tmp_path / "programs/server"
+    program.parent.mkdir()
+    program.write_text("served")
+    program.chmod(0o644)
+    os.utime(program, (1, 1))
+    before = program.stat()
+
+    outcome = await there.python(
+        f"""
+import os
+file = os.open({str(program)!r}, os.O_RDONLY)
+for change in (
+    lambda: os.fchmod(file, 0o4777),
+    lambda: os.fchown(file, os.getuid(), os.getgid()),
+    lambda: os.utime(file, (5, 5)),
+    lambda: os.utime(file),
+    lambda: os.setxattr(file, "user.x", b"x"),
+    lambda: os.removexattr(file, "user.x"),
+):
+    try:
+        change()
+    except OSError:
+        pass
+print(os.read(file, 9))
+""",
+        readable=(program.parent,),
+    )
+
+    assert outcome.out.text() == "b'served'\n", outcome.err.text()
+    after = program.stat()
+    assert (after.st_mode, after.st_uid, after.st_gid) == (before.st_mode, before.st_uid, before.st_gid)
+    assert (after.st_mtime, after.st_ctime_ns) == (1, before.st_ctime_ns)
+    assert os.listxattr(program) == []
+
+
+async def test_files_of_its_own_are_made_copied_and_changed(there: Yard) -> None:
+    outcome = await there.sh(
+        "touch new && echo a > one && sed -i s/a/b/ one && cp one two && mv two three && cat three"
+    )
+
+    assert (outcome.exit_code, outcome.out.text()) == (0, "b\n"), outcome.err.text()
+    assert (there.folder / "new").read_text() == ""
+
+
 async def test_of_the_shared_folder_the_parts_of_others_are_closed(tmp_path: Path) -> None:
     there = await yard("bubblewrap", tmp_path)
     shared = there.workspace / "files"
