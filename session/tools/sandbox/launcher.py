@@ -13,12 +13,12 @@ import os
 import re
 import resource
 import select
-import shutil
 import signal
 import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
+from itertools import count
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -39,6 +39,7 @@ _MOST_FILES = 2**20
 _ENDING = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 _WAITED = _ENDING | {signal.SIGCHLD}
 _OF_A_FILE = 0b1100000000000111
+_FOLDER = os.O_DIRECTORY | os.O_NOFOLLOW
 
 libc = ctypes.CDLL(None, use_errno=True)
 libc.syscall.restype = ctypes.c_long
@@ -60,7 +61,9 @@ def main() -> NoReturn:
     finally:
         _end_all()
         if temp is not None:
-            shutil.rmtree(temp, ignore_errors=True)
+            # What stays of it is no word about the command.
+            with suppress(Exception):
+                _remove(temp)
     os._exit(code)
 
 
@@ -276,6 +279,55 @@ def _end_all() -> None:
             os.waitpid(-1, 0)
             for _ in _ended():
                 pass
+
+
+def _remove(top: str) -> None:
+    """Remove a folder with all that is in it, links as such; what cannot be removed stays.
+
+    A command can make it deeper than any path or stack is: what lies deeper is brought to the top first.
+    """
+    _let_in(top, None)
+    folder = os.open(top, os.O_RDONLY | _FOLDER)
+    fresh, number, left = os.urandom(8).hex(), count(), os.listdir(folder)  # noqa: PTH208 - by number
+    while left:
+        name = left.pop()
+        with suppress(OSError):
+            if _is_gone(name, folder):
+                continue
+            within = os.open(name, os.O_RDONLY | _FOLDER, dir_fd=folder)
+            try:
+                for each in os.listdir(within):  # noqa: PTH208 - by number
+                    if not _is_gone(each, within):
+                        upper = f"{fresh}-{next(number)}"
+                        os.rename(each, upper, src_dir_fd=within, dst_dir_fd=folder)
+                        left.append(upper)
+            finally:
+                os.close(within)
+            os.rmdir(name, dir_fd=folder)
+    os.close(folder)
+    os.rmdir(top)  # noqa: PTH106 - no package here
+
+
+def _is_gone(name: str, folder: int) -> bool:
+    """Remove what is no folder, or an empty one; of any other, let its owner in."""
+    with suppress(IsADirectoryError):
+        os.unlink(name, dir_fd=folder)
+        return True
+    _let_in(name, folder)
+    with suppress(OSError):
+        os.rmdir(name, dir_fd=folder)
+        return True
+    return False
+
+
+def _let_in(name: str, folder: int | None) -> None:
+    """Let the owner change a folder that a command shut; by its number, so that no link is followed."""
+    with suppress(OSError):
+        shut = os.open(name, os.O_PATH | _FOLDER, dir_fd=folder)
+        try:
+            Path(f"/proc/self/fd/{shut}").chmod(0o700)
+        finally:
+            os.close(shut)
 
 
 def _ended() -> Iterator[tuple[int, int]]:

@@ -89,6 +89,28 @@ async def test_it_has_a_place_for_temporary_files_that_nobody_else_sees(there: Y
     assert not (Path(where) / "t").exists()
 
 
+@pytest.mark.parametrize("mask", ["022", "777"])
+async def test_however_deep_its_temporary_files_lie_they_go_and_its_exit_code_stays(
+    there: Yard, mask: str
+) -> None:
+    outcome = await there.python(
+        "import os, sys\n"
+        "os.chdir(os.environ['TMPDIR'])\n"
+        "print(os.getcwd(), flush=True)\n"
+        "os.symlink(os.environ['HOME'], 'out')\n"
+        "for _ in range(1500):\n"
+        "    os.mkdir('d'); os.mkdir('e'); os.chdir('d'); open('f', 'w').close()\n"
+        f"os.umask(0o{mask}); os.mkdir('x')\n"
+        "sys.exit(3)",
+        timeout_s=120,
+    )
+
+    where = Path(outcome.out.text().strip())
+    assert outcome.exit_code == 3, outcome.err.text()
+    assert where == Path("/tmp") or not where.exists()
+    assert there.folder.is_dir()
+
+
 async def test_without_network_nothing_is_reached(there: Yard) -> None:
     """Neither by TCP nor UDP, neither the loopback nor a socket that has a name; nor the machine's host."""
     reached: list[bytes] = []
