@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -40,13 +41,18 @@ class AwaitedFiles:
 UNKNOWN: Final = AwaitedFiles()
 
 
-def named_in(messages: Iterable[bytes]) -> Named:
-    """Return the files that message lines name, each with the time of its newest line."""
+def named_in(messages: Iterable[bytes], *, unknown: datetime | None = None) -> Named:
+    """Return the files that message lines name, each with the time of its newest line.
+
+    Args:
+        messages: the lines, damaged ones among them.
+        unknown: the time of a line that does not tell its own; None: such a line names nothing.
+    """
     found: Named = {}
     for raw in messages:
         if b'"media/' not in raw:
             continue
-        at = read_time(decode(raw).get("timestamp"))
+        at = _time_of(raw) or unknown
         if at is None:
             continue
         for ref in _REF.findall(raw):
@@ -56,12 +62,16 @@ def named_in(messages: Iterable[bytes]) -> Named:
 
 
 def named_in_files(paths: Iterable[Path]) -> Named:
-    """Return the files that transcripts name; one that cannot be read names none."""
+    """Return the files that transcripts name; one that cannot be read names none.
+
+    A damaged line still shows what it names. It was written before its file was last changed.
+    """
     found: Named = {}
     for path in paths:
         try:
             with path.open("rb") as file:
-                for name, at in named_in(_lines(file)).items():
+                changed = read_time(os.fstat(file.fileno()).st_mtime)
+                for name, at in named_in(_lines(file), unknown=changed).items():
                     found[name] = max(at, found.get(name, at))
         except OSError as error:
             # Files that only this session names count as unnamed, and stay until they are old.
@@ -140,3 +150,12 @@ def within(workspace: Path, name: str) -> Path | None:
 
 def _lines(file: Iterable[bytes]) -> Iterable[bytes]:
     return (line.rstrip(b"\r\n") for line in file)
+
+
+def _time_of(raw: bytes) -> datetime | None:
+    """Return when a line was written; None where it does not say so, or cannot be read."""
+    try:
+        line: object = decode(raw)
+    except (ValueError, RecursionError):
+        return None
+    return read_time(line.get("timestamp")) if isinstance(line, dict) else None

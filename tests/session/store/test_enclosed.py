@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
-from session.store.enclosed import UNREAD_FOR, AwaitedFiles
+from session.store.enclosed import UNREAD_FOR, AwaitedFiles, named_in_files
+from session.transcript import archive
 from tests.session.retention_place import ADA, BOB, World, brought
 
 CAT, DOG = "media/ca/cat.jpg", "media/do/dog.jpg"
@@ -140,3 +141,58 @@ async def test_without_a_limit_of_age_only_what_nothing_names_is_swept(world: Wo
     await world.store.clear(ADA, everything=True)
 
     assert [path.exists() for path in (nobodys, cat)] == [False, False]
+
+
+def torn(line: bytes) -> bytes:
+    return line[:-1]
+
+
+def listed(line: bytes) -> bytes:
+    return b"[" + line + b"]"
+
+
+@pytest.mark.parametrize("damage", [torn, listed])
+async def test_a_damaged_line_of_an_ended_session_keeps_nothing_from_being_erased(
+    world: World, tmp_path: Path, damage: Callable[[bytes], bytes]
+) -> None:
+    cat = came(tmp_path, CAT)
+    await world.say("a", **file(CAT))
+    await world.end()
+    damaged(archive.newest(world.store.layout, "telegram_1"), damage)
+
+    await world.store.clear(ADA, everything=True, awaited=seen(NONE_WAITS))
+
+    assert not cat.exists()
+    assert archive.newest(world.store.layout, "telegram_1") is None
+
+
+async def test_a_damaged_line_does_not_end_the_round_of_retention(world: World, tmp_path: Path) -> None:
+    cat = came(tmp_path, CAT)
+    for text in ("a", "b"):
+        await world.say(text, **file(CAT))
+        await world.end()
+    first = archive.of_stem(world.store.layout, "telegram_1")[0].path
+    damaged(first, torn)
+    await world.say("c")
+    await world.end()
+    world.clock.forward(days=31)
+    await world.pruned()
+
+    left = archive.of_stem(world.store.layout, "telegram_1")
+    assert (len(left), first.exists(), cat.exists()) == (1, False, False)
+
+
+async def test_what_a_copy_of_a_damaged_transcript_names_can_be_told(world: World, tmp_path: Path) -> None:
+    await world.say("a", **file(CAT))
+    damaged(tmp_path / "sessions/telegram_1.jsonl", torn)
+    await world.say("b")
+    (copy,) = (tmp_path / "sessions").glob("*.corrupt-*")
+
+    assert named_in_files([copy]) == {CAT: datetime.fromtimestamp(copy.stat().st_mtime, UTC)}
+
+
+def damaged(path: Path | None, damage: Callable[[bytes], bytes]) -> None:
+    """Damage the lines of a transcript that name a file."""
+    assert path is not None
+    lines = path.read_bytes().splitlines()
+    path.write_bytes(b"".join((damage(each) if b'"media/' in each else each) + b"\n" for each in lines))
