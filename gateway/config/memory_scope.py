@@ -10,10 +10,10 @@ from gateway.config.agents import agents_of
 from gateway.config.settings import Settings
 from session.context.scopes import Reader, Scopes, counts_as_group
 from session.transcript.agent import AGENTS
+from session.transcript.beginning import first_line
 from session.transcript.key import plain_stem
 
 FILES = ("MEMORY.md", "USER.md")
-MAX_HEAD_BYTES = 256 * 1024
 Finding = tuple[Literal["ok", "warn"], str, str]
 
 
@@ -78,7 +78,7 @@ def _is_group(workspace: Path, key: str) -> bool:
     """Say whether a chat counts as a group, as its active session knows: then its own notes are in use."""
     try:
         with (workspace / "sessions" / f"{plain_stem(key)}.jsonl").open("rb") as file:
-            inner = json.loads(file.readline(MAX_HEAD_BYTES)).get("metadata")
+            inner = json.loads(first_line(file) or b"").get("metadata")
         said = inner.get("chat")
     except (OSError, ValueError, AttributeError, RecursionError):
         said = None

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import BinaryIO, Generic, TypeVar
 
 from durable import BoundedDict
 from session.disk.layout import Seen
@@ -25,9 +25,22 @@ YOUNG_NS = 2 * 10**9
 class FileCache(Generic[T]):
     """Keeps what ``read`` makes of a file's bytes as long as its (inode, size, mtime_ns) stay."""
 
-    def __init__(self, read: Callable[[Path, bytes], T], *, max_bytes: int = MAX_BYTES) -> None:
+    def __init__(
+        self,
+        read: Callable[[Path, bytes], T],
+        *,
+        max_bytes: int = MAX_BYTES,
+        take: Callable[[BinaryIO], bytes] | None = None,
+    ) -> None:
+        """Read nothing yet.
+
+        Args:
+            read: makes of a file's bytes what is kept.
+            max_bytes: how much of a file is read.
+            take: reads the bytes instead, where their number is not the same for each file.
+        """
         self._read = read
-        self._max_bytes = max_bytes
+        self._take = take or (lambda file: file.read(max_bytes))
         self._kept: BoundedDict[Path, tuple[Seen, T]] = BoundedDict(KEPT)
         self._lock = threading.Lock()
 
@@ -47,7 +60,7 @@ class FileCache(Generic[T]):
                 if known is not None and known[0] == now:
                     return known[1]
             try:
-                data = file.read(self._max_bytes)
+                data = self._take(file)
             except OSError:
                 return None
         value = self._read(path, data)

@@ -11,9 +11,9 @@ from session.context.audience import answers_in
 from session.disk.layout import Layout
 from session.library.file_cache import FileCache
 from session.recall.reading import Kind
-from session.store.archived import BEGINNING_BYTES
 from session.transcript.agent import agent_in
-from session.transcript.transcript import parse
+from session.transcript.beginning import beginning
+from session.transcript.transcript import Transcript, parse
 
 # Which chats a job has answered in a session, in the order of their keys.
 Answers = tuple[str, ...]
@@ -26,13 +26,22 @@ class Whose(NamedTuple):
     answers: Answers
 
 
-def _whose(path: Path, data: bytes) -> Whose:
-    inner = parse(data[: data.rfind(b"\n") + 1], stem=path.stem).inner
+def _whose(path: Path, data: bytes) -> Whose | None:
+    transcript = parse(data, stem=path.stem)
+    if transcript.damage.heads == 0 and not _begins_soundly(parse(data.partition(b"\n")[0], stem=path.stem)):
+        return None
+    inner = transcript.inner
     return Whose(agent_in(inner), tuple(sorted(answers_in(inner))))
 
 
-# Whose sessions the files are, as far as the index of the scope does not say it.
-WHOSE: FileCache[Whose] = FileCache(_whose, max_bytes=BEGINNING_BYTES)
+def _begins_soundly(first: Transcript) -> bool:
+    """Say whether a file without metadata never had any, as other programs write it, and did not lose it."""
+    damage = first.damage
+    return not first.damaged and bool(first.messages or damage.strays or damage.uncounted)
+
+
+# Whose sessions the files are, as far as the index of the scope does not say it; None: nobody knows.
+WHOSE: FileCache[Whose | None] = FileCache(_whose, take=lambda file: beginning(file) or b"")
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,10 +17,10 @@ from session.store.recall_file import forget_index
 from session.store.vectors import forget
 from session.transcript import archive
 from session.transcript.archive import Archived
+from session.transcript.beginning import beginning
 from session.transcript.loading import load
 from session.transcript.transcript import Transcript, parse, read_time
 
-BEGINNING_BYTES = 256 * 1024
 HeadOf = Callable[[Transcript], bytes | None]
 
 
@@ -32,20 +32,22 @@ def find(layout: Layout, stem: str, session_id: str) -> tuple[Archived, Transcri
 
 
 def read_beginning(path: Path, stem: str) -> Transcript | None:
-    """Read line 1 and the first whole messages of a session, active or ended; None where it is gone.
+    """Read line 1 and the first whole messages of a session, active or ended.
+
+    None: it is gone, or its line 1 is longer than any line may be, and nobody knows whose it is.
 
     Raises:
         StoreError: it cannot be read.
     """
     try:
         with path.open("rb") as file:
-            data = file.read(BEGINNING_BYTES)
+            data = beginning(file)
     # Between the listing and here it may have been reopened or deleted.
     except FileNotFoundError:
         return None
     except OSError as error:
         raise StoreError(f"{path.name} cannot be read: {error.strerror}") from error
-    return parse(data[: data.rfind(b"\n") + 1], stem=stem)
+    return parse(data, stem=stem) if data is not None else None
 
 
 def is_there(layout: Layout, stem: str, session_id: str) -> bool:

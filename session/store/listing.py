@@ -16,7 +16,8 @@ from session.errors import StoreError
 from session.models.totals import Totals
 from session.transcript import archive
 from session.transcript.agent import DEFAULT, agent_in, shown
-from session.transcript.archive import MAX_HEAD_BYTES, Archived
+from session.transcript.archive import Archived
+from session.transcript.beginning import first_line
 from session.transcript.loading import load
 from session.transcript.repair import plain_text
 from session.transcript.transcript import Transcript, decode, parse, read_time, stamp
@@ -221,10 +222,10 @@ def key_at(path: Path, stem: str) -> str:
     """Read whose a transcript is; empty where it cannot be read."""
     try:
         with path.open("rb") as file:
-            first = file.readline(MAX_HEAD_BYTES)
+            first = first_line(file)
     except OSError:
         return ""
-    return parse(first, stem=stem).key
+    return parse(first, stem=stem).key if first is not None else ""
 
 
 _BETWEEN, _MORE = "; ", " more damaged lines"

@@ -14,11 +14,11 @@ from typing import Any
 import orjson
 
 from session.disk.layout import Layout
+from session.transcript.beginning import first_line
 from session.transcript.line import is_ulid
 
 # What ``ended_by`` says in line 1 of a session that a compaction ended.
 COMPACTION = "compaction"
-MAX_HEAD_BYTES = 256 * 1024
 # A name that is later than now by more was given by a wrong clock, and is followed no longer.
 _AHEAD = timedelta(hours=1)
 _NAME = re.compile(r"^(\d{8}T\d{6}Z)-([0-7][0-9A-HJKMNP-TV-Z]{25})\.jsonl$")
@@ -132,7 +132,7 @@ def goes_on(found: Archived) -> bool:
     """Say whether an ended session goes on in the one after it, because a compaction ended it."""
     try:
         with found.path.open("rb") as file:
-            head = orjson.loads(file.readline(MAX_HEAD_BYTES))
+            head = orjson.loads(first_line(file) or b"")
     except (OSError, orjson.JSONDecodeError):
         return False
     inner = head.get("metadata") if isinstance(head, dict) else None
