@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from starlette.requests import ClientDisconnect
+from starlette.types import Message
 
+from gateway.http.media import PIECE_BYTES, FileInPieces, opened
 from session.transcript.key import SessionKey
 from session.transcript.line import make_line
 from tests.gateway.http_place import Place, open_place
@@ -161,6 +165,8 @@ async def test_a_file_is_shown_as_what_it_is(place: Place, tmp_path: Path) -> No
     (folder / "b.png").write_bytes(b"<html><script>alert(1)</script>")
     (tmp_path / "secret.txt").write_text("no")
     (folder / "link").symlink_to(tmp_path / "secret.txt")
+    for own in (".ahead-1", ".incoming-1"):
+        (tmp_path / "media" / own).write_text("half")
     picture = await place.http.get("/v1/media/ab/a.png")
     page = await place.http.get("/v1/media/ab/b.png")
 
@@ -175,8 +181,42 @@ async def test_a_file_is_shown_as_what_it_is(place: Place, tmp_path: Path) -> No
         "ab/%2e%2e/%2e%2e/secret.txt",
         "ab/link",
         "/etc/passwd",
+        ".ahead-1",
+        "%2eincoming-1",
     ):
         assert (await place.http.get(f"/v1/media/{path}")).status_code == 404, path
+
+
+async def test_a_large_file_is_sent_in_pieces_and_whole(place: Place, tmp_path: Path) -> None:
+    (tmp_path / "media").mkdir(exist_ok=True)
+    data = PNG + bytes(range(256)) * 3_000
+    (tmp_path / "media/a.png").write_bytes(data)
+    (tmp_path / "media/empty").write_bytes(b"")
+    found = await asyncio.gather(*(place.http.get("/v1/media/a.png") for _ in range(12)))
+    empty = await place.http.get("/v1/media/empty")
+
+    assert {(each.headers["content-length"], each.content) for each in found} == {(str(len(data)), data)}
+    assert (empty.status_code, empty.headers["content-length"], empty.content) == (200, "0", b"")
+
+
+async def test_a_file_that_nobody_takes_is_read_one_piece_far_and_closed(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(bytes(4 * PIECE_BYTES))
+    found = opened(tmp_path, "a")
+    assert found is not None
+    file = found[0]
+
+    async def send(message: Message) -> None:
+        if message["type"] == "http.response.body":
+            raise OSError("gone")
+
+    async def receive() -> Message:
+        return await asyncio.Future()
+
+    with pytest.raises(ClientDisconnect):
+        await FileInPieces("a", *found)({"type": "http", "asgi": {"spec_version": "2.4"}}, receive, send)
+
+    assert len(found[2]) == PIECE_BYTES
+    assert file.closed
 
 
 async def test_a_search_finds_in_every_chat(place: Place) -> None:
