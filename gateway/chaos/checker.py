@@ -44,6 +44,7 @@ def check(records: Records) -> Account:
         account.stopped += sum(bool(line.get("stopped")) for line in finals.values())
         _loss(loss, messages, finals, told, unsent)
         _order(order, chat, messages, sessions)
+        _one_at_a_time(order, chat, messages, sessions)
         if chat in records.ordered:
             _reply_order(order, chat, messages, records.replies)
         _effect(effect, messages, finals, told, unsent)
@@ -112,6 +113,25 @@ def _order(
         found = sorted((ids for ids in found if ids), key=lambda ids: place.get(ids[0], 0))
         if found != [ids for ids in wanted if ids]:
             order.broken.append(f"{chat}: {role} lines {found}, not {wanted}")
+
+
+def _one_at_a_time(
+    order: Guarantee, chat: str, messages: Sequence[Message], sessions: Sequence[Sequence[Mapping[str, Any]]]
+) -> None:
+    """Between a question and its answer no line of another turn stands.
+
+    Records of our own belong to no turn. Poison that was set aside has no answer: what follows may begin.
+    """
+    poison = {message.id for message in messages if message.kind == "poison"}
+    for session in sessions:
+        running = ""
+        for line in session:
+            if (role := line["role"]) == "system":
+                continue
+            of = str(line.get("message_id"))
+            if running not in ("", of) and running not in poison:
+                order.broken.append(f"{chat}: {role} line of {of} within the turn of {running}")
+            running = "" if line.get("final") else of
 
 
 def _reply_order(order: Guarantee, chat: str, messages: Sequence[Message], replies: Sequence[Reply]) -> None:

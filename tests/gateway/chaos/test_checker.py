@@ -122,6 +122,17 @@ def sessions_mixed_up(records: Records) -> None:
     records.lines["ann"] = [first + second]
 
 
+def turns_at_once(records: Records) -> None:
+    first = records.lines["ann"][0]
+    records.lines["ann"][0] = [first[0], first[2], first[1], *first[3:]]
+
+
+def stray_line_of_a_turn(records: Records) -> None:
+    first = records.lines["ann"][0]
+    first.insert(1, {"role": "system", "content": "", "kind": "note"})
+    first.insert(2, {"role": "assistant", "content": "hm", "message_id": "ann-00002"})
+
+
 def replies_reordered(records: Records) -> None:
     records.replies[0], records.replies[1] = records.replies[1], records.replies[0]
 
@@ -231,7 +242,7 @@ def poison_answered(records: Records) -> None:
 
 BROKEN: dict[str, list[Callable[[Records], None]]] = {
     "G1": [lost, reply_lost, command_lost, letter_left],
-    "G2": [turns_reordered, sessions_mixed_up, replies_reordered],
+    "G2": [turns_reordered, sessions_mixed_up, turns_at_once, stray_line_of_a_turn, replies_reordered],
     "G3": [
         told_otherwise,
         stored_otherwise,
@@ -269,6 +280,16 @@ def test_a_guarantee_that_is_broken_once_is_found(name: str, broken: Callable[[R
     broken(records)
 
     assert any(found.startswith(f"{name} ") for found in check(records).broken)
+
+
+def test_poison_that_is_set_aside_leaves_a_question_without_an_answer() -> None:
+    """… behind which the next turn may begin, and a line of our own within any turn."""
+    records = sound()
+    taken_back = {"role": "system", "content": "", "kind": "undo", "from": 2}
+    records.lines["ann"][1][2:2] = [dict(user("ann-00006"), content=ANN[5].text), taken_back]
+    records.lines["ann"][1].insert(-1, {"role": "system", "content": "", "kind": "note"})
+
+    assert check(records).broken == []
 
 
 def test_a_frozen_daemon_that_wakes_may_ask_once_more() -> None:
