@@ -30,11 +30,9 @@ def check(records: Records) -> Account:
     account.messages = len(records.messages)
     account.calls = len(records.calls)
     account.least_calls = sum(message.rounds for message in records.messages)
-    told: dict[str, list[Reply]] = {}
-    for reply in records.replies:
-        told.setdefault(reply.message, []).append(reply)
-    unsent = {letter.id for letter in records.unsent}
     loss, order, effect, flight, fence, mix, poison = account.guarantees
+    told = _told(records, mix)
+    unsent = {letter.id for letter in records.unsent}
     loss.broken += records.ended
     fence.broken += records.illegal
     effect.broken += records.notes
@@ -61,6 +59,19 @@ def check(records: Records) -> Account:
 
 def _flat(sessions: Sequence[Sequence[dict[str, Any]]]) -> list[dict[str, Any]]:
     return [line for session in sessions for line in session]
+
+
+def _told(records: Records, mix: Guarantee) -> dict[str, list[Reply]]:
+    """Return what each message's own chat was told; what any other was told for it mixes them."""
+    chats = {message.id: message.chat for message in records.messages}
+    told: dict[str, list[Reply]] = {}
+    for reply in records.replies:
+        if reply.chat == chats.get(reply.message):
+            told.setdefault(reply.message, []).append(reply)
+        else:
+            what = f"the {reply.kind} {_short(reply.text)!r}"
+            mix.broken.append(f"{reply.chat} was told {what}, which answers {reply.message or 'nothing'}")
+    return told
 
 
 def _replies(told: Mapping[str, list[Reply]], id: str) -> list[str]:

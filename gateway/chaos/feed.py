@@ -8,7 +8,7 @@ import json
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Protocol
+from typing import Any, Protocol
 
 import httpx
 
@@ -86,7 +86,8 @@ class OverHttp:
             answer = await self._client.post(f"{self._daemon.url}/v1/messages?wait=5", json=body)
             if answer.status_code == 200:
                 found = answer.json()
-                self._note(message.id, found["kind"], found["reply"], asked=True)
+                chat = found["key"].removeprefix("web:")
+                self._note(chat, message.id, found["kind"], found["reply"], asked=True)
 
     @asynccontextmanager
     async def listening(self, chats: Sequence[str]) -> AsyncIterator[None]:
@@ -110,12 +111,13 @@ class OverHttp:
                     async for line in stream_lines(answer):
                         if line.startswith("data:"):
                             event = json.loads(line.removeprefix("data:"))
-                            self._note(event.get("in_reply_to"), event["kind"], event.get("text", ""))
+                            answers, text = event.get("in_reply_to"), event.get("text", "")
+                            self._note(chat, answers, event["kind"], text)
             await asyncio.sleep(0.02)
 
-    def _note(self, id: str | None, kind: str, text: str, *, asked: bool = False) -> None:
+    def _note(self, chat: str, id: str | None, kind: str, text: str, *, asked: bool = False) -> None:
         if kind in ("reply", "notice") and id:
-            self.replies.append(Reply(self.named(id), kind, text, time.time(), asked))
+            self.replies.append(Reply(self.named(id), chat, kind, text, time.time(), asked))
 
 
 class OverRabbit:
@@ -129,7 +131,8 @@ class OverRabbit:
         """All that came, in the order in which they were put."""
         came = zip(self._steady.replies, self._steady.times, strict=True)
         return [
-            Reply(str(body.get("in_reply_to") or ""), body["kind"], body["text"], at) for body, at in came
+            Reply(str(body.get("in_reply_to") or ""), _chat(body), body["kind"], body["text"], at)
+            for body, at in came
         ]
 
     @property
@@ -151,3 +154,9 @@ class OverRabbit:
 
     async def remind(self, message: Message) -> None:
         """Wait: each reply stays in its queue until it is taken."""
+
+
+def _chat(body: Mapping[str, Any]) -> str:
+    """Return the chat that a foreign program would deliver to; both names where its key is of another."""
+    chat, key = str(body["chat_id"]), str(body["key"])
+    return chat if key == f"foreign:{chat}" else f"{chat} ({key})"

@@ -57,20 +57,26 @@ def answered_by(sent: Sequence[Sent], messages: Mapping[str, Message]) -> list[t
 
 
 def told(sent: Sequence[Sent], messages: Mapping[str, Message]) -> list[Reply]:
-    """Put pieces together: each wording of an answer once, as of its first piece."""
-    wordings: dict[tuple[str, str], list[Sent]] = {}
+    """Put pieces together: each wording of an answer once in each chat, as of its first piece."""
+    wordings: dict[tuple[str, str, str], list[Sent]] = {}
     newest: dict[str, str] = {}
     for each, message in answered_by(sent, messages):
         if message not in messages:
             continue
         if each.answers or message not in newest:
             newest[message] = each.text
-        pieces = wordings.setdefault((message, newest[message]), [])
+        pieces = wordings.setdefault((message, each.chat, newest[message]), [])
         if each.text not in [one.text for one in pieces]:
             pieces.append(each)
     return [
-        Reply(message, _kind(messages[message], first), _BREAK.join(one.text for one in pieces), pieces[0].at)
-        for (message, first), pieces in wordings.items()
+        Reply(
+            message,
+            chat,
+            _kind(messages[message], first),
+            _BREAK.join(one.text for one in pieces),
+            pieces[0].at,
+        )
+        for (message, chat, first), pieces in wordings.items()
     ]
 
 

@@ -77,9 +77,10 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """One delivery to a chat; ``asked`` where the client asked for a reply again."""
+    """One delivery to ``chat``; ``asked`` where the client asked for a reply again."""
 
     message: str
+    chat: str
     kind: str
     text: str
     at: float

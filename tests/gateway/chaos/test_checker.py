@@ -34,7 +34,7 @@ def answer(id: str, number: int, **more: Any) -> dict[str, Any]:
 
 
 def told(id: str, number: int, at: float, kind: str = "reply") -> Reply:
-    return Reply(id, kind, f"stub: {id} hello (#{number})" if number else kind, at)
+    return Reply(id, id.partition("-")[0], kind, f"stub: {id} hello (#{number})" if number else kind, at)
 
 
 def sound() -> Records:
@@ -216,6 +216,23 @@ def mixed_reply(records: Records) -> None:
     records.lines["bob"][0][-1] = answer("bob-00008", 7, content="stub: ann-00001 hello (#7)")
 
 
+def reply_to_another_chat(records: Records) -> None:
+    records.replies.append(replace(records.replies[-1], chat="ann", at=18.6))
+    records.published["bob-00008"] = 2
+
+
+def notice_to_another_chat(records: Records) -> None:
+    records.replies.append(replace(records.replies[4], chat="bob"))
+
+
+def reply_to_nothing(records: Records) -> None:
+    records.replies.append(Reply("", "bob", "reply", "hello", 19.0))
+
+
+def told_in_another_chat_alone(records: Records) -> None:
+    records.replies[-1] = replace(records.replies[-1], chat="ann")
+
+
 def mixed_transcript(records: Records) -> None:
     records.lines["bob"][0].insert(0, {"role": "system", "content": "ann-00001 said so"})
 
@@ -241,7 +258,7 @@ def poison_answered(records: Records) -> None:
 
 
 BROKEN: dict[str, list[Callable[[Records], None]]] = {
-    "G1": [lost, reply_lost, command_lost, letter_left],
+    "G1": [lost, reply_lost, command_lost, told_in_another_chat_alone, letter_left],
     "G2": [turns_reordered, sessions_mixed_up, turns_at_once, stray_line_of_a_turn, replies_reordered],
     "G3": [
         told_otherwise,
@@ -264,7 +281,14 @@ BROKEN: dict[str, list[Callable[[Records], None]]] = {
         result_twice,
         turn_within_a_turn,
     ],
-    "G6": [mixed_reply, mixed_transcript, mixed_request],
+    "G6": [
+        mixed_reply,
+        reply_to_another_chat,
+        notice_to_another_chat,
+        reply_to_nothing,
+        mixed_transcript,
+        mixed_request,
+    ],
     "G7": [poison_not_parked, poison_parked_twice, innocent_parked, poison_answered],
 }
 
