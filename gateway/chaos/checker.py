@@ -41,6 +41,7 @@ def check(records: Records) -> Account:
         finals = {str(line.get("message_id")): line for line in _flat(sessions) if line.get("final")}
         account.stopped += sum(bool(line.get("stopped")) for line in finals.values())
         _loss(loss, messages, finals, told, unsent)
+        _stopped(loss, messages, finals)
         _order(order, chat, messages, sessions)
         _one_at_a_time(order, chat, messages, sessions)
         if chat in records.ordered:
@@ -95,6 +96,18 @@ def _loss(
             loss.broken.append(f"{message.id} ({message.kind}) has no answer in the transcript")
         elif not (final or {}).get("stopped") and not _replies(told, message.id) and message.id not in unsent:
             loss.broken.append(f"{message.id} ({message.kind}) has no reply")
+
+
+def _stopped(loss: Guarantee, messages: Sequence[Message], finals: Mapping[str, Mapping[str, Any]]) -> None:
+    """Each answer that was stopped has a ``/stop`` of its own behind it: one stops one turn."""
+    stops = 0
+    for message in reversed(messages):
+        if message.kind == "stop":
+            stops += 1
+        elif finals.get(message.id, {}).get("stopped"):
+            if not stops:
+                loss.broken.append(f"{message.id} ({message.kind}) was stopped, and no /stop came for it")
+            stops = max(stops - 1, 0)
 
 
 def _order(

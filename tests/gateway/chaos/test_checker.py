@@ -108,6 +108,27 @@ def command_lost(records: Records) -> None:
     records.replies = [reply for reply in records.replies if reply.message != "ann-00003"]
 
 
+def stopped_without_a_stop(records: Records) -> None:
+    records.sent["ann"].pop(4)
+    records.replies.pop(3)
+
+
+def stopped_by_an_earlier_stop(records: Records) -> None:
+    records.lines["ann"][1][-1] = answer("ann-00007", 6, stopped=True)
+    records.replies.pop(5)
+
+
+def two_stopped_by_one_stop(records: Records) -> None:
+    records.lines["ann"][0][-1] = answer("ann-00002", 3, stopped=True)
+    records.replies.pop(1)
+
+
+def stopped_by_the_stop_of_another_chat(records: Records) -> None:
+    stopped_without_a_stop(records)
+    records.sent["bob"].append(Message("bob-00009", "bob", "stop", "/stop"))
+    records.replies.append(told("bob-00009", 0, 19.0))
+
+
 def letter_left(records: Records) -> None:
     records.ended.append("2 letters stay in chaos-1.inbound.4.00")
 
@@ -258,7 +279,17 @@ def poison_answered(records: Records) -> None:
 
 
 BROKEN: dict[str, list[Callable[[Records], None]]] = {
-    "G1": [lost, reply_lost, command_lost, told_in_another_chat_alone, letter_left],
+    "G1": [
+        lost,
+        reply_lost,
+        command_lost,
+        told_in_another_chat_alone,
+        stopped_without_a_stop,
+        stopped_by_an_earlier_stop,
+        two_stopped_by_one_stop,
+        stopped_by_the_stop_of_another_chat,
+        letter_left,
+    ],
     "G2": [turns_reordered, sessions_mixed_up, turns_at_once, stray_line_of_a_turn, replies_reordered],
     "G3": [
         told_otherwise,
