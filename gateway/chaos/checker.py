@@ -10,6 +10,7 @@ from typing import Any
 from gateway.chaos.pieces import check_platform
 from gateway.chaos.records import NAME, Account, Guarantee, Message, Records, Reply
 from gateway.chaos.repeats import repeated_calls, repeated_replies
+from gateway.chaos.texts import check_texts, short
 
 PROMISES = {
     "G1": "no message is lost",
@@ -20,7 +21,6 @@ PROMISES = {
     "G6": "no chat is mixed with another",
     "G7": "poison is set aside and told, and nothing else is",
 }
-_SHOWN = 160
 _ROLES = {"user", "assistant", "tool", "system"}
 
 
@@ -51,6 +51,7 @@ def check(records: Records) -> Account:
         _tools(fence, chat, _flat(sessions))
         _mix(mix, chat, sessions, messages, told)
     _mixed_calls(mix, records)
+    check_texts(records, loss, effect)
     repeated_calls(records, account.repeats, effect, flight)
     repeated_replies(records, account.repeats, effect)
     check_platform(records, account)
@@ -70,7 +71,7 @@ def _told(records: Records, mix: Guarantee) -> dict[str, list[Reply]]:
         if reply.chat == chats.get(reply.message):
             told.setdefault(reply.message, []).append(reply)
         else:
-            what = f"the {reply.kind} {_short(reply.text)!r}"
+            what = f"the {reply.kind} {short(reply.text)!r}"
             mix.broken.append(f"{reply.chat} was told {what}, which answers {reply.message or 'nothing'}")
     return told
 
@@ -106,7 +107,7 @@ def _stopped(loss: Guarantee, messages: Sequence[Message], finals: Mapping[str, 
             stops += 1
         elif finals.get(message.id, {}).get("stopped"):
             if not stops:
-                loss.broken.append(f"{message.id} ({message.kind}) was stopped, and no /stop came for it")
+                loss.broken.append(f"the answer to {message.id} was stopped, and no /stop came for it")
             stops = max(stops - 1, 0)
 
 
@@ -185,17 +186,15 @@ def _effect(
         final = finals.get(message.id)
         if len(texts) > 1:
             effect.broken.append(f"{message.id} was told {sorted(texts)}")
+        elif message.command and "" in map(str.strip, texts):
+            effect.broken.append(f"{message.id} ({message.kind}) was told nothing but blanks")
         elif final is not None and final.get("stopped") and texts:
             effect.broken.append(f"{message.id} was stopped and told {texts}")
         elif message.id in unsent and final is not None and all(map(final["content"].startswith, texts)):
             continue
         elif final is not None and texts and texts != {final["content"]}:
-            stored, kept = str(final["content"]), {_short(text) for text in texts}
-            effect.broken.append(f"{message.id}: stored {_short(stored)!r}, told {kept}")
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}… ({len(text)} characters)"
+            stored, kept = str(final["content"]), {short(text) for text in texts}
+            effect.broken.append(f"{message.id}: stored {short(stored)!r}, told {kept}")
 
 
 def _stored_once(fence: Guarantee, chat: str, sessions: Sequence[Sequence[Mapping[str, Any]]]) -> None:

@@ -101,7 +101,7 @@ class StubModel:
             name, _, arguments = rounds[done].partition(" ")
             _say(writer, body, number, None, (name, arguments))
         else:
-            _say(writer, body, number, _words(text, number), None)
+            _say(writer, body, number, words_for(text, number), None)
         await writer.drain()
         call.outcome, call.ended = "refused" if refused else "answered", time.time()
 
@@ -122,8 +122,8 @@ def _markers(text: str) -> tuple[list[str], float, bool]:
     return [value for name, value in found if name == "tool"], delay_s, ("refuse", "") in found
 
 
-def _words(text: str, number: int) -> str:
-    """Return an answer: the message, and where it asks for them, paragraphs that name it."""
+def words_for(text: str, number: int) -> str:
+    """Return the answer to a call: the message, and where it asks for them, paragraphs that name it."""
     plain, count = _MARKER.sub("", text).strip(), re.search(r"\[\[long:(\d+)\]\]", text)
     more = [f"{plain}: {each} {'and so on ' * 9}".rstrip() for each in range(int(count[1]))] if count else []
     return "\n\n".join([f"stub: {plain}", *more, f"(#{number})"] if more else [f"stub: {plain} (#{number})"])

@@ -10,6 +10,7 @@ import pytest
 
 from gateway.chaos.checker import check
 from gateway.chaos.records import Call, Harm, Message, Parked, Records, Reply
+from gateway.chaos.stub_model import words_for
 
 ANN = [
     Message("ann-00001", "ann", "plain", "ann-00001 hello"),
@@ -21,20 +22,21 @@ ANN = [
     Message("ann-00007", "ann", "plain", "ann-00007 hello"),
 ]
 BOB = [Message("bob-00008", "bob", "plain", "bob-00008 hello")]
+TEXTS = {message.id: message.text for message in (*ANN, *BOB)}
 TOOL = {"id": "call_2_0", "type": "function", "function": {"name": "ls", "arguments": "{}"}}
 
 
 def user(id: str) -> dict[str, Any]:
-    return {"role": "user", "content": f"{id} hello", "message_id": id}
+    return {"role": "user", "content": TEXTS[id], "message_id": id}
 
 
 def answer(id: str, number: int, **more: Any) -> dict[str, Any]:
-    text = f"stub: {id} hello (#{number})"
+    text = words_for(TEXTS[id], number)
     return {"role": "assistant", "content": text, "message_id": id, "final": True, **more}
 
 
 def told(id: str, number: int, at: float, kind: str = "reply") -> Reply:
-    return Reply(id, id.partition("-")[0], kind, f"stub: {id} hello (#{number})" if number else kind, at)
+    return Reply(id, id.partition("-")[0], kind, words_for(TEXTS[id], number) if number else kind, at)
 
 
 def sound() -> Records:
@@ -129,6 +131,18 @@ def stopped_by_the_stop_of_another_chat(records: Records) -> None:
     records.replies.append(told("bob-00009", 0, 19.0))
 
 
+def question_cut(records: Records) -> None:
+    records.lines["ann"][1][0]["content"] = "ann-00004"
+
+
+def question_empty(records: Records) -> None:
+    records.lines["bob"][0][0]["content"] = None
+
+
+def question_of_nobody(records: Records) -> None:
+    records.lines["bob"][0].append({"role": "user", "content": "hello", "message_id": "bob-00010"})
+
+
 def letter_left(records: Records) -> None:
     records.ended.append("2 letters stay in chaos-1.inbound.4.00")
 
@@ -168,6 +182,49 @@ def stored_otherwise(records: Records) -> None:
 
 def stopped_and_told(records: Records) -> None:
     records.replies.append(told("ann-00004", 4, 16.0))
+
+
+def answered(records: Records, text: str, number: int = 7) -> None:
+    """Let the one answer of bob be this, as it is stored and as it is told."""
+    records.lines["bob"][0][-1] = answer("bob-00008", number, content=text)
+    records.replies[-1] = replace(records.replies[-1], text=text)
+
+
+def answer_cut(records: Records) -> None:
+    answered(records, "stub: bob-00008 he")
+
+
+def answer_cut_within(records: Records) -> None:
+    answered(records, "stub: bob-00008 (#7)")
+
+
+def answer_empty(records: Records) -> None:
+    answered(records, "")
+
+
+def answer_invented(records: Records) -> None:
+    answered(records, "stub: bob-00008 hello (#77)")
+
+
+def answer_to_another_call(records: Records) -> None:
+    answered(records, "stub: bob-00008 hello (#6)")
+
+
+def answer_to_an_earlier_request(records: Records) -> None:
+    records.lines["ann"][0][-1] = answer("ann-00002", 2)
+    records.replies[1] = told("ann-00002", 2, 14.5)
+
+
+def answer_that_was_refused(records: Records) -> None:
+    records.calls[-1].outcome = "refused"
+
+
+def answer_to_nobody(records: Records) -> None:
+    records.lines["bob"][0].append(dict(answer("bob-00008", 7), message_id="subagent:1"))
+
+
+def command_told_nothing(records: Records) -> None:
+    records.replies[2] = replace(records.replies[2], text="")
 
 
 def call_without_a_fault(records: Records) -> None:
@@ -288,6 +345,9 @@ BROKEN: dict[str, list[Callable[[Records], None]]] = {
         stopped_by_an_earlier_stop,
         two_stopped_by_one_stop,
         stopped_by_the_stop_of_another_chat,
+        question_cut,
+        question_empty,
+        question_of_nobody,
         letter_left,
     ],
     "G2": [turns_reordered, sessions_mixed_up, turns_at_once, stray_line_of_a_turn, replies_reordered],
@@ -295,6 +355,15 @@ BROKEN: dict[str, list[Callable[[Records], None]]] = {
         told_otherwise,
         stored_otherwise,
         stopped_and_told,
+        answer_cut,
+        answer_cut_within,
+        answer_empty,
+        answer_invented,
+        answer_to_another_call,
+        answer_to_an_earlier_request,
+        answer_that_was_refused,
+        answer_to_nobody,
+        command_told_nothing,
         call_without_a_fault,
         call_after_its_answer_was_stored,
         kill_of_another,
@@ -341,7 +410,7 @@ def test_poison_that_is_set_aside_leaves_a_question_without_an_answer() -> None:
     """… behind which the next turn may begin, and a line of our own within any turn."""
     records = sound()
     taken_back = {"role": "system", "content": "", "kind": "undo", "from": 2}
-    records.lines["ann"][1][2:2] = [dict(user("ann-00006"), content=ANN[5].text), taken_back]
+    records.lines["ann"][1][2:2] = [user("ann-00006"), taken_back]
     records.lines["ann"][1].insert(-1, {"role": "system", "content": "", "kind": "note"})
 
     assert check(records).broken == []

@@ -11,6 +11,7 @@ import pytest
 from gateway.chaos.checker import check
 from gateway.chaos.pieces import told
 from gateway.chaos.records import Call, Harm, Message, Parked, Records, Sent, Update
+from gateway.chaos.stub_model import words_for
 
 EVE = [
     Message("eve-00001", "eve", "long", "eve-00001 tell [[long:2]]"),
@@ -18,11 +19,12 @@ EVE = [
     Message("eve-00003", "eve", "plain", "eve-00003 hello"),
 ]
 FINN = [Message("finn-00004", "finn", "plain", "finn-00004 hello")]
-LONG = ("stub: eve-00001 tell", "eve-00001 tell: 1 and so on", "eve-00001 tell: 2 and so on (#1)")
+LONG = words_for(EVE[0].text, 1).split("\n\n", 2)
 
 
 def sound() -> Records:
     """Nothing is broken: the second piece came again, since its sender was killed behind it."""
+    written = {message.id: message.text for message in (*EVE, *FINN)}
     turns = {
         "eve-00001": ("\n\n".join(LONG), 1),
         "eve-00003": ("stub: eve-00003 hello (#2)", 2),
@@ -30,7 +32,7 @@ def sound() -> Records:
     }
     lines: dict[str, list[dict[str, Any]]] = {
         one: [
-            {"role": "user", "content": one, "message_id": one},
+            {"role": "user", "content": written[one], "message_id": one},
             {"role": "assistant", "content": text, "message_id": one, "final": True},
         ]
         for one, (text, _) in turns.items()
