@@ -11,6 +11,7 @@ import structlog
 from ulid import ULID
 
 from channels.message import PROMISED, Inbound, Sender, now_text
+from durable import whole_text
 from gateway.queue.mailbox import INBOUND, Mailbox, Post
 from gateway.queue.retry import until_durable
 from gateway.turns.control_order import OWN, StopOrder
@@ -127,7 +128,7 @@ def task_letter(subagent: Subagent) -> Inbound:
         key=subagent.key,
         channel=channel,
         chat_id=chat_id,
-        text=subagent.task,
+        text=whole_text(subagent.task),
         sender=_sender(subagent.origin),
         received_at=now_text(subagent.created_at),
         # Where to look for what is on record of it.
@@ -142,6 +143,7 @@ def result_letter(subagent: Subagent, text: str) -> Inbound:
         # A key without a colon, such as ``heartbeat``, is the terminal's.
         channel = "cli"
     origin = subagent.origin
+    label = whole_text(subagent.label)
     quoted = capped(text.replace(f"</{_MARK}", f"&lt;/{_MARK}"))
     answer_to, job = origin.get("answer_to"), origin.get("cron_job_id")
     return Inbound(
@@ -150,9 +152,9 @@ def result_letter(subagent: Subagent, text: str) -> Inbound:
         key=subagent.parent,
         channel=channel,
         chat_id=chat_id,
-        text=_RESULT.format(label=escape(subagent.label), key=subagent.key, text=quoted),
+        text=_RESULT.format(label=escape(label), key=subagent.key, text=quoted),
         kind="result",
-        sender=Sender(id=SUBAGENT, name=subagent.label),
+        sender=Sender(id=SUBAGENT, name=label),
         group=origin.get("group") is not False,
         answer_to=answer_to if isinstance(answer_to, str) else None,
         source="cron" if origin.get("source") == "cron" else "interactive",

@@ -29,7 +29,7 @@ from gateway.turns.spawning import (
     task_letter,
 )
 from session.disk.threads import start_thread
-from session.errors import SessionError
+from session.errors import NewerFormat, SessionError
 from session.memory.circles import PARENT
 from session.store.store import Session, Store
 from session.subagents import records
@@ -212,6 +212,9 @@ class Subagents:
                 await self.sweep()
             except (MailboxError, SessionError, OSError) as error:
                 log.warning("subagents.not_swept", error=str(error), hint=getattr(error, "hint", ""))
+            except Exception:
+                # The chats do not wait for it, and the next one may go well.
+                log.exception("subagents.sweep_crashed")
             await asyncio.sleep(_SWEEP_S)
 
     async def sweep(self) -> None:
@@ -225,15 +228,30 @@ class Subagents:
         found = await self._do(lambda: list(self._files.everywhere()))
         now, kept = self._clock(), set[str]()
         for each in found:
-            if each.state == "waiting":
-                await self._spawning.put(each)
-            elif each.state == "answered" and await self._was_told(each):
-                await self._do(partial(self._files.told, each))
-                continue
-            if records.is_needed(each, now):
+            # One that cannot be looked at, as its parent cannot, holds up no other.
+            try:
+                over = await self._swept(each)
+            except NewerFormat:
+                raise
+            except SessionError as error:
+                log.warning("subagent.not_swept", subagent=each.key, error=str(error), hint=error.hint)
+                over = False
+            except (ValueError, TypeError):
+                log.exception("subagent.sweep_crashed", subagent=each.key)
+                over = False
+            if not over and records.is_needed(each, now):
                 kept.add(each.key)
         await self._do(partial(records.remove_all_but, self.store.layout, left, kept))
         await self._do(self._files.prune)
+
+    async def _swept(self, subagent: Subagent) -> bool:
+        """Put the letter of one that waits for it; say whether its result was told."""
+        if subagent.state == "waiting":
+            await self._spawning.put(subagent)
+        elif subagent.state == "answered" and await self._was_told(subagent):
+            await self._do(partial(self._files.told, subagent))
+            return True
+        return False
 
     async def _recorded(self, inbound: Inbound) -> Subagent | None:
         """Return what is on record of the subagent whose letter this is; None where it is nobody's."""

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from channels.tables import QueueMode
 from gateway.turns.collect import QueueRules
@@ -281,6 +284,60 @@ async def test_a_letter_that_a_crash_kept_out_of_the_queue_is_put_at_the_next_st
         await rig.subagents.sweep()
 
         assert await rig.texts(1) == ["heard"]
+
+
+async def test_half_a_character_on_record_holds_up_no_subagent(tmp_path: Path) -> None:
+    """Earlier versions stored a task as the model escaped it, of which no letter could be made."""
+    async with subagent_rig(tmp_path, *[played(**{"look": "seven", "look \ufffd": "six"})] * 5) as rig:
+        await on_record_of(rig)
+        session = await rig.store.look(ADA)
+        half = "look \ud83d"
+        call = Call(ADA, session.session_id, "m0", "c0")
+        rig.files.begin(call, task=half, label=half, origin={"group": False})
+
+        await rig.subagents.sweep()
+
+        assert await rig.texts(2) == ["heard", "heard"]
+        await rig.settled()
+        assert {each.state for each in rig.on_record()} == {"told"}
+
+
+async def test_a_conversation_that_cannot_be_read_holds_up_no_subagent_of_others(tmp_path: Path) -> None:
+    async with subagent_rig(tmp_path, *[played(look="seven")] * 5) as rig:
+        await on_record_of(rig)
+        broken = []
+        for number in range(8):
+            # Whichever of them is looked at first.
+            key = f"foreign:broken-{number}"
+            begun = rig.files.begin(Call(key, ULID, "m0", "c1"), task="look", label="look", origin={})
+            broken.append(rig.files.answered(begun, "no reason"))
+            (rig.store.layout.sessions / f"{key.replace(':', '_')}.jsonl").mkdir()
+
+        await rig.subagents.sweep()
+
+        assert await rig.texts(1) == ["heard"]
+        states = [each.state for each in rig.files.everywhere() if each.parent.startswith("foreign:broken")]
+        assert states == ["answered"] * len(broken)
+
+
+async def test_a_sweep_that_breaks_ends_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with subagent_rig(tmp_path) as rig:
+        loop, looked = asyncio.get_running_loop(), asyncio.Event()
+
+        def breaks() -> Iterator[Subagent]:
+            loop.call_soon_threadsafe(looked.set)
+            raise RuntimeError("nobody foresaw it")
+
+        monkeypatch.setattr(rig.files, "everywhere", breaks)
+        started = loop.create_future()
+        started.set_result(None)
+
+        keeps = asyncio.ensure_future(rig.subagents.keep_clean(started))
+        async with asyncio.timeout(20):
+            await looked.wait()
+        await asyncio.sleep(0.1)
+        assert not keeps.done()
+        keeps.cancel()
 
 
 async def test_a_result_whose_conversation_was_ended_by_hand_is_dropped(tmp_path: Path) -> None:
