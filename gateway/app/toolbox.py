@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from gateway.app.optional_tools import OPTIONAL
 from gateway.app.schedules import ChatSchedules
 from gateway.config.settings import Settings
 from session.context.scopes import Scopes
@@ -53,4 +54,4 @@ def build_toolbox(
         SendFile(max_bytes=settings.media.max_mb * 2**20),
         *more,
     ]
-    return Toolbox(here, source, heard=heard)
+    return Toolbox(here, source, heard=heard, optional=OPTIONAL)

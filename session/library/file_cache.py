@@ -50,8 +50,9 @@ class FileCache(Generic[T]):
             fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
         except (OSError, ValueError):
             return None
-        with os.fdopen(fd, "rb") as file:
+        try:
             found = os.fstat(fd)
+            # Of a folder no file object could be made.
             if not stat.S_ISREG(found.st_mode):
                 return None
             now: Seen = (found.st_ino, found.st_size, found.st_mtime_ns)
@@ -59,10 +60,12 @@ class FileCache(Generic[T]):
                 known = self._kept.use(path)
                 if known is not None and known[0] == now:
                     return known[1]
-            try:
+            with os.fdopen(fd, "rb", closefd=False) as file:
                 data = self._take(file)
-            except OSError:
-                return None
+        except OSError:
+            return None
+        finally:
+            os.close(fd)
         value = self._read(path, data)
         if time.time_ns() - found.st_mtime_ns > YOUNG_NS:
             self._keep(path, now, value)

@@ -11,6 +11,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import structlog
 
+from durable import plain_value
 from session.errors import ToolError
 from session.models.model import Payer, ToolCall, ToolSpec
 
@@ -138,7 +139,7 @@ class ToolRun:
 class Toolbox:
     """The tools of this daemon by name, those of a source that changes behind those that stay.
 
-    ``heard`` is told of each call when it is over.
+    ``heard`` is told of each call when it is over. ``optional`` names tools that another configuration has.
     """
 
     def __init__(
@@ -147,8 +148,10 @@ class Toolbox:
         source: ToolSource | None = None,
         *,
         heard: Callable[[ToolRun], None] | None = None,
+        optional: Collection[str] = (),
     ) -> None:
         self._tools = {tool.spec.name: tool for tool in tools}
+        self._optional = frozenset(optional)
         self._source = source
         self._heard = heard
 
@@ -173,7 +176,9 @@ class Toolbox:
         tool = self.get(name)
         if tool is not None:
             return tool.repeatable
-        # A tool that never was did nothing.
+        # A tool that never was did nothing; one that is off by now may have acted while it was on.
+        if name in self._optional:
+            return False
         return self._source is None or not self._source.owns(name)
 
     def _sourced(self) -> Sequence[Tool]:
@@ -212,6 +217,8 @@ class Toolbox:
 def arguments_of(call: ToolCall, spec: ToolSpec) -> dict[str, Any]:
     """Read the arguments of a call and check them against the tool's schema.
 
+    Half of a character, whose escape JSON allows, becomes U+FFFD: nothing that is stored or sent can hold it.
+
     Raises:
         ToolError: no JSON, no object, an argument missing or of a wrong type.
     """
@@ -221,10 +228,11 @@ def arguments_of(call: ToolCall, spec: ToolSpec) -> dict[str, Any]:
         raise ToolError(f"the arguments are not JSON: {error}") from error
     if not isinstance(arguments, dict):
         raise ToolError("the arguments are not a JSON object")
-    problems = _problems(arguments, spec.parameters)
+    usable: dict[str, Any] = plain_value(arguments)
+    problems = _problems(usable, spec.parameters)
     if problems:
         raise ToolError("; ".join(problems))
-    return arguments
+    return usable
 
 
 def capped(text: str, limit_bytes: int = MAX_RESULT_BYTES) -> str:

@@ -123,6 +123,8 @@ def write_file(folder: Path, path: str, data: bytes) -> None:
     """
     names = _file_names(folder, path)
     with below(folder, names[:-1], make=True) as parent:
+        # A change that has read the old text would put it back.
+        _lock(parent, path)
         _replace(parent, names[-1], path, data)
 
 
@@ -142,13 +144,17 @@ def change_file(folder: Path, path: str, change: Callable[[bytes], bytes]) -> No
 def read_in(parent: int, name: str, path: str) -> bytes:
     """Read a text file of an open folder; ``path`` is what it is called in an error."""
     fd = os.open(name, _FILE, dir_fd=parent)
-    with os.fdopen(fd, "rb") as file:
+    try:
         status = os.fstat(fd)
         if not stat.S_ISREG(status.st_mode):
             raise ToolError(
                 f"{path}: it is {'a folder' if stat.S_ISDIR(status.st_mode) else 'no regular file'}"
             )
-        data = file.read(MAX_FILE_BYTES + 1)
+        # Of a folder no file object is made, and its descriptor would stay open.
+        with os.fdopen(fd, "rb", closefd=False) as file:
+            data = file.read(MAX_FILE_BYTES + 1)
+    finally:
+        os.close(fd)
     if len(data) > MAX_FILE_BYTES:
         raise ToolError(f"{path}: over {MAX_FILE_BYTES} bytes, too large to read")
     if b"\0" in data[:8192]:

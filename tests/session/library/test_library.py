@@ -137,6 +137,7 @@ def test_what_is_broken_is_skipped_and_named(tmp_path: Path) -> None:
     write(tmp_path / "playbooks" / "headless.md", "just text")
     write(tmp_path / "playbooks" / "notes.txt", "no playbook")
     os.mkfifo(tmp_path / "playbooks" / "pipe.md")
+    (tmp_path / "playbooks" / "folder.md").mkdir()
     write(tmp_path / "skills" / "a" / "SKILL.md", "---\nname: a\ndescription: does a\n---\nHow.")
     write(tmp_path / "skills" / "b" / "SKILL.md", "---\nname: a\ndescription: again\n---\nHow.")
     write(tmp_path / "skills" / "c" / "SKILL.md", "---\nname: c\n---\nHow.")
@@ -147,6 +148,7 @@ def test_what_is_broken_is_skipped_and_named(tmp_path: Path) -> None:
     assert [(one.name, one.description) for one in library.skills()] == [("a", "does a")]
     assert sorted(str(bad.path.relative_to(tmp_path)) for bad in library.problems()) == [
         "playbooks/bad-pattern.md",
+        "playbooks/folder.md",
         "playbooks/headless.md",
         "playbooks/pipe.md",
         "skills/b/SKILL.md",
@@ -171,6 +173,11 @@ def test_files_are_read_again_when_they_change(tmp_path: Path) -> None:
     assert shelf.get(path) == b"net"
     path.unlink()
     assert shelf.get(path) is None
+    # What a container makes of a file to be mounted that is not there.
+    path.mkdir()
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    assert [shelf.get(path) for _ in range(20)] == [None] * 20
+    assert len(list(Path("/proc/self/fd").iterdir())) - before < 10
 
 
 def test_a_pattern_is_ended_by_its_own_process_when_its_time_is_over() -> None:

@@ -145,6 +145,7 @@ async def test_what_may_be_repeated_is_what_somebody_vouches_for(tmp_path: Path)
     for source in (McpServers([], tmp_path, scopes()), NoServers()):
         assert Toolbox([], source).may_repeat("mcp_removed_tool") is False
         assert Toolbox([], source).may_repeat("never_was") is True
+        assert Toolbox([], source, optional=["shell"]).may_repeat("shell") is False
 
 
 async def test_a_policy_knows_a_tool_by_its_servers_names(tmp_path: Path) -> None:
