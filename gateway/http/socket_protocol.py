@@ -12,6 +12,9 @@ from gateway.http.connections import LET_IN, Connection
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
+# A client that pings and takes none of the answers is cut when so much waits: no deadline holds for it.
+MAX_WAITING_BYTES = 8 * 1024 * 1024
+
 
 class Socket(WebSocketsSansIOProtocol):
     """Took over from a ``Connection``, whose place, deadline and descriptor it uses on."""
@@ -29,6 +32,12 @@ class Socket(WebSocketsSansIOProtocol):
         """Give the place back."""
         self._former.gone()
         super().connection_lost(exc)
+
+    def handle_ping(self) -> None:
+        """Answer, as long as what is answered is taken."""
+        super().handle_ping()
+        if self.transport.get_write_buffer_size() > MAX_WAITING_BYTES:
+            self._former.cut("takes nothing")
 
     async def _carry(self, scope: Scope, receive: Receive, send: Send) -> None:
         scope.setdefault("extensions", {})[LET_IN] = self._former.let_in

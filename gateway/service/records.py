@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gateway.service.outcome import Outcome
+from gateway.turns.outcomes import CLEARED_SAID
 from session.store.store import Store
 from session.transcript.journal import Known, Told
 from session.transcript.key import SessionKey
@@ -16,7 +17,7 @@ from session.turn.commands import STOPPED
 MANY = 200
 _SAID: Mapping[str, str] = {
     "parked": "This message is set aside, and the operator can see it.",
-    "cleared": "The conversation was deleted before this message was answered.",
+    "cleared": CLEARED_SAID,
     "withdrawn": "This message was withdrawn.",
     "archived": "The conversation ended before this message was answered.",
 }

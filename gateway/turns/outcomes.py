@@ -26,6 +26,9 @@ from session.turn.turn import TOGETHER, Reply, Request
 
 # In ``meta`` of a subagent's result: on whose behalf it worked.
 ASKER: Final = "asker"
+# Why a message that was begun has no answer: its conversation was deleted meanwhile.
+CLEARED: Final = "cleared"
+CLEARED_SAID: Final = "The conversation was deleted before this message was answered."
 # The answer of another message serves it, too.
 _TOGETHER = Reply(silent=True, reason=TOGETHER)
 
@@ -160,4 +163,6 @@ def _remembered(known: Known) -> Reply:
         return Reply(text=known.text, repeated=True, seq=known.seq or 0)
     if known.kind == "notice" and known.text:
         return Reply(text=known.text, kind="notice", reason=known.reason, repeated=True, seq=known.seq or 0)
+    if known.kind == "cleared":
+        return Reply(text=CLEARED_SAID, silent=True, reason=CLEARED)
     return Reply(silent=True)

@@ -15,7 +15,7 @@ from durable import BoundedDict
 from gateway.errors import LetterLost
 from gateway.observer import NOTHING, Observer, TurnEnded
 from gateway.queue.mailbox import Mailbox, Post
-from gateway.turns import replies
+from gateway.turns import outcomes, replies
 from gateway.turns.events import EventKind, Events
 from gateway.turns.job_agents import HandedOn
 from gateway.turns.lanes import Entry, RetryAfter
@@ -135,14 +135,16 @@ class Settlement:
     async def _end_in_silence(self, entry: Entry, reply: Reply) -> None:
         inbound, together = entry.inbound, reply.reason == TOGETHER
         # Nobody waits for what a job has to say, and a chat that was told once is not told again.
-        tells = reply.reason and reply.reason != QUIET and reply.kind != "notice"
+        tells = reply.reason not in ("", QUIET) and reply.kind != "notice"
+        # All messages of the conversation are known as cleared, those that were answered before among them.
+        if reply.reason == outcomes.CLEARED:
+            tells = entry.stop.pulled or entry.tries.fenced > 0
         text = reply.text or (TOGETHER_SAID if together else commands.STOPPED)
         posts: list[Post] = []
         if tells and inbound.meta.get(PROMISED) is True:
             posts.append(replies.notice(inbound, reply.reason, text, self._clock()))
-        await self._settle(
-            entry, posts, reply, error="" if reply.reason in (TOGETHER, QUIET) else reply.reason
-        )
+        no_error = reply.reason in (TOGETHER, QUIET, outcomes.CLEARED)
+        await self._settle(entry, posts, reply, error="" if no_error else reply.reason)
         if tells:
             event_id = f"{inbound.id}#notice.{reply.reason}"
             await self._events.tell("notice", inbound.key, inbound.id, text=text, event_id=event_id)

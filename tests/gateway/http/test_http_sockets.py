@@ -64,6 +64,19 @@ async def test_a_turn_as_it_is_seen(place: Place) -> None:
     assert seen == beside
 
 
+async def test_a_turn_whose_conversation_is_deleted_is_told_as_ended(place: Place) -> None:
+    model = place.gate()
+    async with opened(place) as client:
+        await place.post("hello", id="one")
+        await model.begun.wait()
+        await place.http.post("/clear-session", json={"key": "web:ada"})
+        told = await following(client, "notice", "reply")
+
+    assert (told["kind"], told["id"]) == ("notice", f"{told['in_reply_to']}#notice.cleared")
+    assert told["text"] == "The conversation was deleted before this message was answered."
+    model.let.set()
+
+
 async def test_resume_without_gap_or_repeat(place: Place) -> None:
     """After ``last_id`` come exactly the later replies and notices."""
     for text in ("one", "two", "/help", "three", "/new", "four"):
@@ -232,3 +245,23 @@ async def test_who_takes_nothing_is_cut(tmp_path: Path) -> None:
                 while await loop.sock_recv(silent, 2**20):
                     pass
         silent.close()
+
+
+async def test_who_pings_and_takes_no_answer_is_cut(place: Place) -> None:
+    """Each ping is answered; the answers of one that reads nothing would fill the memory."""
+    silent, loop = socket.socket(), asyncio.get_running_loop()
+    silent.setblocking(False)
+    silent.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    await loop.sock_connect(silent, ("127.0.0.1", int(place.server.url.rsplit(":", 1)[1].rstrip("/"))))
+    await loop.sock_sendall(silent, UPGRADE)
+    assert (await loop.sock_recv(silent, 4096)).startswith(b"HTTP/1.1 101")
+    # Masked, with a payload of 125 bytes.
+    pings = (b"\x89\xfd" + bytes(4) + b"p" * 125) * 4_000
+
+    async def without_end() -> None:
+        for _ in range(100):
+            await loop.sock_sendall(silent, pings)
+
+    with pytest.raises(ConnectionError):
+        await asyncio.wait_for(without_end(), 60)
+    silent.close()

@@ -33,6 +33,7 @@ export class Conversation {
     this.key = key;
     this.until = until;
     this.live = new Map(); // message id → { text, tool } while its answer is being written
+    this.gone = new Set(); // ids of messages whose turns ended with the conversation that was deleted here
     this.history = new History(key, until);
     this.outbox = new Outbox(key, { onChange: () => this.draw(), onEnd: (message, found) => this.ended(message, found) });
     this.scroller = h("div.talk", { tabindex: "0", role: "region", "aria-label": S.talk.label });
@@ -249,6 +250,7 @@ export class Conversation {
 
   see(event) {
     const id = event.in_reply_to;
+    if (this.gone.has(id)) return;
     if (event.kind === "reply" || event.kind === "notice") this.toldOf(event, id);
     else if (event.kind === "queued") this.outbox.mark(id, "waiting");
     else if (event.kind === "started") this.begin(id);
@@ -299,6 +301,7 @@ export class Conversation {
     } catch (error) {
       if (error.status !== 0) told(error);
     }
+    if (this.gone.has(id)) return;
     if (ends) this.live.delete(id);
     const stored = this.history.ids.has(id);
     if (event.kind === "notice" ? !APPROVAL.test(event.id) : !stored) this.asideOf(event, id, ends);
@@ -357,7 +360,8 @@ export class Conversation {
   // The turn has ended with the conversation that was deleted; what waits behind it is answered all the same.
   removed() {
     this.outbox.asides = [];
-    this.outbox.drop(new Set(this.live.keys()));
+    for (const id of this.live.keys()) this.gone.add(id);
+    this.outbox.drop(this.gone);
     this.outbox.save();
     this.live.clear();
   }
