@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -104,6 +105,11 @@ def names_of(layout: Layout, stem: str) -> list[tuple[str, str]]:
         names = sorted(os.listdir(layout.archive(stem)))  # noqa: PTH208 - names alone are wanted
     except (FileNotFoundError, NotADirectoryError):
         return []
+    except OSError as error:
+        # A link to itself is no folder, either.
+        if error.errno == errno.ELOOP:
+            return []
+        raise
     return [(name, told[0]) for name in names if (told := _told_by(name)) is not None]
 
 
