@@ -93,7 +93,7 @@ async def test_an_index_is_kept_up_all_the_same(
             while not running.done() and refusing.count < 2:
                 here.recall.note(ADA)
                 # It looks for transcripts at its start alone.
-                refusing.count += what == "transcripts" and refusing.count == 1
+                refusing.count += what == "said_since" and refusing.count == 1
                 await asyncio.sleep(0.01)
             await running
 
