@@ -129,18 +129,23 @@ def _page(data: bytes, *, first: int, limit: int | None) -> str:
     if first > max(len(lines), 1):
         raise ToolError(f"the file has {len(lines)} lines")
     asked = lines[first - 1 :][:limit]
-    left, taken = MAX_RESULT_BYTES - _NOTE_ROOM, 0
+    size = MAX_RESULT_BYTES // 1024
+    room = left = MAX_RESULT_BYTES - _NOTE_ROOM
+    taken = 0
     for line in asked:
         left -= len(line.encode()) + 1
         if left < 0:
             break
         taken += 1
-    # One line alone over the limit is cut by the toolbox.
-    text = "\n".join(asked[: max(taken, 1)])
-    rest = len(lines) - (first - 1) - max(taken, 1)
-    if rest <= 0:
-        return text
-    return f"{text}\n[{rest} more lines; go on with offset={first + max(taken, 1)}]"
+    text, notes = "\n".join(asked[:taken]), []
+    if asked and not taken:
+        # One line alone over the limit is cut here: the toolbox would cut the note behind it as well.
+        text, taken = asked[0].encode()[:room].decode("utf-8", "ignore"), 1
+        notes.append(f"[line {first} does not fit into the {size} kB of a result; this is its beginning]")
+    rest = len(lines) - (first - 1) - taken
+    if rest > 0:
+        notes.append(f"[{rest} more lines; go on with offset={first + taken}]")
+    return "\n".join([text, *notes])
 
 
 def replaced(data: bytes, old: bytes, new: bytes, *, path: str, every: bool) -> tuple[bytes, int]:
