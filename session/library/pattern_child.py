@@ -31,7 +31,10 @@ def answer(request: Mapping[str, Any], pattern: str) -> dict[str, Any]:
                 if len(lines) == request["most_lines"]:
                     break
         return {"hit": bool(lines), "lines": lines}
-    except (re.error, OverflowError, RecursionError, MemoryError) as error:
+    except MemoryError:
+        return {"hit": False, "problem": "the search broke", "broke": True}
+    except (re.error, ValueError, OverflowError, RecursionError) as error:
+        # A number of thousands of digits in a pattern is a ValueError.
         return {"hit": False, "problem": str(error) or type(error).__name__}
 
 

@@ -25,12 +25,16 @@ START_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class PatternResult:
-    """What came of one pattern. ``problem`` is empty, or says why nothing did; ``lines`` count from 1."""
+    """What came of one pattern. ``problem`` is empty, or says why nothing did; ``lines`` count from 1.
+
+    ``broke`` says that the problem is not the pattern's: the search itself came to an end.
+    """
 
     hit: bool = False
     lines: Sequence[int] = field(default=())
     problem: str = ""
     slow: bool = False
+    broke: bool = False
 
 
 class Searcher:
@@ -105,9 +109,9 @@ class Searcher:
         with suppress(subprocess.TimeoutExpired):
             slow = child is None or child.wait(1) == -signal.SIGPROF
             self._end()
-            return PatternResult(
-                problem=f"it ran for over {limit_s:g} s" if slow else "the search broke", slow=slow
-            )
+            if slow:
+                return PatternResult(problem=f"it ran for over {limit_s:g} s", slow=True)
+            return PatternResult(problem="the search broke", broke=True)
         self._end()
         return PatternResult(problem="the search did not answer", slow=True)
 

@@ -78,6 +78,8 @@ class _Search:
         )
         if found.slow:
             raise self._too_long()
+        if found.broke:
+            raise ToolError("the search broke; use a smaller path or a simpler pattern")
         if found.problem:
             raise ToolError(f"the pattern is no regular expression: {found.problem}")
         return found

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from session.library import patterns
 from session.library.library import Library
 from session.models.model import ToolCall
 from session.tools import Toolbox, ToolPlace, ToolResult
@@ -166,7 +167,19 @@ async def test_grep_is_bounded_and_skips_what_is_no_text(place: ToolPlace) -> No
 
 async def test_grep_says_what_is_wrong_with_a_pattern(place: ToolPlace) -> None:
     assert "no regular expression" in await refused(place, "grep", pattern="(")
+    assert "no regular expression: Exceeds the limit" in await refused(
+        place, "grep", pattern="x{" + "9" * 5000 + "}"
+    )
     assert "no such file" in await refused(place, "grep", pattern="x", path="none")
+
+
+async def test_grep_says_that_a_search_broke(place: ToolPlace, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which is not the pattern's fault: its process was ended, or found no memory."""
+    monkeypatch.setattr(patterns, "CHILD", place.folder / "none.py")
+
+    said = await refused(place, "grep", pattern="x")
+
+    assert said == "error: the search broke; use a smaller path or a simpler pattern"
 
 
 # -- skill_read ------------------------------------------------------------------------------------------
