@@ -22,9 +22,9 @@ from gateway.backup.tar import TarWriter
 from gateway.errors import GatewayError
 from session.disk.layout import Layout
 from session.disk.local_files import is_local, local_path, local_state
-from session.store import places
 from session.store.fence import Fence, Wait
 from session.store.store import new_owner
+from session.store.trees import open_up
 
 _TRIES: Final = 20
 # One call writes a line: an end without its newline is one under way, or of a file that has none.
@@ -347,8 +347,7 @@ def _entries(top: str, below: str, unseen: list[str]) -> list[str]:
             raise
     if is_of_tools(below):
         # A command shut it; of a tree that is too deep the upper part is opened.
-        with contextlib.suppress(RecursionError):
-            places.open_up(Path(top, below))
+        open_up(Path(top, below))
     try:
         return _scanned(top, below)
     except OSError:

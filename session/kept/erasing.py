@@ -24,6 +24,7 @@ from session.store import places
 from session.store.enclosed import Named, within
 from session.store.fence import Fence, Wait
 from session.store.recall_file import discard_index
+from session.store.trees import open_up
 from session.subagents.records import SubagentFiles, remove_conversation
 from session.transcript.line import read_time
 
@@ -134,7 +135,7 @@ class Owed:
 def count(layout: Layout, subject: Subject, erased: Erased) -> None:
     """Count the subject's files before they are removed, those in folders that are shut as well."""
     for scope in subject.scopes:
-        places.open_up(places.files_of(layout, scope))
+        open_up(places.files_of(layout, scope))
     for found in subject.files(layout):
         if found.place.use != "guard":
             erased.add(found.place.kind, 1, found.size)

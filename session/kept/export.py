@@ -27,7 +27,7 @@ from session.disk.layout import Layout
 from session.errors import StoreError
 from session.kept.rows import usage_of
 from session.kept.subject import Conversation, Subject
-from session.store import places
+from session.store import places, trees
 from session.store.enclosed import within
 from session.store.fence import Fence, Wait
 from session.transcript.attachments import attachments_of
@@ -38,6 +38,7 @@ MANIFEST: Final = "manifest.json"
 _IN_MEMORY: Final = 8 * 2**20
 _BLOCK: Final = 2**20
 _NO_RIGHTS: Final = "nobody gave rights to it"
+_TOO_DEEP: Final = "it lies too deep, or its path is too long"
 _OWNED: Final = ("transcript", "journal")
 _UNSAFE: Final = re.compile(r'[\x00-\x1f<>:"/\\|?*\x7f]+')
 
@@ -151,10 +152,14 @@ def _open_up(tar: _Tar, subject: Subject) -> None:
     for scope in subject.scopes:
         tree = places.files_of(tar.layout, scope)
         with _reading(tar.layout):
-            if tree.is_symlink() or not _shut(tree):
-                continue
-        places.open_up(tree)
-        tar.shut.extend(_shut(tree))
+            is_shut = not tree.is_symlink() and bool(_shut(tree))
+        if is_shut:
+            trees.open_up(tree)
+            tar.shut.extend(_shut(tree))
+        deep: list[Path] = []
+        for _ in trees.folders(tree, too_deep=deep.append):
+            pass
+        tar.left_out.extend(f"what lies in {tar.source(path)}/: {_TOO_DEEP}" for path in deep)
     tar.left_out.extend(f"what lies in {tar.source(path)}/: {_NO_RIGHTS}" for path in tar.shut)
 
 
@@ -166,7 +171,7 @@ def _shut(tree: Path) -> list[Path]:
         if isinstance(error, PermissionError):
             found.append(Path(error.filename))
 
-    for folder, _, _ in os.walk(tree, onerror=note):
+    for folder, _ in trees.folders(tree, failed=note):
         try:
             # Some folders can be listed, and their files yet not be reached.
             os.stat(f"{folder}/.")  # noqa: PTH116 - a Path would leave the dot out

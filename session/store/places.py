@@ -6,12 +6,8 @@ place that nobody thought of: a test walks the workspace of a whole run and find
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 import re
-import shutil
-import stat
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -25,14 +21,13 @@ from session.errors import StoreError
 from session.store.lock_record import temp_mark
 from session.store.original import originals_of
 from session.store.recall_file import index_path
+from session.store.trees import folders, open_up, remove_tree
 from session.transcript.agent import AGENTS, home_of, is_name, parted, within
 from session.transcript.key import mark_of, marked_stem, plain_stem
 
 # ``kept`` is exported and erased; ``derived`` is erased, and made anew of what is kept; ``guard`` is a lock
 # that stays, since whoever waits for it holds it open by its name.
 Use = Literal["kept", "derived", "guard"]
-# A folder itself, whatever its mode, and no link in its place.
-_AS_IT_IS: Final = getattr(os, "O_PATH", 0) | os.O_NOFOLLOW | os.O_DIRECTORY
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,7 +234,7 @@ def remove(found: Iterator[Found]) -> None:
     Raises:
         StoreError: the disk refused; call it again.
     """
-    folders: set[Path] = set()
+    parents: set[Path] = set()
     try:
         for each in list(found):
             if each.place.use != "guard":
@@ -248,8 +243,8 @@ def remove(found: Iterator[Found]) -> None:
                 except PermissionError:
                     open_up(each.path.parent)
                     each.path.unlink(missing_ok=True)
-                folders.add(each.path.parent)
-        for folder in sorted(folders, key=lambda path: -len(path.parts)):
+                parents.add(each.path.parent)
+        for folder in sorted(parents, key=lambda path: -len(path.parts)):
             if folder.is_dir():
                 sync_folder(folder)
     except OSError as error:
@@ -281,38 +276,13 @@ def remove_trees(layout: Layout, *, stem: str = "", scope: str = "") -> None:
                 # What it leads to is somebody else's.
                 tree.unlink()
             elif tree.exists():
-                open_up(tree)
-                shutil.rmtree(tree)
+                remove_tree(tree)
             if tree.parent.is_dir():
                 sync_folder(tree.parent)
-        except FileNotFoundError:
-            # Somebody else is at it, or a file went meanwhile.
-            shutil.rmtree(tree, ignore_errors=True)
         except OSError as error:
             raise StoreError(
                 f"{tree.relative_to(top)} could not be removed: {error.strerror}", hint="call it again"
             ) from error
-
-
-def open_up(tree: Path) -> None:
-    """Let its owner look into and change a folder and those below it: a command may have shut one.
-
-    No link is followed, also where one takes the place of a folder meanwhile. What cannot be opened stays as
-    it is: whoever removes it says so.
-    """
-    with contextlib.suppress(OSError):
-        folder = os.open(tree, _AS_IT_IS)
-        try:
-            mode = stat.S_IMODE(os.fstat(folder).st_mode)
-            if mode & stat.S_IRWXU != stat.S_IRWXU:
-                # By the number of what is open: by its name it might be another one by now.
-                Path(f"/proc/self/fd/{folder}").chmod(mode | stat.S_IRWXU)
-        finally:
-            os.close(folder)
-        with os.scandir(tree) as entries:
-            folders = [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
-        for path in folders:
-            open_up(Path(path))
 
 
 def kind_of(path: str) -> str | None:
@@ -376,10 +346,8 @@ def _in(folder: Path) -> list[Path]:
 
 
 def _below(folder: Path) -> Iterator[Path]:
-    if folder.is_symlink():
-        return
-    for parent, _, names in os.walk(folder):
-        yield from (Path(parent) / name for name in sorted(names))
+    for parent, names in folders(folder):
+        yield from (parent / name for name in names)
 
 
 def _says(path: Path, field: str) -> object:
