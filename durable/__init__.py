@@ -9,7 +9,7 @@ from durable.aside import replace, replace_below, replacing, settle
 from durable.beside import sweep
 from durable.bounded_dict import BoundedDict
 from durable.cores import keep_to_core
-from durable.database import Database, Job, Schema, in_memory, settle_copy
+from durable.database import Database, Job, Schema, in_memory, reading, settle_copy
 from durable.errors import Damaged, HintedError, LockHeld, NewerVersion, causes
 from durable.files import discard, new_file, open_private, touch, write_all, write_lines
 from durable.folders import make_below, make_folder, make_private, sync_folder
@@ -59,6 +59,7 @@ __all__ = [
     "open_private",
     "owner_of",
     "plain_value",
+    "reading",
     "replace",
     "replace_below",
     "replacing",

@@ -246,6 +246,18 @@ def in_memory(schema: Schema) -> Iterator[sqlite3.Connection]:
         yield file
 
 
+@contextlib.contextmanager
+def reading(path: Path) -> Iterator[sqlite3.Connection]:
+    """Open a database, with what its log holds, to look at it alone; who writes it may have died.
+
+    Raises:
+        sqlite3.Error: there is none, or another process holds it alone.
+    """
+    uri = f"{path.absolute().as_uri()}?mode=ro"
+    with contextlib.closing(sqlite3.connect(uri, uri=True)) as file:
+        yield file
+
+
 def settle_copy(path: Path) -> None:
     """Bring the log of a copied file, which nobody else has, into the file, and see that it is sound.
 

@@ -27,7 +27,7 @@ from gateway.chaos.kills import Kills
 from gateway.chaos.over_telegram import OverTelegram
 from gateway.chaos.post import Post
 from gateway.chaos.proxy import Proxy
-from gateway.chaos.queues import Place, letters_left, removed
+from gateway.chaos.queues import Place, left_behind, removed
 from gateway.chaos.records import CHATS, Account, Parked, Records, rows
 from gateway.chaos.stub_model import StubModel
 from gateway.chaos.stub_telegram import TOKEN, StubTelegram
@@ -147,9 +147,8 @@ class Batch:
             async with chats.writing():
                 await self._harmed(victims)
                 records = await self._rest([daemon for daemon, _ in victims], post, chats)
+        records.ended += await left_behind(self._place, self._workspace / "state")
         if self._place is not None:
-            left = await letters_left(self._place)
-            records.ended += [f"{count} letters stay in {queue}" for queue, count in left.items()]
             await removed(self._place)
         account = check(records)
         (self._folder / "records.json").write_text(json.dumps(_document(records, account), default=str))

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
 import aio_pika
 from aio_pika.abc import AbstractChannel, AbstractConnection
 
+import durable
 from gateway.errors import GatewayError
+from gateway.queue.embedded.table import FILE
 from gateway.queue.rabbitmq.topology import Names
+from session.disk.local_files import local_state
 
 PARTITIONS = 4
 # The name of a gateway that was not told another one.
@@ -81,6 +86,27 @@ async def letters_left(place: Place) -> dict[str, int]:
             if count := await _count(connection, queue):
                 found[queue] = count
     return found
+
+
+async def left_behind(place: Place | None, state: Path) -> list[str]:
+    """Tell of every letter that stays in the queues of gateways that have ended.
+
+    Args:
+        place: where their queues are; None: in a file of their own, the embedded one.
+        state: the folder ``state`` of their workspace.
+    """
+    if place is None:
+        return await asyncio.to_thread(_rows_left, state)
+    return [f"{count} letters stay in {queue}" for queue, count in (await letters_left(place)).items()]
+
+
+def _rows_left(state: Path) -> list[str]:
+    path = local_state(state) / FILE
+    if not path.exists():
+        return ["the queue's file is gone"]
+    with durable.reading(path) as file:
+        found = file.execute("SELECT box, key, id, row FROM letters ORDER BY row").fetchall()
+    return [f"letter {row} stays in {box}: {name or 'no id'} of {key}" for box, key, name, row in found]
 
 
 async def removed(place: Place) -> None:
