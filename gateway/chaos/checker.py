@@ -100,15 +100,16 @@ def _loss(
 
 
 def _stopped(loss: Guarantee, messages: Sequence[Message], finals: Mapping[str, Mapping[str, Any]]) -> None:
-    """Each answer that was stopped has a ``/stop`` of its own behind it: one stops one turn."""
-    stops = 0
+    """Behind each message whose answer was stopped came a ``/stop`` of its chat.
+
+    How many turns one stops is not counted: where a process dies to which it was handed, it is handed to the
+    next one too, and stops the turn that runs there.
+    """
+    stop = False
     for message in reversed(messages):
-        if message.kind == "stop":
-            stops += 1
-        elif finals.get(message.id, {}).get("stopped"):
-            if not stops:
-                loss.broken.append(f"the answer to {message.id} was stopped, and no /stop came for it")
-            stops = max(stops - 1, 0)
+        stop = stop or message.kind == "stop"
+        if finals.get(message.id, {}).get("stopped") and not stop:
+            loss.broken.append(f"the answer to {message.id} was stopped, and no /stop came for it")
 
 
 def _order(
