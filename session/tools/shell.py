@@ -58,7 +58,8 @@ class Shell:
         command = arguments["command"]
         if any(c == "\0" or "\ud800" <= c <= "\udfff" for c in command):
             raise ToolError("the command holds characters that none can have")
-        limit_s = min(float(arguments.get("timeout_s", self._timeout_s)), self._timeout_s)
+        # The smaller first: a whole number may be larger than any float.
+        limit_s = float(min(arguments.get("timeout_s", self._timeout_s), self._timeout_s))
         folder = await threaded(".", lambda: _folder(place.folder))
         rules = Rules(
             folder,

@@ -8,12 +8,14 @@ import pytest
 
 from session.tools import MAX_RESULT_BYTES, ToolPlace
 from session.tools.files import Read
+from session.tools.sandbox.sandbox import SandboxOfDaemon
+from session.tools.shell import Shell
 
 
 @pytest.fixture
 def place(tmp_path: Path) -> ToolPlace:
-    (tmp_path / "files").mkdir()
-    return ToolPlace(folder=tmp_path / "files", key="cli:x")
+    (tmp_path / "files/chats/x").mkdir(parents=True)
+    return ToolPlace(folder=tmp_path / "files/chats/x", key="cli:x")
 
 
 async def test_behind_a_line_that_is_too_long_reading_goes_on(place: ToolPlace) -> None:
@@ -33,3 +35,12 @@ async def test_behind_a_line_that_is_too_long_reading_goes_on(place: ToolPlace) 
     )
     assert last.endswith("x\n[line 4 does not fit into the 64 kB of a result; this is its beginning]")
     assert len(last.encode()) <= MAX_RESULT_BYTES
+
+
+async def test_a_command_may_be_given_any_number_of_seconds(place: ToolPlace) -> None:
+    """More than a float holds is as long as any command may take."""
+    shell = Shell(SandboxOfDaemon("landlock"), network=False, timeout_s=60.0, private=())
+
+    said = await shell.run({"command": "echo hello", "timeout_s": 10**400}, place)
+
+    assert said == "exit code: 0\nstdout:\nhello\n"
