@@ -23,6 +23,8 @@ from session.turn.turn import Reply
 log = structlog.get_logger("aside")
 
 REMEMBERED_MAX = 1000
+# With the answer of a ``/stop`` in the journal: the id of the message whose turn it ended.
+STOPS = "stops"
 Words = Callable[[Session], Awaitable[str]]
 
 
@@ -58,13 +60,21 @@ class Aside:
             log.warning("aside.unanswered", key=inbound.key, id=inbound.id, error=str(error))
             return True
 
-    def answer(self, inbound: Inbound, words: Words) -> None:
-        """Answer ``inbound`` with ``words``, unless that is done or under way, or its turn has been."""
+    def stopped_by(self, key: str, message_id: str) -> str | None:
+        """Return the message whose turn a ``/stop`` ended; None where that was not answered yet."""
+        known = self._store.known_here(SessionKey(key), message_id)
+        return str(known.extra.get(STOPS, "")) if known is not None else None
+
+    def answer(self, inbound: Inbound, words: Words, *, stops: str = "") -> None:
+        """Answer ``inbound`` with ``words``, unless that is done or under way, or its turn has been.
+
+        ``stops`` is the message whose turn it ended: one that comes again ends no other.
+        """
         name = (inbound.key, inbound.id)
         if name in self._answers or name in self._past:
             return
         durable = self._answers[name] = asyncio.get_running_loop().create_future()
-        self._spawn(self._put(inbound, words, durable), "answer out of line")
+        self._spawn(self._put(inbound, words, durable, stops), "answer out of line")
 
     async def take(self, inbound: Inbound) -> bool:
         """Say, at the turn of the letter, whether its reply is durable; it is past from then on."""
@@ -73,9 +83,9 @@ class Aside:
         durable = self._answers.pop(name, None)
         return durable is not None and await durable
 
-    async def _put(self, inbound: Inbound, words: Words, durable: asyncio.Future[bool]) -> None:
+    async def _put(self, inbound: Inbound, words: Words, durable: asyncio.Future[bool], stops: str) -> None:
         """Answer now; where that fails, the letter answers when its turn comes."""
-        put = False
+        put, of = False, {STOPS: stops} if stops else {}
         try:
             async with self._store.open(SessionKey(inbound.key)) as session:
                 # A letter that came again, here or to another daemon, gets the words that it got before.
@@ -83,7 +93,7 @@ class Aside:
                 if known is None:
                     text = await words(session)
                     known = await session.journal.conclude(
-                        inbound.id, "command", text=text, once=True, **times(inbound)
+                        inbound.id, "command", text=text, once=True, **times(inbound), **of
                     )
                 if known.kind != "command":
                     return

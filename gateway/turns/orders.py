@@ -76,8 +76,8 @@ class Orders:
             self.approvals.anew(inbound)
 
     async def _stop_again(self, inbound: Inbound) -> None:
-        # What was stopped is gone then: what runs now came behind it, and nobody asked for its end.
-        if not await self.aside.is_answered(inbound):
+        # Where it was answered, no turn but the one that it stopped then is ended.
+        if not await self.aside.is_answered(inbound) or self.aside.stopped_by(inbound.key, inbound.id):
             self.stop(inbound.key, inbound.id, asked=inbound)
 
     async def answered(self, inbound: Inbound, command: Command | None) -> bool:

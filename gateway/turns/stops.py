@@ -26,6 +26,10 @@ class Stops:
         """Stop the turn of ``key`` that runs here; False where none does that began before the asking."""
         if self._aside.is_past(key, asked_id):
             return False
+        # One that was answered comes again, as from a platform after a crash: what runs now came behind.
+        stopped_before = self._aside.stopped_by(key, asked_id) if asked_id else None
+        if stopped_before is not None and not self.runs(key, stopped_before):
+            return False
         stopped = self._lanes.stop(key, asked_id)
         if stopped is None:
             return False
@@ -33,7 +37,7 @@ class Stops:
             like = (asked or stopped.inbound).model_copy(update={"id": asked_id})
             if asked is None:
                 like = like.model_copy(update={"platform_id": None, "meta": {}})
-            self._aside.answer(like, _stopped)
+            self._aside.answer(like, _stopped, stops=stopped.inbound.id)
         return True
 
 

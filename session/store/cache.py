@@ -35,6 +35,13 @@ class Handle:
         self.writer: TranscriptWriter | None = None
         self.journal_file: JournalFile | None = None
 
+    @property
+    def held(self) -> tuple[TranscriptWriter, JournalFile] | None:
+        """The writers, where there are any."""
+        if self.writer is None or self.journal_file is None:
+            return None
+        return self.writer, self.journal_file
+
     def current(self) -> bool:
         """Say whether what is held is what the files hold; a few calls that touch no disk."""
         if self.turn.locked() or self.writer is None or self.journal_file is None:

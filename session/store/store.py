@@ -32,7 +32,7 @@ from session.store.writer import Moved, TranscriptWriter
 from session.transcript import archive
 from session.transcript.archive import Archived
 from session.transcript.index import Exchange
-from session.transcript.journal import JournalState
+from session.transcript.journal import JournalState, Known
 from session.transcript.key import SessionKey, needs_mark, plain_stem
 from session.transcript.loading import load
 from session.transcript.transcript import Transcript
@@ -232,6 +232,12 @@ class Store:
 
     # -- reading without a claim ---------------------------------------------------------------------
 
+    def known_here(self, key: SessionKey, message_id: str) -> Known | None:
+        """Return how a message ended, by a journal that is in memory; None where nothing there says so."""
+        handle = self._handles.get(key)
+        held = handle.held if handle is not None else None
+        return held[1].state.known(message_id, self.clock()) if held is not None else None
+
     async def look(self, key: SessionKey) -> View:
         """Read a conversation as it is now, without owning it; empty where it has no file yet."""
 
@@ -243,13 +249,8 @@ class Store:
                 return self._view(*writers)
 
         handle = self._handles.get(key)
-        if (
-            handle is not None
-            and handle.current()
-            and handle.writer is not None
-            and handle.journal_file is not None
-        ):
-            return self._view(handle.writer, handle.journal_file)
+        if handle is not None and handle.current() and handle.held is not None:
+            return self._view(*handle.held)
         return await start_thread(job, name="disk-look")
 
     async def look_up(self, session_id: str) -> View | None:
@@ -332,8 +333,7 @@ class Store:
             key: the conversation.
             ids: messages whose turn runs and may not have stored a line yet.
             of: the ULID that the active session must still have, else nothing is deleted.
-            everything: ended sessions, journal, the chat's own memory and the files that it alone names go
-                as well.
+            everything: ended sessions, journal, its own memory and the files that it alone names go, too.
             awaited: names the files of letters: they stay; asked before anything is deleted, and only where
                 the chat names a file at all.
 

@@ -36,6 +36,39 @@ async def test_stop_ends_the_running_turn_out_of_line_and_waiting_letters_run_on
         assert (closing["stopped"], closing["final"], closing["content"]) == (True, True, "a long")
 
 
+async def test_a_stop_that_comes_again_after_a_crash_ends_no_later_turn(tmp_path: Path) -> None:
+    """Its platform hands it out again, to a process that has not seen it; it was for the turn of then."""
+    async with rig(tmp_path, "a long answer") as r:
+        await r.begin("1", "m1")
+        await r.put("/stop", "s1")
+        r.model.release.set()
+        assert await r.texts(1) == ["Stopped."]
+        await r.settled()
+
+    async with rig(tmp_path, "another answer") as r:
+        await r.begin("2", "m2")
+        await r.intake.accept(letter("/stop", "s1"))
+        await r.intake.stop(ADA, "s1", letter=letter("/stop", "s1"))
+        await asyncio.sleep(0.1)
+        r.model.release.set()
+        replies = await r.replies(2)
+
+        assert ("m2#reply", "another answer") in [(reply.id, reply.text) for reply in replies]
+        await r.settled()
+
+
+async def test_a_stop_that_comes_again_ends_the_turn_that_it_was_answered_for(tmp_path: Path) -> None:
+    """The process died between its answer and what is stored of the turn, which then begins anew."""
+    async with rig(tmp_path, "a long answer") as r:
+        async with r.store.open(ADA) as session:
+            await session.journal.conclude("s1", "command", text="Stopped.", stops="m1")
+        await r.begin("1", "m1")
+        await r.intake.accept(letter("/stop", "s1"))
+        await r.settled()
+
+        assert (await r.lines())[1]["stopped"] is True
+
+
 async def test_stop_ends_a_message_that_waits_for_a_model_that_is_away(tmp_path: Path) -> None:
     async with rig(tmp_path, ModelAway("429", cause="rate_limit", after_s=60), "two") as r:
         await r.put("1", "m1")
