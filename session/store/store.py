@@ -178,8 +178,8 @@ class Store:
 
     def _writers_of(self, handle: Handle, *, quick: bool = False) -> tuple[TranscriptWriter, JournalFile]:
         """Return the writers of a key, new ones where nothing is held yet."""
-        if handle.writer is not None and handle.journal_file is not None:
-            return handle.writer, handle.journal_file
+        if (held := handle.held) is not None:
+            return held
         # Nearly always the file is simply there: it is then read once, not twice.
         if not needs_mark(handle.key):
             writer, journal_file = self._new_writers(handle.key, plain_stem(handle.key))

@@ -35,6 +35,14 @@ def with_workers(workers: Workers) -> Application:
     return cast(Application, found)
 
 
+def begun(monkeypatch: pytest.MonkeyPatch) -> tuple[Workers, asyncio.Task[None]]:
+    """Start one worker, which has counted 1000, then 10 more at each question."""
+    monkeypatch.setattr(process, "MODULE", "tests.support.counting")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    workers = Workers(1, {}, silent_s=600)
+    return workers, asyncio.create_task(workers.run())
+
+
 async def scraped(workers: Workers) -> float:
     text = (await gauges.metrics(with_workers(workers))).decode()
     samples = [s for family in text_string_to_metric_families(text) for s in family.samples]
@@ -45,10 +53,7 @@ async def test_a_worker_that_dies_while_the_queues_are_counted_counts_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It has answered, then goes to the past; the next scrape has its successor's numbers on top of it."""
-    monkeypatch.setattr(process, "MODULE", "tests.support.counting")
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    workers = Workers(1, {}, silent_s=600)
-    running = asyncio.create_task(workers.run())
+    workers, running = begun(monkeypatch)
     dies = False
 
     async def depths(*_: Any) -> dict[str, Depth]:
@@ -76,10 +81,7 @@ async def test_what_has_ended_by_the_time_that_its_answer_is_read_is_not_counted
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Its numbers of the scrape before have gone to the past."""
-    monkeypatch.setattr(process, "MODULE", "tests.support.counting")
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    workers = Workers(1, {}, silent_s=600)
-    running = asyncio.create_task(workers.run())
+    workers, running = begun(monkeypatch)
     ask = process.WorkerProcess.ask
 
     async def late(self: process.WorkerProcess, what: str, **arguments: Any) -> Any:
