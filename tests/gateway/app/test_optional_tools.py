@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from gateway.app.optional_tools import EXTRACTION_CURE, NO_EXTRACTION, OptionalTools, granted, lacking
+from gateway.app.sessions import build_session_services
 from gateway.config.load import load
 from gateway.config.settings import Settings
 
@@ -50,6 +51,18 @@ def test_without_the_library_web_fetch_is_not_offered_and_the_cure_is_told(
     assert lacking(on) == [(NO_EXTRACTION, EXTRACTION_CURE)]
     assert OptionalTools(on).tools == []
     assert "make extras" in EXTRACTION_CURE
+
+
+async def test_a_tool_that_was_switched_off_after_a_crash_may_have_acted(tmp_path: Path) -> None:
+    """Its call is told as of unknown outcome, and never as one of a tool that is none."""
+    services = build_session_services(settings(tmp_path), status=lambda _: [])
+    try:
+        toolbox = services.turns.toolbox
+        assert toolbox.get("shell") is None
+        assert toolbox.may_repeat("shell") is False
+        assert toolbox.may_repeat("never_was") is True
+    finally:
+        await services.aclose()
 
 
 def test_what_is_off_imports_no_library() -> None:
