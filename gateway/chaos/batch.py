@@ -274,7 +274,7 @@ class Batch:
         if self._platform is not None:
             records.updates = list(self._platform.updates.values())
             records.sent_pieces = list(self._platform.sent)
-        records.calls = list(self._model.calls)
+        records.calls, records.asides = list(self._model.calls), list(self._model.asides)
         records.notes = read_memory(self._workspace)
         parked = parked if parked is not None else await self._parked(daemon, post)
         records.parked = [letter for letter in parked if letter.inbound]

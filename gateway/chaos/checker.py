@@ -100,16 +100,15 @@ def _loss(
 
 
 def _stopped(loss: Guarantee, messages: Sequence[Message], finals: Mapping[str, Mapping[str, Any]]) -> None:
-    """Behind each message whose answer was stopped came a ``/stop`` of its chat.
-
-    How many turns one stops is not counted: where a process dies to which it was handed, it is handed to the
-    next one too, and stops the turn that runs there.
-    """
-    stop = False
+    """Each answer that was stopped has a ``/stop`` of its own behind it: one stops one turn."""
+    stops = 0
     for message in reversed(messages):
-        stop = stop or message.kind == "stop"
-        if finals.get(message.id, {}).get("stopped") and not stop:
-            loss.broken.append(f"the answer to {message.id} was stopped, and no /stop came for it")
+        if message.kind == "stop":
+            stops += 1
+        elif finals.get(message.id, {}).get("stopped"):
+            if not stops:
+                loss.broken.append(f"the answer to {message.id} was stopped, and no /stop came for it")
+            stops = max(stops - 1, 0)
 
 
 def _order(
@@ -252,6 +251,10 @@ def _mixed_calls(mix: Guarantee, records: Records) -> None:
         others = sorted(name for name in call.named if name.partition("-")[0] != chat)
         if others:
             mix.broken.append(f"the model was told of {others} for {call.message}")
+    for named in records.asides:
+        mix.checked += 1
+        if len({name.partition("-")[0] for name in named}) > 1:
+            mix.broken.append(f"one request of the background told the model of {sorted(named)}")
 
 
 def _poison(poison: Guarantee, records: Records, told: Mapping[str, list[Reply]]) -> None:

@@ -123,6 +123,7 @@ class Records:
 
     ``lines``: by chat its sessions, ended ones first, each the lines of one transcript behind the first.
     ``illegal``: what in the files is no legal line. ``notes``: what is wrong with what memory was told.
+    ``asides``: the messages that each request of the background told of.
     ``ended``: what went on where it should not: processes that ended by themselves, letters that stay.
     ``published``: how often a message was put into the queue, where that was more than once.
     ``ordered``: the chats whose replies came in the order in which they were put.
@@ -134,6 +135,7 @@ class Records:
     sent: dict[str, list[Message]] = field(default_factory=dict)
     harms: list[Harm] = field(default_factory=list)
     calls: list[Call] = field(default_factory=list)
+    asides: list[frozenset[str]] = field(default_factory=list)
     replies: list[Reply] = field(default_factory=list)
     parked: list[Parked] = field(default_factory=list)
     lines: dict[str, list[list[dict[str, Any]]]] = field(default_factory=dict)

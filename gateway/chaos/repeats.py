@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
@@ -13,6 +13,8 @@ from gateway.chaos.records import CALL, DISCONNECTS, INTERRUPTS, Call, Guarantee
 SEEN_WITHIN_S = 2.0
 # A process that was frozen, or cut off, hears so much later at most that its letters are another's.
 LOST_UNSEEN_S = 15.0
+# So many repeats of one reply may come of one harm.
+EXPLAINS = 2
 
 
 def repeated_calls(records: Records, repeats: list[Repeat], effect: Guarantee, flight: Guarantee) -> None:
@@ -48,18 +50,27 @@ def repeated_calls(records: Records, repeats: list[Repeat], effect: Guarantee, f
 
 
 def repeated_replies(records: Records, repeats: list[Repeat], effect: Guarantee) -> None:
-    """Look at every reply that came again unasked: a harm came between, or its message was put again."""
+    """Look at every reply that came again unasked: a harm came between, or its message was put again.
+
+    One harm explains two at most: who put the reply may not know of it, and who took it may not have said so.
+    """
     came: dict[str, list[Reply]] = defaultdict(list)
     able = [harm for harm in records.harms if harm.kind in (*INTERRUPTS, *DISCONNECTS)]
     for reply in records.replies:
         if reply.kind == "reply" and not reply.asked:
             came[reply.message].append(reply)
     for message, replies in came.items():
+        used: Counter[int] = Counter()
         for number, (earlier, later) in enumerate(pairwise(replies), 1):
-            near = (harm.kind for harm in able if harm.within(earlier.at - SEEN_WITHIN_S, later.at))
+            since = earlier.at - SEEN_WITHIN_S
+            near = (harm for harm in able if harm.within(since, later.at) and used[id(harm)] < EXPLAINS)
             # A message that was put twice is answered twice, by the same answer.
             again = "put again" if number < records.published.get(message, 1) else ""
-            cause = next(near, again or _handed_on(records, message, earlier, later))
+            if (harm := next(near, None)) is not None:
+                used[id(harm)] += 1
+                cause = harm.kind
+            else:
+                cause = again or _handed_on(records, message, earlier, later)
             repeats.append(Repeat("reply", message, "", cause, later.at))
             if not cause:
                 effect.broken.append(f"the reply to {message} came again, and no fault came between")

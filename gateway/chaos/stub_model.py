@@ -30,11 +30,14 @@ _REFUSED = {
 
 
 class StubModel:
-    """``async with StubModel() as model`` serves on a free port; ``calls`` is what turns have asked for."""
+    """``async with StubModel() as model`` serves on a free port; ``calls`` is what turns have asked for.
+
+    ``asides`` are the messages that each request of the background told of.
+    """
 
     def __init__(self) -> None:
         self.calls: list[Call] = []
-        self.asides = 0
+        self.asides: list[frozenset[str]] = []
         # Says of a connection which process of that life made it, by the port at its other end.
         self.who: Callable[[str, int], str] = lambda life, port: life
         self._number = 0
@@ -57,8 +60,8 @@ class StubModel:
         return f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}/{life}/v1"
 
     def taken(self) -> list[Call]:
-        """Return the calls up to now, and begin a new list; the numbers go on."""
-        calls, self.calls = self.calls, []
+        """Return the calls up to now, and begin new lists; the numbers go on."""
+        calls, self.calls, self.asides = self.calls, [], []
         return calls
 
     async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -83,13 +86,13 @@ class StubModel:
         self._number += 1
         number, messages = self._number, body.get("messages", [])
         text = _newest(messages)
+        named = frozenset(found[0] for found in NAME.finditer(json.dumps(messages)))
         if not _TURN.match(text):
-            self.asides += 1
+            self.asides.append(named)
             _say(writer, body, number, *_aside(body, number))
             return
         rounds, delay_s, refused = _markers(text)
         done = sum(bool(line.get("tool_calls")) for line in _since_newest_user(messages))
-        named = frozenset(found[0] for found in NAME.finditer(json.dumps(messages)))
         call = Call(number, life, text.split(" ", 1)[0], done, time.time(), named)
         self.calls.append(call)
         if delay_s and await _left(reader, delay_s):

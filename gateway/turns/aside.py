@@ -61,9 +61,13 @@ class Aside:
             return True
 
     def stopped_by(self, key: str, message_id: str) -> str | None:
-        """Return the message whose turn a ``/stop`` ended; None where that was not answered yet."""
-        known = self._store.known_here(SessionKey(key), message_id)
-        return str(known.extra.get(STOPS, "")) if known is not None else None
+        """Return the message whose turn a ``/stop`` ended; None where it is not known to have."""
+        view = self._store.look_here(SessionKey(key))
+        if view is None:
+            return None
+        known = view.journal.known(message_id)
+        # A process that died between the end of the turn and the answer has left the end alone.
+        return view.stopped_by(message_id) if known is None else str(known.extra.get(STOPS, ""))
 
     def answer(self, inbound: Inbound, words: Words, *, stops: str = "") -> None:
         """Answer ``inbound`` with ``words``, unless that is done or under way, or its turn has been.

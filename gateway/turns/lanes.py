@@ -218,7 +218,7 @@ class Lanes:
         entry = self.begun(key)
         if entry is None or entry.stop.pulled or entry.inbound.id == asked_id:
             return None
-        entry.stop.pull(interrupted=interrupted)
+        entry.stop.pull(asked_id, interrupted=interrupted)
         nudge = self._lanes[key].nudge
         if nudge is not None:
             nudge.set()

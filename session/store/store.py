@@ -32,7 +32,7 @@ from session.store.writer import Moved, TranscriptWriter
 from session.transcript import archive
 from session.transcript.archive import Archived
 from session.transcript.index import Exchange
-from session.transcript.journal import JournalState, Known
+from session.transcript.journal import JournalState
 from session.transcript.key import SessionKey, needs_mark, plain_stem
 from session.transcript.loading import load
 from session.transcript.transcript import Transcript
@@ -232,11 +232,11 @@ class Store:
 
     # -- reading without a claim ---------------------------------------------------------------------
 
-    def known_here(self, key: SessionKey, message_id: str) -> Known | None:
-        """Return how a message ended, by a journal that is in memory; None where nothing there says so."""
+    def look_here(self, key: SessionKey) -> View | None:
+        """Return a conversation as it is in memory; None where it is not held."""
         handle = self._handles.get(key)
         held = handle.held if handle is not None else None
-        return held[1].state.known(message_id, self.clock()) if held is not None else None
+        return self._view(*held) if held is not None else None
 
     async def look(self, key: SessionKey) -> View:
         """Read a conversation as it is now, without owning it; empty where it has no file yet."""

@@ -16,6 +16,10 @@ from session.transcript.journal import Build, Journal, JournalState, Record, Ses
 from session.transcript.key import SessionKey
 from session.transcript.transcript import Transcript, decode, dump, read_time
 
+_STOPPED_BY = b'"stopped_by"'
+# A ``/stop`` that comes again, after a crash or from its platform, does so within so many lines.
+_STOPPED_WITHIN = 1000
+
 
 class View:
     """Reads one conversation. Indexes count the message lines, from 0."""
@@ -132,6 +136,14 @@ class View:
             line = decode(messages[at])
             if line.get("role") == "user" and line.get("platform_id") == platform_id:
                 return at
+        return None
+
+    def stopped_by(self, message_id: str) -> str | None:
+        """Return whose turn a message stopped, by its id; None where none of the newest lines says so."""
+        messages = self._transcript().messages
+        for raw in reversed(messages[-_STOPPED_WITHIN:]):
+            if _STOPPED_BY in raw and (line := decode(raw)).get("stopped_by") == message_id:
+                return str(line.get("message_id"))
         return None
 
     def spent(self, message_id: str) -> tuple[int, int]:

@@ -168,6 +168,8 @@ class Commands:
             case "stop":
                 # A running turn was stopped out of line, before this letter's turn; subagents mostly, too.
                 ended = await self._subagents_ended(session, request.id)
+                if session.stopped_by(request.id) is not None:
+                    return STOPPED
                 return SUBAGENTS_STOPPED if ended else NOTHING_RUNS
             case "status":
                 left = await self._limits(request) if self._limits is not None else []

@@ -18,13 +18,15 @@ class StopSwitch:
         self.pulled = False
         # Whether the next message stopped the turn, and is answered together with this one.
         self.interrupted = False
+        # The message that asked for it, where one did.
+        self.by = ""
         self._task: asyncio.Task[Any] | None = None
         self._cancelling = 0
         self._sent = False
 
-    def pull(self, *, interrupted: bool = False) -> None:
-        """End the guarded block; one that is entered later does not begin."""
-        self.pulled, self.interrupted = True, interrupted
+    def pull(self, by: str = "", *, interrupted: bool = False) -> None:
+        """End the guarded block, since the message ``by`` asked for it; one entered later does not begin."""
+        self.pulled, self.by, self.interrupted = True, by, interrupted
         # A second cancellation would interrupt what the turn still has to store.
         if self._task is not None and not self._sent:
             self._sent = True

@@ -127,7 +127,7 @@ class Turns:
                     text = await turn.run(careful=careful)
         except TurnStopped:
             if (stored := turn.stored_answer()) is None:
-                await turn.close_stopped(interrupted=stop.interrupted)
+                await turn.close_stopped(stop)
                 return Reply(silent=True, reason=TOGETHER if stop.interrupted else "stopped")
             # It was stopped between the answer, which is on disk and so is told, and the end of the turn.
             text = stored
@@ -234,8 +234,8 @@ class _Turn:
             await self._writer.store(self._lines.assistant(answer, asks=asks or None))
             await self._calls.run(answer.tool_calls)
 
-    async def close_stopped(self, *, interrupted: bool = False) -> None:
-        """Append what the turn had, and the line that says it was stopped; by the next message, perhaps."""
+    async def close_stopped(self, stop: StopSwitch) -> None:
+        """Append what the turn had, and the line that says it was stopped, and by which message."""
         exchange = self._session.find(self._request.id)
         self._writer.user = None
         if exchange is None or not exchange.tail:
@@ -246,12 +246,9 @@ class _Turn:
             self._count_stored(exchange)
             lines = await self._calls.stop(exchange)
         self._note_served()
-        lines.append(
-            self._lines.stopped(
-                "".join(self._partial), answers=self._answers or None, interrupted=interrupted
-            )
-        )
-        await self._writer.store(*lines)
+        partial, answers = "".join(self._partial), self._answers or None
+        line = self._lines.stopped(partial, by=stop.by, answers=answers, interrupted=stop.interrupted)
+        await self._writer.store(*lines, line)
 
     def stored_answer(self) -> str | None:
         """Return the answer that reached the disk although its turn was told to end; None without one."""

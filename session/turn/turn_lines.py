@@ -54,14 +54,20 @@ class TurnLines:
         )
 
     def stopped(
-        self, text: str, *, answers: list[str] | None = None, interrupted: bool = False
+        self, text: str, *, by: str = "", answers: list[str] | None = None, interrupted: bool = False
     ) -> dict[str, Any]:
-        """Build the line that closes a stopped turn with the text so far.
+        """Build the line that closes a turn, which the message ``by`` stopped, with the text so far.
 
         ``answers`` are the ids of all messages whose turn it was; ``interrupted``: the next one stopped it.
         """
         return self._line(
-            "assistant", text, stopped=True, final=True, answers=answers, interrupted=interrupted or None
+            "assistant",
+            text,
+            stopped=True,
+            final=True,
+            stopped_by=by or None,
+            answers=answers,
+            interrupted=interrupted or None,
         )
 
     def result(self, call: ToolCall, text: str, *, is_error: bool) -> dict[str, Any]:

@@ -53,6 +53,11 @@ def stopped_by_an_earlier_stop(records: Records) -> None:
     records.replies.pop(5)
 
 
+def two_stopped_by_one_stop(records: Records) -> None:
+    records.lines["ann"][0][-1] = answer("ann-00002", 3, stopped=True)
+    records.replies.pop(1)
+
+
 def stopped_by_the_stop_of_another_chat(records: Records) -> None:
     stopped_without_a_stop(records)
     records.sent["bob"].append(Message("bob-00009", "bob", "stop", "/stop"))
@@ -242,6 +247,10 @@ def mixed_request(records: Records) -> None:
     records.calls[-1].named = frozenset({"bob-00008", "ann-00001"})
 
 
+def mixed_request_of_the_background(records: Records) -> None:
+    records.asides += [frozenset({"bob-00008"}), frozenset({"bob-00008", "ann-00001"})]
+
+
 def poison_not_parked(records: Records) -> None:
     records.parked.clear()
 
@@ -262,6 +271,7 @@ BROKEN: dict[str, list[Callable[[Records], None]]] = {
         told_in_another_chat_alone,
         stopped_without_a_stop,
         stopped_by_an_earlier_stop,
+        two_stopped_by_one_stop,
         stopped_by_the_stop_of_another_chat,
         question_cut,
         question_empty,
@@ -306,6 +316,7 @@ BROKEN: dict[str, list[Callable[[Records], None]]] = {
         reply_to_nothing,
         mixed_transcript,
         mixed_request,
+        mixed_request_of_the_background,
     ],
     "G7": [poison_not_parked, poison_parked_twice, innocent_parked, poison_answered],
 }

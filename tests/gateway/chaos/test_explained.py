@@ -5,7 +5,6 @@ from __future__ import annotations
 from gateway.chaos.checker import check
 from gateway.chaos.records import Call, Harm
 from tests.gateway.chaos.made_up import (
-    answer,
     asked_again_by_the_same,
     poison_parked_twice,
     sound,
@@ -20,17 +19,6 @@ def test_poison_that_is_set_aside_leaves_a_question_without_an_answer() -> None:
     taken_back = {"role": "system", "content": "", "kind": "undo", "from": 2}
     records.lines["ann"][1][2:2] = [user("ann-00006"), taken_back]
     records.lines["ann"][1].insert(-1, {"role": "system", "content": "", "kind": "note"})
-
-    assert check(records).broken == []
-
-
-def test_a_stop_that_is_handed_out_again_may_stop_another_turn() -> None:
-    """… of a message before it: the process to which it was handed first has died."""
-    records = sound()
-    del records.sent["ann"][2], records.replies[2]
-    records.lines["ann"] = [[line for session in records.lines["ann"] for line in session]]
-    records.lines["ann"][0][5] = answer("ann-00002", 3, stopped=True)
-    records.replies.pop(1)
 
     assert check(records).broken == []
 
@@ -117,3 +105,14 @@ def test_a_cut_explains_a_request_of_another_daemon_alone() -> None:
     assert any("no fault" in found for found in check(records).broken)
     records.daemons = 3
     assert check(records).broken == []
+
+
+def test_one_harm_explains_two_repeats_of_a_reply_and_no_more() -> None:
+    """Who put it may not know of it, and who took it may not have said so."""
+    records = sound()
+    records.harms.append(Harm("kill", "d0.2", 18.6, 18.9))
+    records.replies += [told("bob-00008", 7, 19.0), told("bob-00008", 7, 19.5)]
+
+    assert check(records).broken == []
+    records.replies.append(told("bob-00008", 7, 20.0))
+    assert any("bob-00008 came again" in found for found in check(records).broken)

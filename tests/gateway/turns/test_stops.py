@@ -232,3 +232,23 @@ async def test_a_stop_that_comes_again_and_was_never_acted_on_ends_what_runs(tmp
         await r.settled()
         assert r.unread == 0
         assert (await r.lines())[-1]["stopped"]
+
+
+async def test_a_stop_whose_process_died_before_its_answer_ends_nothing_more(tmp_path: Path) -> None:
+    """… but behind the stored end of the turn: that says which message stopped it."""
+    async with rig(tmp_path, "a long answer") as r:
+        await r.begin("1", "m1")
+        r.worker.orders.aside.answer = lambda *_, **__: None  # type: ignore[method-assign]
+        r.worker.orders.stop(ADA, "s1", asked=letter("/stop", "s1"))
+        await until(lambda: not r.worker.lanes.begun(ADA))
+        assert (await r.lines())[-1]["stopped_by"] == "s1"
+
+    async with rig(tmp_path, "another answer", mailbox=ComesAgain(tmp_path / "state")) as r:
+        await r.begin("2", "m2")
+        await come_again(r)
+        await r.until_in_lane(2)
+        r.model.release.set()
+
+        assert sorted(await r.texts(2)) == ["Stopped.", "another answer"]
+        await r.settled()
+        assert not (await r.lines())[-1].get("stopped")
