@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Mapping
 from datetime import datetime, tzinfo
+from functools import partial
 from typing import Any, ClassVar
 
 from session.disk.layout import Layout
 from session.errors import StoreError, ToolError
 from session.models.model import ToolSpec
 from session.tools import ToolPlace, parameters
+from session.tools.threads import off_loop
 from session.transcript import archive
 from session.transcript.attachments import with_references
 from session.transcript.history import deleted, is_deletion, is_record
@@ -59,7 +60,7 @@ class SessionArchiveRead:
         """Return the page that begins at ``line``."""
         line, offset = arguments.get("line", 1), arguments.get("offset", 0)
         try:
-            return await asyncio.to_thread(self._read, place, line, offset)
+            return await off_loop(partial(self._read, place, line, offset))
         except StoreError as error:
             raise ToolError("the archive cannot be read; only its summary is left") from error
 

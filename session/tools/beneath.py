@@ -6,7 +6,6 @@ process renames or links meanwhile, no step can leave.
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import fcntl
 import os
@@ -20,6 +19,7 @@ from typing import TypeVar
 
 import durable
 from session.errors import ToolError
+from session.tools.threads import off_loop
 from session.transcript.agent import scopes_below
 
 T = TypeVar("T")
@@ -50,7 +50,7 @@ _SAID = {
 async def threaded(path: str, work: Callable[[], T]) -> T:
     """Run ``work`` off the loop; what the system refuses becomes a sentence that names only ``path``."""
     try:
-        return await asyncio.to_thread(work)
+        return await off_loop(work)
     except OSError as error:
         said = _SAID.get(error.errno or 0, os.strerror(error.errno or 0))
         raise ToolError(f"{path}: {said}") from error

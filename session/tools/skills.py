@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, ClassVar
 
 from session.errors import ToolError
@@ -12,6 +12,7 @@ from session.library.library import Library, Skill
 from session.models.model import ToolSpec
 from session.tools import ToolPlace, parameters
 from session.tools.beneath import MAX_FILE_BYTES
+from session.tools.threads import off_loop
 from session.transcript.attachments import open_beneath
 
 MAX_NAMED = 100
@@ -37,7 +38,7 @@ class SkillRead:
 
     async def run(self, arguments: Mapping[str, Any], place: ToolPlace) -> str:
         """Return the text, and the names of the files beside it."""
-        return await asyncio.to_thread(self._read, arguments["name"], arguments.get("path", ""))
+        return await off_loop(partial(self._read, arguments["name"], arguments.get("path", "")))
 
     def _read(self, name: str, path: str) -> str:
         skills = {skill.name: skill for skill in self._library.skills()}
