@@ -31,6 +31,7 @@ from tests.gateway.on_rabbit import (
     serving,
     until_ready,
 )
+from tests.gateway.waits import until
 from tests.support.broker import Broker
 from tests.support.foreign import foreign as chatting
 from tests.support.foreign import inbound
@@ -99,13 +100,16 @@ class Closed(Link):
         return channel
 
 
-async def stand_still(broker: Broker, queue: str, for_s: float) -> str:
-    """Have the leader of a quorum queue do nothing for a while, as soon as somebody takes from the queue."""
+async def stand_still(broker: Broker, queue: str, for_s: float, begun: Path) -> str:
+    """Have the leader of a quorum queue do nothing for a while, as soon as somebody takes from the queue.
+
+    ``begun`` is a file that is there once somebody is looked for.
+    """
     return await asyncio.to_thread(
         broker.ctl,
         "eval",
         f'{{ok, Q}} = rabbit_amqqueue:lookup(rabbit_misc:r(<<"/">>, queue, <<"{queue}">>)), '
-        "{Leader, _} = amqqueue:get_pid(Q), "
+        f'{{Leader, _}} = amqqueue:get_pid(Q), ok = file:write_file("{begun}", <<>>), '
         "Wait = fun Look(0) -> nobody_takes; "
         "Look(N) -> case rabbit_amqqueue:consumers(Q) of [] -> timer:sleep(5), Look(N - 1); _ -> "
         f"sys:suspend(Leader), timer:sleep({for_s * 1000:.0f}), sys:resume(Leader) end end, Wait(4000).",
@@ -279,16 +283,17 @@ async def test_letters_that_are_on_their_way_are_waited_for(
 
 
 async def test_a_queue_that_does_not_say_what_it_holds_is_not_taken_for_empty(
-    broker: Broker, broker_name: str
+    broker: Broker, broker_name: str, tmp_path: Path
 ) -> None:
     """Of a quorum queue whose leader is slow the broker says that nothing is ready."""
     names: dict[str, list[str]] = {key: [] for key in CHATS}
     async with opened(broker.url, broker_name, partitions=2, queue_type="quorum") as mailbox:
         await fill(mailbox, names, 5)
 
-    standing = asyncio.create_task(stand_still(broker, f"{broker_name}.inbound.2.00", STILL_S))
-    moving = moved_over(Slow, broker, broker_name, "quorum", settles_s=20)
-    assert await moving == Moved(2, 3, 60)
+    begun = tmp_path / "begun"
+    standing = asyncio.create_task(stand_still(broker, f"{broker_name}.inbound.2.00", STILL_S, begun))
+    await until(lambda: begun.exists() or standing.done(), within_s=60)
+    assert await moved_over(Slow, broker, broker_name, "quorum", settles_s=20) == Moved(2, 3, 60)
     assert await standing == "ok\n"
     assert await taken(broker, broker_name, "quorum", 60) == names
 
