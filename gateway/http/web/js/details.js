@@ -67,9 +67,13 @@ function ending(key, found, made, { changed, removed }) {
     if (!await sure({ title: S.details.remove, text: S.details.removeText(number(found.message_count)), action: S.details.remove })) return;
     await del(`/v1/sessions/${found.id}`);
     if (found.active) removed();
-    made.close();
-    toast(S.details.removed);
-    await overview.look();
+    // Whoever goes on before the list is there would be taken away again.
+    try {
+      await overview.look();
+    } finally {
+      made.close();
+      toast(S.details.removed);
+    }
     if (overview.chats.has(key)) go("chats", [key]);
     else go("chats");
     await changed();
