@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Protocol
@@ -9,6 +10,9 @@ from typing import Any, Literal, Protocol
 from durable import plain_value, whole_text
 from session.errors import BadAnswer, ModelAway, ModelRefused
 from session.models.model import Answer, ToolCall, Usage
+
+# No request has as many tokens: what says so is no count, and would be added up for days.
+MOST_TOKENS = 10**9
 
 
 class Chunk(Protocol):
@@ -52,8 +56,8 @@ class Assembly:
         self._add_thoughts(delta)
         for fragment in getattr(delta, "tool_calls", None) or ():
             self._add_call(fragment)
-        text = getattr(delta, "content", None)
-        if not isinstance(text, str) or not text:
+        text = _text(getattr(delta, "content", None))
+        if not text:
             return ""
         text, self._half = self._half + text, ""
         if "\ud800" <= text[-1] < "\udc00":
@@ -66,7 +70,7 @@ class Assembly:
         """Take in a whole answer."""
         usage = getattr(response, "usage", None)
         # LiteLLM makes up a count of nothing where the provider gave none.
-        if usage is not None and (usage.prompt_tokens or usage.completion_tokens):
+        if usage is not None and any(counts_of(usage)):
             self.usage = usage
         if not response.choices:
             return
@@ -90,7 +94,8 @@ class Assembly:
         Raises:
             ModelAway: something came, but the provider never said that this was all.
         """
-        if (self._text or self._calls) and not ended:
+        # A model may think for minutes before its first word: that was cut, too, and is worth another try.
+        if (self._text or self._calls or self._reasoning or self._thinking) and not ended:
             raise ModelAway("the answer broke off", cause="unreachable")
 
     def answer(self, cost_usd: float) -> Answer:
@@ -113,7 +118,7 @@ class Assembly:
             extra["thinking_blocks"] = plain_value(self._thinking)
         usage = None
         if self.usage is not None:
-            prompt, completion = self.usage.prompt_tokens or 0, self.usage.completion_tokens or 0
+            prompt, completion = counts_of(self.usage)
             usage = Usage(prompt=prompt, completion=completion, cost_usd=cost_usd)
         return Answer(text=text, tool_calls=calls, usage=usage, finish=self._finish(calls), extra=extra)
 
@@ -124,24 +129,26 @@ class Assembly:
 
     def _add_thoughts(self, said: Any) -> None:
         """Take in what a piece, or a whole message, has beside text and calls."""
-        if reasoning := getattr(said, "reasoning_content", None) or getattr(said, "reasoning", None):
+        reasoning = getattr(said, "reasoning_content", None) or getattr(said, "reasoning", None)
+        if reasoning := _text(reasoning):
             self._reasoning.append(reasoning)
-        self._refusal += getattr(said, "refusal", None) or ""
+        self._refusal += _text(getattr(said, "refusal", None))
         for block in getattr(said, "thinking_blocks", None) or ():
-            self._add_thinking(dict(block))
+            if isinstance(block, Mapping):
+                self._add_thinking(dict(block))
 
     def _add_call(self, fragment: Any) -> None:
         function = fragment.function
         call_id, index = fragment.id or "", fragment.index or 0
+        name = (function.name or "") if function is not None else ""
+        arguments = _arguments(function.arguments) if function is not None else ""
         call = self._at.get(index)
-        # Some providers give the same index to every call: another id begins another call.
-        if call is None or (call_id and call["id"] and call_id != call["id"]):
+        if call is None or _is_another(call, call_id, name, arguments):
             call = self._at[index] = {"id": "", "name": "", "arguments": ""}
             self._calls.append(call)
         call["id"] = call["id"] or call_id
-        if function is not None:
-            call["name"] = call["name"] or function.name or ""
-            call["arguments"] += function.arguments or ""
+        call["name"] = call["name"] or name
+        call["arguments"] += arguments
 
     def _add_thinking(self, block: dict[str, Any]) -> None:
         """Join the pieces of a thinking block; its signature comes last and closes it."""
@@ -153,12 +160,62 @@ class Assembly:
         last["signature"] = block.get("signature") or last.get("signature") or ""
 
 
+def counts_of(usage: Any) -> tuple[int, int]:
+    """Return the tokens of a request and of its answer; 0 for what is no count."""
+    prompt, completion = (getattr(usage, f"{what}_tokens", None) for what in ("prompt", "completion"))
+    return _count(prompt), _count(completion)
+
+
+def _count(value: object) -> int:
+    return value if type(value) is int and 0 <= value <= MOST_TOKENS else 0
+
+
+def _text(said: object) -> str:
+    """Return the text of a field that holds one, whole or in blocks; what else stands there says nothing."""
+    if not isinstance(said, list):
+        return said if isinstance(said, str) else ""
+    texts = (block.get("text") for block in said if isinstance(block, Mapping))
+    return "".join(text for text in texts if isinstance(text, str))
+
+
+def _arguments(written: object) -> str:
+    """Return the JSON text of arguments; some providers write an object itself."""
+    if isinstance(written, Mapping):
+        return json.dumps(plain_value(written), ensure_ascii=False)
+    return written if isinstance(written, str) else ""
+
+
+def _is_another(call: Mapping[str, str], call_id: str, name: str, arguments: str) -> bool:
+    """Say whether a fragment begins another call at the index of one that has begun.
+
+    Some providers give the same index to every call, or none, and some give no id besides: then another name
+    tells, or arguments that begin again behind such as are whole.
+    """
+    if call_id:
+        return bool(call["id"]) and call_id != call["id"]
+    if not name or not call["name"]:
+        return False
+    if name != call["name"]:
+        return True
+    begun = call["arguments"].rstrip().endswith("}") and arguments.lstrip().startswith("{")
+    return begun and _is_json(call["arguments"])
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
 def usable_calls(calls: Sequence[Mapping[str, str]]) -> tuple[ToolCall, ...]:
     """Leave out calls without a name; give an id of its own to each that has none, or another's."""
     usable: dict[str, ToolCall] = {}
     for call in calls:
         if call["name"]:
-            call_id = call["id"]
+            # Some servers number their calls; half a character can be stored and sent nowhere.
+            call_id = whole_text(str(call["id"]))
             while not call_id or call_id in usable:
                 call_id = f"call_{os.urandom(8).hex()}"
             usable[call_id] = ToolCall(call_id, whole_text(call["name"]), whole_text(call["arguments"]))

@@ -13,7 +13,7 @@ import structlog
 
 from session.errors import BadAnswer, ContextTooLong, ModelAway, ModelError, ModelRefused
 from session.models import library
-from session.models.assembly import Assembly, Chunk
+from session.models.assembly import Assembly, Chunk, counts_of
 from session.models.call_ids import legal_ids
 from session.models.calls import HeardCall, Written, told
 from session.models.credentials import lacks_key, no_key, owner_of
@@ -241,7 +241,11 @@ class LiteLLM:
         """Return dollars from LiteLLM's price map, 0.0 for a model that is not in it."""
         if usage is None or not self._priced.get(model, True):
             return 0.0
+        # The count of a cache costs less; one that is odd must not be taken for a model without a price.
+        prompt, completion = counts_of(usage)
         cost = dollars(library.loaded(), model, usage_object=usage)
+        if cost is None or cost < 0:
+            cost = dollars(library.loaded(), model, prompt_tokens=prompt, completion_tokens=completion)
         self._priced[model] = cost is not None
         return cost or 0.0
 

@@ -7,16 +7,28 @@ from typing import Any
 
 import pytest
 
+from session.errors import ModelAway
+from session.models import library
 from session.models.assembly import Assembly
 from session.models.llm import LiteLLM
-from session.models.model import OnDelta
+from session.models.model import OnDelta, Usage
 from session.testing import prompt
 from tests.support.model_server import ModelServer, Reply
 
 
-def piece(text: str) -> Any:
-    delta = SimpleNamespace(content=text)
+def piece(text: Any = None, **fields: Any) -> Any:
+    delta = SimpleNamespace(content=text, **fields)
     return SimpleNamespace(choices=[SimpleNamespace(delta=delta, finish_reason=None)])
+
+
+def call(name: str | None, arguments: Any, *, id_: Any = None, index: int | None = None) -> Any:
+    function = SimpleNamespace(name=name, arguments=arguments)
+    return piece(tool_calls=[SimpleNamespace(id=id_, index=index, function=function)])
+
+
+def counted(prompt: Any, completion: Any) -> Any:
+    usage = SimpleNamespace(prompt_tokens=prompt, completion_tokens=completion)
+    return SimpleNamespace(choices=[], usage=usage)
 
 
 @pytest.mark.parametrize(
@@ -57,3 +69,85 @@ async def test_half_a_character_becomes_one_that_can_be_sent(
     calls = [(call.name, call.arguments) for call in answer.tool_calls]
     assert ascii((answer.text, answer.extra)) == ascii(("so \ufffd it", {"reasoning_content": "h\ufffdm"}))
     assert ascii(calls) == ascii([("ls\ufffd", '{"a": "\ufffd"}')])
+
+
+@pytest.mark.parametrize(
+    ("pieces", "calls"),
+    [
+        (
+            [call("ls", '{"a": 1}', id_="", index=0), call("ls", '{"a": 2}', id_="", index=0)],
+            [("ls", '{"a": 1}'), ("ls", '{"a": 2}')],
+        ),
+        ([call("ls", ""), call("read", '{"a": 2}')], [("ls", ""), ("read", '{"a": 2}')]),
+        ([call("ls", '{"a":'), call("ls", '{"b": 2}}')], [("ls", '{"a":{"b": 2}}')]),
+        ([call("ls", '{"a": {}'), call("ls", "}")], [("ls", '{"a": {}}')]),
+        ([call("ls", '{"a":', id_="x"), call(None, " 1}")], [("ls", '{"a": 1}')]),
+        ([call("ls", {"a": "ü"}, id_="x")], [("ls", '{"a": "ü"}')]),
+    ],
+)
+def test_calls_are_told_apart_where_a_provider_numbers_none(
+    pieces: list[Any], calls: list[tuple[str, str]]
+) -> None:
+    answer = Assembly()
+    for each in pieces:
+        answer.add(each)
+
+    assert [(each.name, each.arguments) for each in answer.answer(0.0).tool_calls] == calls
+
+
+def test_an_id_that_cannot_be_stored_is_mended() -> None:
+    answer = Assembly()
+    answer.add(call("ls", "{}", id_=7, index=0))
+    answer.add(call("ls", "{}", id_="a\ud800", index=1))
+
+    assert ascii([each.id for each in answer.answer(0.0).tool_calls]) == ascii(["7", "a\ufffd"])
+
+
+@pytest.mark.parametrize(
+    ("prompt_tokens", "completion_tokens", "usage"),
+    [
+        (None, None, Usage()),
+        ("5", "6", Usage()),
+        (-5, 6, Usage(completion=6)),
+        (10**30, 6.5, Usage()),
+        (True, 6, Usage(completion=6)),
+    ],
+)
+def test_what_is_no_count_counts_as_nothing(prompt_tokens: Any, completion_tokens: Any, usage: Usage) -> None:
+    answer = Assembly()
+    answer.add(piece("hi"))
+    answer.add(counted(prompt_tokens, completion_tokens))
+
+    assert answer.answer(0.0).usage == usage
+
+
+def test_fields_of_another_shape_cost_no_answer() -> None:
+    """What some servers put beside the text is no text, or comes in blocks."""
+    answer = Assembly()
+    odd = {"a": 1}
+    answer.add(piece(reasoning=odd, refusal=odd, thinking_blocks=["b"]))
+    answer.add(piece([{"type": "thinking", "thinking": []}, {"type": "text", "text": "hi"}]))
+
+    assert answer.answer(0.0).text == "hi"
+
+
+def test_an_answer_that_breaks_off_before_its_first_word_is_not_complete() -> None:
+    answer = Assembly()
+    answer.add(piece(reasoning_content="well"))
+
+    with pytest.raises(ModelAway, match="broke off"):
+        answer.check_ended(ended=False)
+
+
+async def test_a_count_that_is_odd_makes_no_model_one_without_a_price(server: ModelServer) -> None:
+    """Else all its later requests would cost nothing, whatever the caps say."""
+    model = LiteLLM(name="openai/gpt-4o-mini", api_base=server.url)
+    await model.warm()
+    odd = SimpleNamespace(prompt_tokens="many", completion_tokens=None)
+    sound = library.loaded().Usage(prompt_tokens=1000, completion_tokens=10, total_tokens=1010)
+
+    costs = [model._cost(model.name, usage) for usage in (odd, sound)]
+    await model.close()
+
+    assert costs[0] == 0.0
+    assert costs[1] > 0.0
