@@ -19,10 +19,16 @@ MAX_MESSAGE_CHARS = 300
 MAX_SEARCHED_CHARS = 4000
 
 _TOO_LONG = re.compile(
-    r"context[ _-]?(length|window|size)|maximum context|prompt is too long|input is too long"
-    r"|too many (input )?tokens|input token count|reduce the length|request too large|request_too_large",
+    r"context[ _-]?(length|window|size|limit)|maximum context|prompt is too long|input is too long"
+    r"|input token count|reduce the length|request too large|request_too_large"
+    # xAI, Z.ai, Moonshot, Alibaba, GitHub, Hugging Face, IBM, and Google for a request with pictures.
+    r"|maximum prompt length|prompt exceeds max|model token limit|range of input length"
+    r"|token count of \d+ exceeds|`?inputs`? (tokens \+|must have less than)|total tokens limit"
+    r"|request payload size exceeds",
     re.IGNORECASE,
 )
+# A provider that limits the rate says so of all requests together: Amazon does.
+_TOO_MANY = re.compile(r"too many (input )?tokens", re.IGNORECASE)
 _CREDENTIALS = re.compile(
     r"missing credentials|(invalid|incorrect|missing)[^.]{0,20}api[ _]?key"
     r"|api[ _]?key[^.]{0,40}(invalid|not valid|incorrect|missing|must be set|not set|required)"
@@ -61,7 +67,11 @@ def _meant(chain: list[BaseException], *, model: str, secrets: Collection[str], 
     said = _said(chain)
     text = cleaned(f"{model}: {f'status {status}: ' if status else ''}{said}", secrets=secrets)
     code, words = _code(chain), " ".join(str(link)[:MAX_SEARCHED_CHARS] for link in chain)
-    if status not in (401, 402, 403) and (_TOO_LONG.search(words) or code == "context_length_exceeded"):
+    if status not in (401, 402, 403) and (
+        _TOO_LONG.search(words)
+        or code == "context_length_exceeded"
+        or (status != 429 and _TOO_MANY.search(words))
+    ):
         return ContextTooLong(text)
     cause = _away(chain, status, words, code)
     if cause is not None:
@@ -192,7 +202,6 @@ def _retry_after(chain: list[BaseException], now: datetime) -> float | None:
 
 def _seconds_until(date: str, now: datetime) -> float | None:
     try:
-        at = parsedate_to_datetime(date)
-    except ValueError:
+        return max((parsedate_to_datetime(date).astimezone(UTC) - now).total_seconds(), 0.0)
+    except (ValueError, OverflowError):
         return None
-    return max((at.astimezone(UTC) - now).total_seconds(), 0.0)

@@ -222,6 +222,8 @@ def caused(outer: Exception, cause: BaseException) -> Exception:
         (Failure("prompt is too long: 9 > 8", response=Response(400)), ContextTooLong, None),
         (Failure("context size exceeded", response=Response(500)), ContextTooLong, None),
         (Failure("Request too large for m", response=Response(429)), ContextTooLong, None),
+        (Failure("Too many tokens, please wait.", response=Response(429)), ModelAway, "rate_limit"),
+        (Failure("too many tokens: 9 > 8", response=Response(400)), ContextTooLong, None),
         (Failure("x", body={"error": {"type": "overloaded_error"}}), ModelAway, "unreachable"),
         (Failure("x", body={"message": "slow", "code": 429}), ModelAway, "rate_limit"),
         (caused(Failure("x", status_code=500), ConnectionResetError()), ModelAway, "unreachable"),
@@ -239,6 +241,26 @@ def test_classification(error: Exception, kind: type[Exception], cause: str | No
 
 
 @pytest.mark.parametrize(
+    "said",
+    [
+        "input length and `max_tokens` exceed context limit: 188240 + 21333 > 200000",
+        "This model's maximum prompt length is 131072 but the request contains 537812 tokens.",
+        "Invalid request: Your request exceeded model token limit: 8192",
+        "Prompt exceeds max length",
+        "Range of input length should be [1, 30720]",
+        "prompt token count of 131072 exceeds the limit of 128000",
+        "Input validation error: `inputs` tokens + `max_new_tokens` must be <= 4097. Given: 5000",
+        "Input validation error: `inputs` must have less than 1024 tokens. Given: 1500",
+        "the number of input tokens 5000 cannot exceed the total tokens limit 4096 for this model",
+        "Request payload size exceeds the limit: 20971520 bytes.",
+    ],
+)
+def test_a_request_that_is_too_long_in_each_providers_words(said: str) -> None:
+    """What is taken for a refusal is set aside, where a summary would have made room."""
+    assert type(classified(Failure(said, response=Response(400)), model="m")) is ContextTooLong
+
+
+@pytest.mark.parametrize(
     ("headers", "after_s"),
     [
         ({"retry-after": "1.5"}, 1.5),
@@ -246,6 +268,8 @@ def test_classification(error: Exception, kind: type[Exception], cause: str | No
         ({"retry-after": "Thu, 01 Jan 2026 00:01:00 GMT"}, 60.0),
         ({"retry-after": "Wed, 31 Dec 2025 00:00:00 GMT"}, 0.0),
         ({"retry-after": "soon"}, None),
+        ({"retry-after": "Fri, 31 Dec 9999 23:59:59 -2359"}, None),
+        ({"retry-after": "Wed, 21 Oct 99999999999999 07:28:00 GMT"}, None),
         ({}, None),
     ],
 )
