@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from gateway.queue.retry import back_off_s
 from gateway.turns.policy import (
     FENCED_TRIES,
     MAX_CAUSE_CHARS,
@@ -127,3 +128,11 @@ async def test_an_outage_begins_with_its_first_failure_and_wakes_all_when_it_end
     assert not outage.over.is_set()
     assert (outage.since, outage.error, outage.hint, outage.cause) == (None, "", "", "")
     assert outage.met(first, 9.0)
+
+
+def test_a_provider_that_asks_for_no_wait_is_asked_ever_more_rarely() -> None:
+    """Some send ``Retry-After: 0``, or a date that is over, and refuse the next try as well."""
+    waits = [back_off_s(tries, after_s=0.0) for tries in (1, 8, 10, 14, 99)]
+
+    assert waits == [0.05, 1.0, 4.0, 60.0, 60.0]
+    assert back_off_s(3, after_s=7.0) == 7.0
