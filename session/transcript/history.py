@@ -273,8 +273,16 @@ def from_a_user(shown: Sequence[_Message]) -> list[_Message]:
 
 
 def _running_from(messages: Sequence[Line], running_id: str | None) -> int:
-    found = None if running_id is None else newest_of(messages, running_id)
-    return len(messages) if found is None else found
+    if running_id is None:
+        return len(messages)
+    found = newest_of(messages, running_id)
+    if found is not None:
+        return found
+    # A compaction cut the turn in two: its question is summed up, and what is left begins with its own lines.
+    own = (
+        i for i, line in enumerate(messages) if running_id in (line.get("message_id"), line.get("part_of"))
+    )
+    return next(own, len(messages))
 
 
 def newest_of(messages: Sequence[Line], message_id: str) -> int | None:

@@ -304,3 +304,19 @@ def test_the_files_of_a_message_are_named_or_shown_the_newest_first() -> None:
     sent = visible(lines, last_consolidated=0, running_id="m", show=Showing())  # type: ignore[arg-type]
     assert texts(sent) == ["shown old", "a", "shown now"]
     assert asked == [("now", True), ("old", False)]
+
+
+@pytest.mark.parametrize("joined", [False, True])
+def test_a_turn_that_a_compaction_cut_in_two_is_sent_as_the_running_one(joined: bool) -> None:
+    """Its results stay whole, however many, and the model gets its own thoughts back."""
+    asked = [line("user", "and this", message_id="n", part_of="m")] if joined else []
+    calls = [
+        {"id": id_, "type": "function", "function": {"name": "read", "arguments": "{}"}} for id_ in "abcd"
+    ]
+    called = line("assistant", None, tool_calls=calls, message_id="m", reasoning_content="well")
+    results = [line("tool", id_ * 200, tool_call_id=id_, message_id="m") for id_ in "abcd"]
+
+    sent = visible([*asked, called, *results, overlay(0)], last_consolidated=0, running_id="m")
+
+    assert [each["content"] for each in sent if each["role"] == "tool"] == [id_ * 200 for id_ in "abcd"]
+    assert sent[1 + len(asked)]["reasoning_content"] == "well"
