@@ -36,6 +36,8 @@ _CREDENTIALS = re.compile(
     re.IGNORECASE,
 )
 _QUOTA = re.compile(r"credit balance|insufficient[ _](quota|credit|funds|balance)", re.IGNORECASE)
+# How providers say inside a stream, where no status can follow, that they failed.
+_BUSY = re.compile(r"overloaded|internal server error|service unavailable|timeout", re.IGNORECASE)
 # A provider's error code is one word; whatever has spaces is a message and may hold text of people.
 _CODE = re.compile(r"[A-Za-z][A-Za-z_.-]{1,60}")
 _KEY_LIKE = re.compile(r"\b(?:sk|pk|rk|gsk|xai|AIza|Bearer)[-_ ]?[A-Za-z0-9_\-.*]{8,}")
@@ -149,7 +151,8 @@ def _away(chain: list[BaseException], status: int | None, words: str, code: str)
         return "rate_limit"
     if status in (408, 425) or (status is not None and status >= 500):
         return "unreachable"
-    return "unreachable" if status is None and any(map(_is_transport, chain)) else None
+    failed = any(map(_is_transport, chain)) or _BUSY.match(str(chain[-1]))
+    return "unreachable" if status is None and failed else None
 
 
 def _is_transport(error: BaseException) -> bool:

@@ -211,8 +211,6 @@ class LiteLLM:
         supported = self._supports(model)
         max_tokens = prompt.max_tokens or self._max_output_tokens
         wanted: dict[str, Any] = {"max_tokens": max_tokens}
-        if stream:
-            wanted["stream_options"] = {"include_usage": True}
         if prompt.tools:
             wanted |= {"tools": [_described(tool) for tool in prompt.tools], "tool_choice": choice}
         arguments = {key: value for key, value in wanted.items() if not supported or key in supported}
@@ -220,6 +218,9 @@ class LiteLLM:
         arguments |= {"num_retries": 0, "max_retries": 0, "_skip_mcp_handler": True}
         arguments |= {"model": model, "messages": legal_ids(prompt.messages), "stream": stream}
         arguments["timeout"] = library.timeouts(self._timeout_s)
+        if stream:
+            # LiteLLM sends it to those who know it, and keeps the count of all others back without it.
+            arguments["stream_options"] = {"include_usage": True}
         access: dict[str, str] = {}
         if provider_of(model) == provider_of(self.name):
             access = _access(self._api_base, self._api_key)

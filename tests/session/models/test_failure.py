@@ -227,6 +227,8 @@ def caused(outer: Exception, cause: BaseException) -> Exception:
         (Failure("x", body={"error": {"type": "overloaded_error"}}), ModelAway, "unreachable"),
         (Failure("x", body={"message": "slow", "code": 429}), ModelAway, "rate_limit"),
         (caused(Failure("x", status_code=500), ConnectionResetError()), ModelAway, "unreachable"),
+        (caused(Failure("x", status_code=500), Failure("Overloaded")), ModelAway, "unreachable"),
+        (caused(Failure("x", status_code=500), Failure("is it overloaded?")), BadAnswer, None),
         (Failure("x", status_code=503), ModelAway, "unreachable"),
         (Failure("made up", status_code=500), BadAnswer, None),
         (KeyError("choices"), BadAnswer, None),
