@@ -22,6 +22,7 @@ from session.models.model import Answer, Embedded, Need, OnDelta, PartKind, Prom
 from session.models.openai_clients import OpenAIClients
 from session.models.prices import dollars
 from session.models.similarity import unit_vectors
+from session.models.thoughts import holds_thoughts, without_thoughts
 
 EMBEDDING_THREADS = 4
 # Something on the way that cuts connections on which nothing moves waits for no less than this.
@@ -79,6 +80,8 @@ class LiteLLM:
         self._max_output_tokens = max_output_tokens
         self._supported: dict[str, frozenset[str]] = {}
         self._priced: dict[str, bool] = {}
+        # Models whose provider answered only when it was not told what they had thought.
+        self._thoughtless: set[str] = set()
         self._clients = OpenAIClients()
 
     def trouble(self) -> ModelAway | None:
@@ -166,6 +169,19 @@ class LiteLLM:
         return not (own and (self._api_base or self._api_key)) and lacks_key(model)
 
     async def _ask_one(self, model: str, prompt: Prompt, written: Written) -> Answer:
+        if model in self._thoughtless:
+            prompt = without_thoughts(prompt)
+        try:
+            return await self._forced(model, prompt, written)
+        except ModelRefused:
+            # Groq, Cerebras and others refuse a field in which they never wrote themselves.
+            if written.any or not holds_thoughts(prompt.messages):
+                raise
+        answer = await self._forced(model, without_thoughts(prompt), written)
+        self._thoughtless.add(model)
+        return answer
+
+    async def _forced(self, model: str, prompt: Prompt, written: Written) -> Answer:
         if not prompt.force_tool:
             return await self._request(model, prompt, written, "auto" if prompt.tools else None)
         forced = {"type": "function", "function": {"name": prompt.force_tool}}

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from session.errors import ContextTooLong, ModelAway, ModelError
+from session.errors import ContextTooLong, ModelAway, ModelError, ModelRefused
 from session.models.llm import LiteLLM
+from session.models.model import OnDelta, Prompt
 from session.testing import LOOK, prompt
 from tests.session.conftest import KEY
 from tests.session.models.test_llm import SAVE
-from tests.support.model_server import ModelServer, Reply
+from tests.support.model_server import ModelServer, Reply, Seen
 
 
 async def test_after_one_model_is_closed_another_asks_the_same_server(server: ModelServer) -> None:
@@ -115,3 +116,47 @@ async def test_forced_tool(llm: LiteLLM, server: ModelServer) -> None:
 
     named = {"type": "function", "function": {"name": "save_memory"}}
     assert [seen.body["tool_choice"] for seen in server.seen] == [named, named, "auto"]
+
+
+def thoughtful() -> Prompt:
+    """What is asked behind a call of a tool, with what the model thought before it."""
+    call = {"id": "c", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+    thought = {"reasoning_content": "hm", "thinking_blocks": [{"type": "thinking", "thinking": "hm"}]}
+    return Prompt(
+        [
+            {"role": "user", "content": "q"},
+            {"role": "assistant", "content": None, "tool_calls": [call], **thought},
+            {"role": "tool", "tool_call_id": "c", "content": "r"},
+        ]
+    )
+
+
+@pytest.mark.parametrize("on_delta", [None, lambda _: None], ids=["whole", "streamed"])
+async def test_a_provider_that_takes_no_thoughts_back_is_asked_without_them(
+    llm: LiteLLM, server: ModelServer, on_delta: OnDelta | None
+) -> None:
+    """The first time after a refusal, from then on at once."""
+
+    def refuses(seen: Seen) -> Reply:
+        thinks = any("reasoning_content" in message for message in seen.messages)
+        return Reply(status=400) if thinks else Reply(text="at last")
+
+    server.chooses = refuses
+
+    answers = [await llm.ask(thoughtful(), on_delta) for _ in range(2)]
+
+    assert [answer.text for answer in answers] == ["at last", "at last"]
+    sent = [[sorted(message) for message in seen.messages] for seen in server.seen]
+    assert len(sent) == 3
+    assert ["content", "role", "tool_call_id"] in sent[1]
+    assert not any("thinking_blocks" in names for request in sent[1:] for names in request)
+
+
+async def test_thoughts_are_sent_back_to_whoever_takes_them(llm: LiteLLM, server: ModelServer) -> None:
+    """A refusal that does not end without them was about something else."""
+    server.script += [Reply(status=400), Reply(status=400)]
+    with pytest.raises(ModelRefused):
+        await llm.ask(thoughtful())
+    await llm.ask(thoughtful())
+
+    assert ["reasoning_content" in seen.messages[1] for seen in server.seen] == [True, False, True]
