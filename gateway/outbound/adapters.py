@@ -139,28 +139,42 @@ class Adapter:
             await asyncio.sleep(SHOW_S)
 
     async def _keep_up(self) -> NoReturn:
-        self.pulse.fail("another process of this workspace runs it")
-        # Two processes with one token would take each other's messages.
-        async with lease(self._state, self.name):
-            self.pulse.fail("not connected yet")
-            self._leased = True
-            tries = 0
-            loop = asyncio.get_running_loop()
-            while True:
-                began = loop.time()
-                error = await self._once()
-                tries = 1 if loop.time() - began > LASTING_S else tries + 1
-                lasting = isinstance(error, CredentialsRefused | NewerFile | NewerState)
-                wait = REFUSED_S if lasting else back_off_s(tries)
-                self.pulse.fail(str(error))
-                log.error(
-                    "adapter.failed",
-                    channel=self.name,
-                    error=str(error),
-                    hint=getattr(error, "hint", ""),
-                    again_s=round(wait, 1),
-                )
-                await self._sleep(wait)
+        tries = 0
+        while True:
+            self.pulse.fail("another process of this workspace runs it")
+            try:
+                # Two processes with one token would take each other's messages.
+                async with lease(self._state, self.name):
+                    self._leased = True
+                    await self._keep_running()
+            except OSError as error:
+                # A full disk, a share that gives no locks, a file of somebody else: the other channels go on.
+                self._leased = False
+                tries += 1
+                await self._failed(_unleased(self.name, error), back_off_s(tries))
+
+    async def _keep_running(self) -> NoReturn:
+        self.pulse.fail("not connected yet")
+        tries = 0
+        loop = asyncio.get_running_loop()
+        while True:
+            began = loop.time()
+            error = await self._once()
+            tries = 1 if loop.time() - began > LASTING_S else tries + 1
+            lasting = isinstance(error, CredentialsRefused | NewerFile | NewerState)
+            await self._failed(error, REFUSED_S if lasting else back_off_s(tries))
+
+    async def _failed(self, error: BaseException, again_s: float) -> None:
+        """Show why it does not run, and wait for the next try."""
+        self.pulse.fail(str(error))
+        log.error(
+            "adapter.failed",
+            channel=self.name,
+            error=str(error),
+            hint=getattr(error, "hint", ""),
+            again_s=round(again_s, 1),
+        )
+        await self._sleep(again_s)
 
     def stop_receiving(self) -> None:
         """Take nothing new from the platform; what is to be sent still is."""
@@ -315,6 +329,14 @@ async def _keep(path: Path, content: Mapping[str, Any]) -> None:
     except ChannelError as error:
         # Messages go on: what these files show is written again at the next change.
         log.warning("state.unwritten", error=str(error), hint=error.hint)
+
+
+def _unleased(name: str, error: OSError) -> ChannelDown:
+    file = f"state/{name}.lease"
+    why = error.strerror or type(error).__name__
+    return ChannelDown(
+        f"{file} cannot be locked: {why}", hint=f"look at {file} in the workspace, and its disk"
+    )
 
 
 def _said(error: BaseException) -> str:

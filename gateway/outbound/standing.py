@@ -22,6 +22,10 @@ def standing(state: Path, name: str) -> dict[str, Any]:
         content = state_file.read(standing_file(state, name))
     except ChannelError as error:
         return nobody | {"error": str(error)}
-    if not content or not held(state, name):
+    try:
+        runs = bool(content) and held(state, name)
+    except OSError as error:
+        return nobody | {"error": f"{name}.lease cannot be looked at: {error.strerror}"}
+    if not runs:
         return nobody
     return {field: content.get(field) for field in ("up", "since", "error", "last_round_trip")}

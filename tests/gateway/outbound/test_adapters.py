@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr
 
+from channels import state_file
 from channels.base import Emit, Kind, Pulse, Site
 from channels.errors import ChannelDown
 from channels.message import Outbound
@@ -17,6 +18,7 @@ from channels.tables import Platform
 from channels.testing import FakeChannel, FakePlatform
 from gateway.inbound.intake import Intake
 from gateway.outbound.adapters import Adapter, AdapterContext
+from gateway.outbound.standing import standing, standing_file
 from gateway.queue.embedded.mailbox import EmbeddedMailbox
 from gateway.queue.mailbox import Post
 from tests.gateway.delivery_place import BOX, DEADLINE_S, reply, until_empty
@@ -229,3 +231,36 @@ async def test_a_call_under_way_at_the_end_may_end(tmp_path: Path) -> None:
         await asyncio.wait([running])
         assert made.platform.texts() == ["hello"]
         await until_empty(mailbox)
+
+
+async def test_a_lease_that_cannot_be_had_ends_nothing_else(tmp_path: Path) -> None:
+    """The file cannot be opened: that is shown, and tried again until it can be."""
+    lease = tmp_path / "state" / "fake.lease"
+    lease.mkdir(parents=True)
+    async with opened(tmp_path / "state") as mailbox:
+        made = Rig(tmp_path, mailbox)
+        running = asyncio.create_task(made.adapter.run(), name="adapter")
+        try:
+            await until(lambda: running.done() or made.adapter.part()["error"].startswith("state/fake.lease"))
+            assert not running.done()
+            assert standing(tmp_path / "state", "fake")["up"] is False
+
+            lease.rmdir()
+            await made.runs(1)
+            await made.pass_by(START_S)
+            assert made.adapter.part()["up"]
+        finally:
+            running.cancel()
+            await asyncio.wait([running])
+
+
+async def test_one_that_another_process_runs_is_shown_though_its_lease_cannot_be_seen(tmp_path: Path) -> None:
+    """Whoever asks how all stands hears of the fault, and of everything else."""
+    state = tmp_path / "state"
+    (state / "fake.lease").mkdir(parents=True)
+    state_file.write(standing_file(state, "fake"), {"up": True})
+
+    found = standing(state, "fake")
+
+    assert found["up"] is False
+    assert found["error"] == "fake.lease cannot be looked at: Is a directory"
