@@ -28,6 +28,8 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
 
 # What a shell starts in the background is deaf to Ctrl-C, and so would be every process that a test starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+# The same holds for the end of a terminal, where nohup starts the tests.
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 # What is collected lives as long as its process: each look at all of it would take a fifth of a second.
 gc.disable()

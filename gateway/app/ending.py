@@ -25,6 +25,7 @@ class Ending:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._signalled)
+        self._listen_for_hangup(loop)
 
     def listen_once(self) -> None:
         """Take the signals over as a worker does, whose gateway alone may say that it shall end at once.
@@ -34,6 +35,13 @@ class Ending:
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, self.ask)
         loop.add_signal_handler(signal.SIGINT, self.ask)
+        self._listen_for_hangup(loop)
+
+    def _listen_for_hangup(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Take the end of a terminal for a wish to end, unless whoever started this said that it is none."""
+        # Kernel and shell both tell of one terminal: a second time is no further wish.
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+            loop.add_signal_handler(signal.SIGHUP, self.ask)
 
     def ask(self) -> None:
         """Ask for an end in good order; asked again, nothing changes."""

@@ -50,7 +50,11 @@ async def test_ready_is_one_plain_line_with_the_address_and_sigterm_ends_with_0(
         assert await daemon.stop() == 0
 
 
-async def test_sigterm_lets_the_running_turn_end_and_leaves_what_waits(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+async def test_a_signal_lets_the_running_turn_end_and_leaves_what_waits(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    """Also the one of a terminal that is closed, which kernel and shell both tell of."""
     async with ModelServer() as model:
         end = asyncio.Event()
         model.script.append(Reply(text="stub: one", held=end))
@@ -60,8 +64,10 @@ async def test_sigterm_lets_the_running_turn_end_and_leaves_what_waits(tmp_path:
             async with httpx.AsyncClient(timeout=30) as client:
                 two = {"chat_id": "a", "text": "two", "id": "2"}
                 assert (await client.post(f"{daemon.url}/v1/messages", json=two)).status_code == 202
-            daemon.signal(signal.SIGTERM)
+            daemon.signal(number)
             await daemon.said("daemon.draining")
+            if number == signal.SIGHUP:
+                daemon.signal(number)
             end.set()
 
             assert await daemon.died() == 0

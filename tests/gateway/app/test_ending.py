@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC
@@ -174,3 +175,21 @@ async def test_an_end_at_once_before_ready_is_one(waiting: Path, monkeypatch: py
         assert not application.ready.is_set()
     assert await attempts(waiting) == 0
     assert await boxes(waiting) == {INBOUND: 1}
+
+
+async def test_a_process_that_is_to_outlive_its_terminal_does(tmp_path: Path) -> None:
+    """Whoever starts it by nohup has said that the end of a terminal is none of its business."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    loop = asyncio.get_running_loop()
+    try:
+        for listen in (Ending.listen, Ending.listen_once):
+            ending = Ending(Application(settings(tmp_path)))
+            listen(ending)
+            os.kill(os.getpid(), signal.SIGHUP)
+            await asyncio.sleep(0.01)
+
+            assert not ending.asked.is_set()
+    finally:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)
+        signal.signal(signal.SIGHUP, before)
