@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 from contextlib import suppress
 from pathlib import Path
@@ -10,9 +11,11 @@ from typing import Any
 import aio_pika
 import pytest
 from aiormq.exceptions import ChannelAccessRefused
+from structlog.testing import capture_logs
 
 from gateway.errors import MailboxDown
 from gateway.queue.mailbox import INBOUND, ParkedAs, Post, outbound
+from gateway.queue.rabbitmq.consume import RETRY_S
 from tests.gateway.on_rabbit import serving
 from tests.support.broker import Broker
 from tests.support.harness import ROOT, Daemon, command
@@ -116,6 +119,25 @@ async def test_no_more_is_allowed(broker: Broker, broker_name: str, role: str) -
             await session.put(Post(outbound(channel), f"{channel}:1", channel, b"{}"))
         assert await allowed(url, broker_name) == []
         assert await _counted(session) == 1
+
+
+async def test_who_may_take_no_messages_says_so_once(broker: Broker, broker_name: str) -> None:
+    """A session daemon with the user of an adapter: of all its queues, in words that name the cure."""
+    session_url = user(broker, broker_name, "session")
+    url = user(broker, broker_name, "channels", "telegram")
+    async with serving(session_url, broker_name) as session, serving(url, broker_name) as wrong:
+        await session.ready()
+        await wrong.ready()
+        with capture_logs() as logs:
+            async with wrong.take(INBOUND):
+                await until(lambda: any(each["event"] == "queue.refused" for each in logs))
+                await asyncio.sleep(2 * RETRY_S)
+
+        (said,) = (each for each in logs if each["event"] == "queue.refused")
+        assert said["error"].startswith(
+            f"user 'channels-{broker_name}' may not use queue '{broker_name}.inbound."
+        )
+        assert said["hint"].startswith("rabbitmqctl set_permissions")
 
 
 async def _counted(session: object) -> int:

@@ -55,6 +55,7 @@ class QueueReader:
         # A window that had grown stays as it was while letters are out: they come back at the next opening.
         self._windows: dict[str, int] = {}
         self._bound_told = False
+        self._refused: set[str] = set()
 
     def out(self, box: str) -> int:
         """How many letters of a box are this process's work, those included that it declined for now."""
@@ -109,9 +110,11 @@ class QueueReader:
             except NotFound:
                 # The queue was deleted, by hand or with a reset of the broker: nobody else makes it again.
                 pause_s = await self._mended(feed.box)
-            except AccessRefused:
+            except AccessRefused as error:
                 # Another process takes from it: wait for its end.
                 pause_s = RETRY_S
+                if error.hint:
+                    self._tell_refused(feed.box, error)
             except MailboxDown as error:
                 pause_s = RETRY_S
                 if not link.ended.is_set():
@@ -137,6 +140,7 @@ class QueueReader:
                 share.entering(stream)
             # Inbound queues have a single active consumer; elsewhere exclusiveness keeps the order.
             await channel.consume(queue, stream.deliver, exclusive=feed.box != INBOUND)
+            self._refused.discard(feed.box)
             if share is not None:
                 share.entered()
             feed.tried.set()
@@ -199,6 +203,12 @@ class QueueReader:
             self._bound_told = True
             total = self._bytes_held.total
             _log.warning("queue.window_bounded", queue=stream.queue, window=stream.window, bytes=total)
+
+    def _tell_refused(self, box: str, error: AccessRefused) -> None:
+        """Say once in the log that this user may take nothing from a box, until it may."""
+        if box not in self._refused:
+            self._refused.add(box)
+            _log.error("queue.refused", box=box, error=str(error), hint=error.hint)
 
     async def _mended(self, box: str) -> float:
         try:
