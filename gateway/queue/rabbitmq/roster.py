@@ -44,6 +44,9 @@ class Roster:
         self._changed_at = 0
         self._heard_at: dict[str, int] = {}
         self._empty_since: dict[int, int] = {}
+        # Each beat has all partitions looked through: what they share is worked out when that changes.
+        self._owners: Sequence[str] | None = None
+        self._heirs: Sequence[str] | None = None
 
     @property
     def daemons(self) -> Collection[str]:
@@ -62,6 +65,9 @@ class Roster:
         if beat.gone:
             self._forget(beat.daemon)
         else:
+            known = self.beats.get(beat.daemon)
+            if known is None or known.partitions != beat.partitions:
+                self._owners = self._heirs = None
             self.beats[beat.daemon] = beat
             self._heard_at[beat.daemon] = self.ticks
         changed = before != set(self.beats)
@@ -71,11 +77,15 @@ class Roster:
 
     def owner(self, partition: int) -> str:
         """Name the daemon that is to have a partition."""
-        return owners(self.partitions, self.daemons)[partition]
+        if self._owners is None:
+            self._owners = owners(self.partitions, self.daemons)
+        return self._owners[partition]
 
     def heir(self, partition: int) -> str:
         """Name the daemon that has it next; empty where there is one daemon alone."""
-        return heirs(self.partitions, self.daemons)[partition]
+        if self._heirs is None:
+            self._heirs = heirs(self.partitions, self.daemons)
+        return self._heirs[partition]
 
     def behind_owner(self, partition: int) -> tuple[str, int] | None:
         """Return owner and opening behind which one stands that enters now; None: it is not in the line."""
@@ -147,5 +157,6 @@ class Roster:
 
     def _forget(self, daemon: str) -> None:
         if daemon != self.me:
+            self._owners = self._heirs = None
             self.beats.pop(daemon, None)
             self._heard_at.pop(daemon, None)

@@ -9,6 +9,9 @@ import hashlib
 from collections.abc import Collection, Sequence
 from functools import lru_cache
 
+# The digest by which it is ranked, a partition and a daemon.
+_Pair = tuple[bytes, int, str]
+
 
 def owners(partitions: int, daemons: Collection[str]) -> Sequence[str]:
     """Return the daemon of each partition; none has two more than another.
@@ -31,29 +34,50 @@ def heirs(partitions: int, daemons: Collection[str]) -> Sequence[str]:
 def _owners(partitions: int, daemons: tuple[str, ...]) -> tuple[str, ...]:
     if not daemons:
         raise ValueError("no daemon to share the partitions out to")
-    each, left_over = divmod(partitions, len(daemons))
-    pairs = [(partition, daemon) for partition in range(partitions) for daemon in daemons]
-    given: dict[int, str] = {}
-    load = dict.fromkeys(daemons, 0)
-    for partition, daemon in sorted(pairs, key=_rank):
-        if partition in given or load[daemon] > each or (load[daemon] == each and not left_over):
-            continue
-        left_over -= load[daemon] == each
-        load[daemon] += 1
-        given[partition] = daemon
-    return tuple(given[partition] for partition in range(partitions))
+    return _given_out(partitions, _ranked(partitions, daemons), daemons)
 
 
 @lru_cache(maxsize=64)
 def _heirs(partitions: int, daemons: tuple[str, ...]) -> tuple[str, ...]:
     if len(daemons) < 2:
         return ("",) * partitions
+    # Ranked once: with dozens of daemons each would stand still for seconds whenever one comes or goes.
+    ranked = _ranked(partitions, daemons)
     without = {
-        daemon: _owners(partitions, tuple(each for each in daemons if each != daemon)) for daemon in daemons
+        daemon: _given_out(partitions, ranked, [each for each in daemons if each != daemon])
+        for daemon in daemons
     }
     return tuple(without[daemon][partition] for partition, daemon in enumerate(_owners(partitions, daemons)))
 
 
-def _rank(pair: tuple[int, str]) -> bytes:
-    partition, daemon = pair
-    return hashlib.blake2b(f"{partition}/{daemon}".encode(), digest_size=8).digest()
+def _given_out(partitions: int, ranked: Sequence[_Pair], daemons: Sequence[str]) -> tuple[str, ...]:
+    """Give each partition to the best of these daemons that has room; pairs of others are passed over."""
+    each, left_over = divmod(partitions, len(daemons))
+    room = dict.fromkeys(daemons, each)
+    given: dict[int, str] = {}
+    for _, partition, daemon in ranked:
+        if partition in given or (left := room.get(daemon)) is None:
+            continue
+        if left > 0:
+            room[daemon] = left - 1
+        elif left == 0 and left_over:
+            left_over -= 1
+            room[daemon] = -1
+        else:
+            continue
+        given[partition] = daemon
+        if len(given) == partitions:
+            break
+    return tuple(given[partition] for partition in range(partitions))
+
+
+def _ranked(partitions: int, daemons: Sequence[str]) -> Sequence[_Pair]:
+    return sorted(pair for daemon in daemons for pair in _ranks(partitions, daemon))
+
+
+@lru_cache(maxsize=128)
+def _ranks(partitions: int, daemon: str) -> Sequence[_Pair]:
+    return [
+        (hashlib.blake2b(f"{partition}/{daemon}".encode(), digest_size=8).digest(), partition, daemon)
+        for partition in range(partitions)
+    ]

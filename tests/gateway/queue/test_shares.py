@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
+from collections.abc import Callable, Sequence
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.queue.rabbitmq import roster as rosters
 from gateway.queue.rabbitmq.beat import Beat, read_beat
 from gateway.queue.rabbitmq.roster import GONE_BEATS, LATE_BEATS, SETTLED_BEATS, Roster, Standing
 from gateway.queue.rabbitmq.shares import heirs, owners
@@ -43,6 +46,51 @@ def test_nobody_inherits_from_the_only_daemon() -> None:
     assert set(heirs(4, ["a"])) == {""}
     with pytest.raises(ValueError, match="no daemon"):
         owners(4, [])
+
+
+def test_versions_that_run_beside_each_other_share_out_alike() -> None:
+    """Daemons are renewed one by one: what an earlier one says of who has what has to hold for all."""
+    assert "".join(owners(16, "abc")) == "ccaacbcbaabbccab"
+    assert "".join(heirs(16, "abc")) == "babbacaabcaaabbc"
+
+
+def test_who_comes_or_goes_is_ranked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many daemons there are: not once more for each whose heirs are looked for."""
+    digests, digest = Counter[bytes](), hashlib.blake2b
+
+    def counted(data: bytes, *, digest_size: int) -> hashlib.blake2b:
+        digests[data] += 1
+        return digest(data, digest_size=digest_size)
+
+    monkeypatch.setattr(hashlib, "blake2b", counted)
+    daemons = [f"ranked-{number}" for number in range(20)]
+    heirs(32, daemons)
+    heirs(32, [*daemons, "ranked-new"])
+
+    assert set(digests.values()) == {1}
+    assert len(digests) == 32 * 21
+
+
+def test_a_beat_that_tells_nothing_new_shares_nothing_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each daemon hears all others each second, and then looks all partitions through."""
+    asked = list[str]()
+
+    def told(name: str, share: Callable[..., Sequence[str]]) -> Callable[..., Sequence[str]]:
+        return lambda *words: asked.append(name) or share(*words)
+
+    monkeypatch.setattr(rosters, "owners", told("owners", owners))
+    monkeypatch.setattr(rosters, "heirs", told("heirs", heirs))
+    me = Roster("a", 64)
+    for number in range(1, 6):
+        for daemon in "abc":
+            me.hear(Beat(daemon, 64, number))
+        for partition in range(64):
+            me.step(partition, None)
+    assert asked == ["owners", "heirs"]
+
+    me.hear(Beat("c", 64, 6, gone=True))
+    me.hear(Beat("b", 32, 6))
+    assert {me.owner(partition) for partition in range(64)} == {"a"}
 
 
 @pytest.mark.parametrize("partitions", [16, 64])
