@@ -24,6 +24,7 @@ from gateway.config import extras, memory_scope
 from gateway.config.settings import Settings
 from gateway.errors import GatewayError
 from gateway.observer import Observers
+from gateway.queue.embedded.left import CURE, left_behind
 from gateway.systemd.notify import Manager
 from gateway.workers.workers import Workers
 
@@ -134,6 +135,10 @@ async def _serve(
             logs.say(f"telemetry: {OTEL_MISSING}")
         for remark in team.remarks:
             logs.say(remark)
+        if role != "channels" and not settings.broker.embedded:
+            left = await asyncio.to_thread(left_behind, settings.state)
+            if left:
+                logs.say(f"{left}; {CURE}")
         level, text, cure = memory_scope.check(settings)
         if level == "warn":
             logs.say(f"{text}; {cure}")

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, Final
 
 from gateway.app.daemons import DaemonRegistry, Running
@@ -15,9 +16,10 @@ from gateway.app.replied import RepliedChannels
 from gateway.app.served import served
 from gateway.config.settings import Settings
 from gateway.doctor import certificates
-from gateway.doctor.finding import DISK_CURE, GRACE_S, LOCAL_S, Check, bounded, in_own_loop, patient
+from gateway.doctor.finding import DISK_CURE, GRACE_S, LOCAL_S, Check, bounded, in_own_loop, looked, patient
 from gateway.errors import GatewayError, MailboxDown, StateInUse
 from gateway.outbound.unserved import cure_of, in_words, unserved
+from gateway.queue.embedded.left import CURE, left_behind
 from gateway.queue.mailbox import Mailbox
 
 BROKER_S: Final = 8.0
@@ -41,6 +43,10 @@ async def check(
         yield found
     if settings.broker.embedded:
         return
+    for found in await looked(
+        "embedded queue", lambda: of_left(settings.state), settings.workspace, within_s=local_s
+    ):
+        yield found
     asking = in_own_loop("broker", lambda: _inquired(settings), within_s=QUEUE_S)
     asked = f"RabbitMQ at {settings.broker.shown_url}"
     told = await bounded(
@@ -48,6 +54,12 @@ async def check(
     )
     for found in [told] if isinstance(told, Check) else told:
         yield found
+
+
+def of_left(state: Path) -> Iterator[Check]:
+    """Say what an embedded queue still holds beside the broker that is in use."""
+    if left := left_behind(state):
+        yield Check("embedded queue", "fail", left, CURE)
 
 
 async def _of_the_queue(settings: Settings, daemon: DaemonStatus, within_s: float) -> list[Check]:
