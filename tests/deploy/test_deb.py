@@ -31,6 +31,13 @@ AS_SERVICE = (
     *("runuser", "-u", "chat-gateway", "--", "chat-gateway", "--config", str(CONFIG)),
     *("--workspace", "/var/lib/chat-gateway"),
 )
+# Waits at its end for what it has started.
+DRAINS = """
+sh -c 'sleep 3; echo came to its end' &
+trap 'wait $!; exit 0' TERM
+echo work goes on
+while :; do wait $!; done
+"""
 # What dpkg, man-db and the journal note of every package.
 BOOKS = ("/var/lib/dpkg", "/var/cache", "/var/log", "/var/lib/systemd", "/etc/.pwd.lock")
 BOOKS += ("/etc/passwd", "/etc/group", "/etc/shadow", "/etc/gshadow", "/etc/subuid", "/etc/subgid")
@@ -141,6 +148,19 @@ def test_a_loop_that_is_blocked_is_started_anew_and_one_whose_model_is_slow_is_n
     journal = service.journal(UNIT)
     assert "_block" in journal
     assert "Watchdog timeout" in journal
+
+
+def test_a_stop_leaves_alone_what_a_running_turn_has_started(service: Box) -> None:
+    """The program alone is told: what it waits for comes to its end."""
+    (service.share / "drains.sh").write_text(DRAINS)
+    drop_in(service, "[Service]\nType=simple\nWatchdogSec=0\nExecStart=\nExecStart=sh /run/share/drains.sh\n")
+    service.run("systemctl", "restart", UNIT, check=True)
+    service.run(
+        "sh", "-c", f"until journalctl -u {UNIT} | grep -q 'work goes on'; do sleep 0.1; done", check=True
+    )
+    service.run("systemctl", "stop", UNIT, check=True)
+
+    assert "came to its end" in service.journal(UNIT)
 
 
 def test_a_configuration_that_cannot_be_used_is_not_tried_again(service: Box) -> None:

@@ -120,6 +120,8 @@ def test_they_start_what_there_is(name: str) -> None:
     assert lines["Type"] == "notify"
     assert set(lines["RestartPreventExitStatus"].split()) == {"73", "78"}
     assert int(lines["TimeoutStopSec"]) > LimitsSettings().drain_s + 10
+    # What a running turn has started is not ended before the turn.
+    assert lines["KillMode"] == "mixed"
 
 
 def test_both_are_the_same_service() -> None:
@@ -138,7 +140,7 @@ def test_the_unit_of_a_person_is_the_same_service() -> None:
         ("ExecStart", lines["ExecStart"]),
         ("EnvironmentFile", "-%h/.config/chat-gateway/environment"),
     }
-    for name in ("Type", "WatchdogSec", "RestartPreventExitStatus", "TimeoutStopSec", "Restart"):
+    for name in ("Type", "WatchdogSec", "RestartPreventExitStatus", "TimeoutStopSec", "Restart", "KillMode"):
         assert lines[name] == dict(whole)[name]
     program, *words = shlex.split(lines["ExecStart"].replace("%h", "/home/ada"))
     args = build().parse_args(words)
