@@ -8,6 +8,7 @@ that is younger can lose confirmed letters when the broker is killed.
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import Any
@@ -40,6 +41,8 @@ from gateway.queue.rabbitmq.wire import (
 YOUNG_S = 1.5
 PROBE_TIMEOUT_S = 10.0
 RECORD_LOOK_S = 1.0
+# The longest pauses between looks for a record that others may be reading just now.
+HIDDEN_S = (0.05, 0.1, 0.2)
 LOCK_RETRY_S = 0.2
 FIRST_HINT = (
     "start a session daemon first, whose user may make it, with the same broker.name and broker.partitions; "
@@ -232,15 +235,17 @@ class Topology:
     async def _agree(self, link: Link) -> bool:
         """Say whether the inbound queues are this process's to make."""
         try:
-            recorded = await recorded_last(link, self.names.topology)
+            recorded = await self._recorded(link)
         except AccessRefused:
             # Nor may such a user take inbound letters: who only puts them needs no number of partitions.
             return False
         if recorded is None:
             # Another process may be reading the record, which hides it for a moment, or be about to write it.
             async with exclusively(link, self.names.topology_lock):
-                await asyncio.sleep(min(RECORD_LOOK_S, self._young_s))
-                recorded = await recorded_last(link, self.names.topology)
+                recorded = await self._recorded(link)
+                if recorded is None:
+                    await asyncio.sleep(min(RECORD_LOOK_S, self._young_s))
+                    recorded = await recorded_last(link, self.names.topology)
                 if recorded is None:
                     await self._prove_over(link)
                     recorded = Record(self.names.partitions)
@@ -257,6 +262,18 @@ class Topology:
             hint=f"set broker.partitions = {there}; to have another number: stop the session daemons, then "
             f"chat-gateway queues repartition {self.names.partitions}",
         )
+
+    async def _recorded(self, link: Link) -> Record | None:
+        """Read the record, a few times where it is not to be seen.
+
+        After an outage all processes come at once, and hide it from each other: were each to wait as long as
+        who may be the first, they would be back one after the other.
+        """
+        for most_s in HIDDEN_S:
+            if (recorded := await recorded_last(link, self.names.topology)) is not None:
+                return recorded
+            await asyncio.sleep(random.uniform(0, min(most_s, self._young_s)))
+        return await recorded_last(link, self.names.topology)
 
     async def _refuse_moving(self, recorded: Record) -> None:
         text = f"letters are being moved from {recorded.before} to {recorded.partitions} partitions"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 
 import aio_pika
 import pytest
@@ -13,6 +13,7 @@ from pamqp.common import FieldTable
 
 from gateway.errors import LetterLost, MailboxDown, TopologyMismatch
 from gateway.queue.mailbox import INBOUND, Mailbox, ParkedAs, Post, outbound
+from gateway.queue.rabbitmq import declare
 from gateway.queue.rabbitmq.mailbox import RabbitMailbox
 from gateway.queue.rabbitmq.topology import partition_of
 from gateway.testing import MailboxContract
@@ -114,6 +115,20 @@ async def test_two_first_daemons_agree(broker: Broker, broker_name: str) -> None
         outcome = await asyncio.gather(until_ready(one), until_ready(other), return_exceptions=True)
 
     assert sorted(type(each).__name__ for each in outcome) == ["NoneType", "TopologyMismatch"]
+
+
+async def test_who_comes_back_together_waits_for_nobody(
+    broker: Broker, broker_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each hides the record from the others while it reads it: none takes itself for the first for that."""
+    monkeypatch.setattr(declare, "RECORD_LOOK_S", 90.0)
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(opened(broker.url, broker_name))
+        back = [
+            await stack.enter_async_context(serving(broker.url, broker_name, young_s=90.0)) for _ in range(10)
+        ]
+        # One after the other they would take a quarter of an hour.
+        await asyncio.gather(*(until_ready(mailbox) for mailbox in back))
 
 
 async def test_auto_follows_what_exists(broker: Broker, broker_name: str) -> None:
