@@ -17,12 +17,13 @@ from gateway.queue.rabbitmq.declare import exclusively
 from gateway.queue.rabbitmq.record import PROBE
 from gateway.queue.rabbitmq.stream import RabbitLetter
 from gateway.queue.rabbitmq.topology import Names
-from gateway.queue.rabbitmq.wire import BrokerMessage, Sending
+from gateway.queue.rabbitmq.wire import BrokerMessage, NotFound, Sending
 
 RETURN_WITHIN_S = 15.0
 # The broker closes the connection over a header of more than a frame, and the letter would come for ever.
 MAX_REASON_CHARS = 2_000
 MAX_SENT_ID_BYTES = 255
+_NO_QUEUE = "no queue '"
 _Send = Callable[[tuple[str, str], Sending], Awaitable[None]]
 
 
@@ -116,13 +117,23 @@ class ParkedQueue:
             channel = await link.channel()
             reading = _Reading(channel)
             try:
-                while (message := await channel.get(self._names.parked)) is not None:
-                    if PROBE not in message.headers:
-                        reading.held.append(_Held(message.tag, self._parked(message)))
+                await self._read_all(reading)
                 yield reading
             finally:
                 await channel.close()
-            await self._returned(link, len(reading.held))
+            if reading.held:
+                await self._returned(link, len(reading.held))
+
+    async def _read_all(self, reading: _Reading) -> None:
+        try:
+            while (message := await reading.channel.get(self._names.parked)) is not None:
+                if PROBE not in message.headers:
+                    reading.held.append(_Held(message.tag, self._parked(message)))
+        except NotFound as error:
+            # Somebody deleted it, and what was in it: it is made anew with the next letter. One whose node is
+            # away is not found, either, and is still full.
+            if _NO_QUEUE not in str(error):
+                raise
 
     async def _returned(self, link: Link, count: int) -> None:
         """Wait until what was read is back: a quorum queue returns it a moment after the channel's end."""

@@ -170,3 +170,24 @@ async def test_a_channel_that_the_broker_closes_ends_alone(broker: Broker) -> No
         assert not link.ended.is_set()
     finally:
         await link.close()
+
+
+async def test_without_its_queue_nothing_is_parked_until_something_is(
+    broker: Broker, broker_name: str
+) -> None:
+    """Whoever deletes it has thrown away what was in it, and no error tells it; the next letter is kept."""
+    async with opened(broker.url, broker_name) as mailbox, mailbox.take(INBOUND) as letters:
+        async with foreign(broker.url) as client:
+            await client.queue_delete(f"{broker_name}.parked")
+        assert await mailbox.parked() == []
+        assert await mailbox.drop("a") is None
+
+        await put_surely(mailbox, post(ADA, 1))
+        (letter,) = await collect(letters, 1)
+        async with asyncio.timeout(HEALS_WITHIN_S):
+            while True:
+                with suppress(MailboxDown):
+                    await mailbox.park(letter, ParkedAs(ADA, "refused", 1))
+                    break
+                await asyncio.sleep(0.1)
+        assert [each.id for each in await mailbox.parked()] == [f"{ADA}#1"]
