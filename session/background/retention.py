@@ -89,7 +89,8 @@ class Retention:
     ) -> None:
         self._store = store
         self._versions = versions or VersionRules()
-        self._days = days
+        # No calendar goes back further than some centuries: whoever says 999,999 days means for ever.
+        self._days = min(days, 36_500)
         self._left = left
         self._remembers = remembers
         self._sleep = sleep

@@ -185,7 +185,7 @@ class Versions:
         Raises:
             StoreError: the disk refused.
         """
-        oldest = self._clock() - timedelta(days=self._rules.days)
+        oldest = self._clock() - timedelta(days=min(self._rules.days, 36_500))
         gone: list[Path] = []
         for file in FILES:
             known = self.all(file)

@@ -121,6 +121,16 @@ async def test_system_messages_and_cron_keep_nothing_alive(world: World) -> None
     assert (await world.sessions())[job] is True
 
 
+async def test_a_limit_of_thousands_of_years_keeps_everything(world: World) -> None:
+    await world.say("a")
+    await world.end()
+    await world.say("b")
+    world.clock.forward(days=10_000)
+
+    assert await world.rules(days=999_999).prune() == []
+    assert len(await world.sessions()) == 2
+
+
 async def test_without_a_limit_everything_stays(world: World) -> None:
     await world.say("a")
     world.clock.forward(days=10_000)

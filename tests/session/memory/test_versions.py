@@ -105,6 +105,14 @@ def test_so_many_are_kept_of_each_file_and_for_so_long(tmp_path: Path) -> None:
     assert [text for _, text in texts(notes)] == ["4"]
 
 
+def test_so_many_days_that_no_calendar_has_them_keep_all(tmp_path: Path) -> None:
+    notes = notes_in(tmp_path, Clock(), days=999_999)
+    for text in ("one\n", "two\n"):
+        notes.write_memory(text)
+
+    assert [text for _, text in texts(notes)] == ["one\n"]
+
+
 @pytest.mark.parametrize("rules", [{"most": 0}, {"days": 0}])
 def test_none_are_kept_where_none_shall_be(tmp_path: Path, rules: dict[str, float]) -> None:
     clock = Clock()
