@@ -201,22 +201,27 @@ class _Reading:
 
     def _fetch(self, path: KeyPath, file: Path, source: str) -> None:
         text = _stand_in(path)
+        # Only a key of this name says where the file is; that of a credential is the secret's own.
+        file_path = (*path[:-1], f"{path[-1]}_file") if not source.startswith("credential ") else path
         self._at(file)
         try:
             # What a name leads to may have no end, as devices have none.
             with file.open("rb") as opened:
                 data = opened.read(MAX_SECRET_BYTES + 1)
             if len(data) > MAX_SECRET_BYTES:
-                self._fault(path, f"{file} is over {MAX_SECRET_BYTES} bytes, which is no secret")
+                self._fault(file_path, f"{file} is over {MAX_SECRET_BYTES} bytes, which is no secret")
             else:
                 text = data.decode("utf-8-sig").rstrip()
                 if not text:
-                    self._fault(path, f"{file} is empty")
+                    self._fault(file_path, f"{file} is empty")
                     text = _stand_in(path)
         except OSError as error:
-            self._fault((*path[:-1], f"{path[-1]}_file"), f"{file}: {error.strerror or error}")
+            self._fault(file_path, f"{file}: {error.strerror or error}")
         except UnicodeDecodeError:
-            self._fault(path, f"{file} is not UTF-8 text")
+            self._fault(file_path, f"{file} is not UTF-8 text")
+        # A null byte, which no name of a file holds.
+        except ValueError:
+            self._fault(file_path, "expected the name of a file")
         self._put(path, text, source)
 
     def set_workspace(self, workspace: Path | None) -> None:
@@ -261,7 +266,7 @@ class _Reading:
             return f"unknown key; nearest: {'.'.join(near)}" if near else "unknown key"
         if kind == "value_error":
             return message.removeprefix("Value error, ")
-        return expected(self._schema, path, value)
+        return expected(self._schema, path, value, kind)
 
     def _fault(self, path: KeyPath, words: str) -> None:
         key = re.sub(r"\.(\d+)(?=\.|$)", lambda found: f"[{found[1]}]", ".".join(path))

@@ -14,6 +14,7 @@ from pydantic.fields import FieldInfo
 
 from gateway.config.toml_lines import KeyPath
 
+_NOUNS_OF_FAULTS = {"bool": "true or false", "dict": "a table", "model": "a table"}
 _YES, _NO = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 
 
@@ -44,7 +45,9 @@ class Schema:
             return found or self._deeper(path)
         if _takes_any(above):
             return FieldInfo.from_annotation(_extra_of(_kind(above)))
-        return above if get_origin(_kind(above)) is Mapping else None
+        if get_origin(_kind(above)) is Mapping:
+            return FieldInfo.from_annotation(get_args(_kind(above))[-1])
+        return None
 
     def _deeper(self, path: KeyPath) -> FieldInfo | None:
         """Return a key of a table within one whose name people choose, such as ``[agents.NAME.model]``."""
@@ -85,20 +88,34 @@ class Schema:
         return dotted[close[0]] if close else None
 
 
-def expected(schema: Schema, path: KeyPath, value: object) -> str:
-    """Say what a key wants and what it got: the kind, and the value only where that is a plain number."""
+def expected(schema: Schema, path: KeyPath, value: object, fault: str) -> str:
+    """Say what a key wants and what it got: the kind, and the value only where that is a plain number.
+
+    Args:
+        schema: of all keys.
+        path: the key.
+        value: what stands there.
+        fault: pydantic's name of what is wrong, which knows the kind of a key that ``schema`` does not.
+    """
+    if fault == "missing":
+        return "missing"
     item = bool(path) and path[-1].isdigit()
     info = schema.field(path[:-1] if item else path)
-    if item and info is not None:
-        return f"expected text in quotes, got {got(value)}"
-    if info is None:
-        return f"unexpected {got(value)}"
+    if info is None or item:
+        noun = _NOUNS_OF_FAULTS.get(fault.removesuffix("_type").removesuffix("_parsing"), "text in quotes")
+        return f"expected {noun}, got {got(value)}"
+    if fault == "string_pattern_mismatch":
+        pattern = next(mark.pattern for mark in info.metadata if getattr(mark, "pattern", None))
+        return f"expected text that fits {pattern}"
     kind = _kind(info)
     if get_origin(kind) is Literal:
         choices = [str(choice) for choice in get_args(kind)]
         near = difflib.get_close_matches(value, choices, 1) if isinstance(value, str) else []
         words = " or ".join(f'"{choice}"' for choice in choices)
         return f"expected {words}" + (f'; nearest: "{near[0]}"' if near else "")
+    each = get_args(kind)[-1] if get_origin(kind) is Mapping else None
+    if _is_table(each) or get_origin(each) is Mapping:
+        return f"expected a table for each name, as [{'.'.join(path)}.NAME], got {got(value)}"
     number = type(value) in (int, float) and kind in (int, float)
     return f"expected {_noun(kind)}{_bounds(info)}, got {value if number else got(value)}"
 
@@ -110,6 +127,8 @@ def got(value: object) -> str:
     kinds: dict[type, str] = {int: "a whole number", float: "a number", str: "text"}
     kinds |= {list: "a list", tuple: "a list", dict: "a table"}
     kinds |= {datetime.date: "a date", datetime.datetime: "a date", datetime.time: "a time"}
+    if isinstance(value, str) and any("\ud800" <= character <= "\udfff" for character in value):
+        return "text that is not UTF-8"
     return "an empty text" if value == "" else kinds.get(type(value), "something else")
 
 
@@ -195,8 +214,11 @@ def _noun(kind: object) -> str:
     nouns |= {str: "text in quotes", SecretStr: "text in quotes"}
     if get_origin(kind) is tuple:
         return "a list of texts"
-    if get_origin(kind) is Mapping or _is_table(kind):
-        return "a table" if _is_table(kind) else "a table with a list of texts for each name"
+    if get_origin(kind) is Mapping:
+        is_list = get_origin(_kind(FieldInfo.from_annotation(get_args(kind)[-1]))) is tuple
+        return f"a table with {'a list of texts' if is_list else 'text in quotes'} for each name"
+    if _is_table(kind):
+        return "a table"
     return nouns.get(kind, "something else")
 
 

@@ -73,6 +73,39 @@ port = 65536
 
 
 @pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            '[broker]\nname = "a b"',
+            "2: broker.name: expected text that fits ^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}",
+        ),
+        ("[[agents]]", "1: agents: expected a table for each name, as [agents.NAME], got a list"),
+        ("[[mcp]]", "1: mcp: expected a table for each name, as [mcp.NAME], got a list"),
+        ("[people]\nada = {}", "2: people.ada: expected a list of texts, got a table"),
+        (
+            '[mcp.x]\nurl = "http://h"\nenv = {PORT = 1}',
+            "3: mcp.x.env.PORT: expected text in quotes, got a whole number",
+        ),
+        ("[[bindings]]\nchannel = 1", "1: bindings[0].agent: missing"),
+        (
+            '[[bindings]]\nagent = "x"\nchannel = 1',
+            "3: bindings[0].channel: expected text in quotes, got a whole",
+        ),
+        ('[model]\napi_key_file = "a\\u0000"', "2: model.api_key_file: expected the name of a file"),
+        ('[model]\n\napi_key_file = "/dev/null"', "3: model.api_key_file: /dev/null is empty"),
+    ],
+)
+def test_what_is_expected_is_named_and_is_not_what_stands_there(tmp_path: Path, text: str, said: str) -> None:
+    assert problems(tmp_path, text)[0].startswith(f"chat-gateway.toml:{said}")
+
+
+def test_a_variable_of_other_bytes_is_told_as_such(tmp_path: Path) -> None:
+    (problem,) = problems(tmp_path, "", {"CHAT_GATEWAY_MODEL__NAME": "\udcff"})
+
+    assert problem.endswith("model.name: expected text in quotes, got text that is not UTF-8")
+
+
+@pytest.mark.parametrize(
     ("text", "line"),
     [
         ('a = "x\n', 1),

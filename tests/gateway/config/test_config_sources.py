@@ -340,4 +340,4 @@ def test_a_secret_without_an_end_is_none(tmp_path: Path) -> None:
     """A device is read no further than a secret may go."""
     (problem,) = problems(tmp_path, '[model]\napi_key_file = "/dev/zero"\n')
 
-    assert problem.endswith("model.api_key: /dev/zero is over 65536 bytes, which is no secret")
+    assert problem.endswith(":2: model.api_key_file: /dev/zero is over 65536 bytes, which is no secret")
