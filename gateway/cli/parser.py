@@ -42,12 +42,13 @@ class _Parser(argparse.ArgumentParser):
             self.exit(2, f"{DESCRIPTION}\n\n{EPILOG}")
         advice = f"{self.prog} --help"
         if found := re.fullmatch(r"argument (\S+): invalid choice: (.*) \(choose from (.*)\)", message):
-            choices = re.findall(r"[\w-]+", found[3])
+            choices = [choice.strip("'") for choice in found[3].split(", ")]
             is_verb = found[1] == "VERB"
             what = "there is no verb" if is_verb else f"{found[1]} cannot be"
             message = f"{what} {found[2]}; known are {', '.join(choices)}"
             if near := get_close_matches(found[2].strip("'"), choices, 1):
-                advice = f"{self.prog} {near[0]}" if is_verb else f"{self.prog} {found[1]} {near[0]}"
+                is_option = found[1].startswith("-")
+                advice = f"{self.prog} {found[1]} {near[0]}" if is_option else f"{self.prog} {near[0]}"
         self.exit(2, f"error: {message}\ntry: {advice}\n")
 
 

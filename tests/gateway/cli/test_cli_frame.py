@@ -120,6 +120,16 @@ def test_the_options_of_chat_and_run() -> None:
     [
         (["sesions"], "no verb 'sesions'; known are run, chat", "chat-gateway sessions"),
         (["sessions", "lst"], "no verb 'lst'; known are list, show", "chat-gateway sessions list"),
+        (
+            ["memory", "history", "cli:direct", "--file", "MEMORY"],
+            "--file cannot be 'MEMORY'; known are MEMORY.md, USER.md, facts.jsonl",
+            "chat-gateway memory history --file MEMORY.md",
+        ),
+        (
+            ["systemd", "show", "tmpfiles"],
+            "NAME cannot be 'tmpfiles'; known are chat-gateway.service, chat-gateway@.service",
+            "chat-gateway systemd show tmpfiles.conf",
+        ),
         (["sessions"], "required: VERB", "chat-gateway sessions --help"),
         (["run", "--role", "chanels"], "--role cannot be 'chanels'", "chat-gateway run --role channels"),
         (["chat", "--timeout", "-1"], "invalid number of seconds", "chat-gateway chat --help"),
