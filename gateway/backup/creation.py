@@ -38,6 +38,10 @@ _STALE_S: Final = 3600
 _DEEP_MAX: Final = 200
 _PATH_MAX: Final = 3000
 _NAME_MAX: Final = 200
+_DATABASE_CURE: Final = (
+    "chat-gateway sessions verify says what is to be done; without a backup move it away while no daemon "
+    "runs: what waits in it is lost"
+)
 _NO_RIGHTS: Final = "nobody gave rights to it"
 _TOO_DEEP: Final = "it lies too deep, or its path is too long"
 LEFT_OUT: Final = [
@@ -176,7 +180,12 @@ class _Copy:
     def _database(self, path: str) -> None:
         copy = self._scratch / "copy.db"
         with contextlib.suppress(FileNotFoundError):
-            durable.snapshot(local_path(self._workspace, path), copy)
+            try:
+                durable.snapshot(local_path(self._workspace, path), copy)
+            except durable.Damaged as error:
+                # Its words name the copy, of which nobody knows.
+                words = str(error).replace(copy.name, path, 1)
+                raise durable.Damaged(words, hint=_DATABASE_CURE) from error
             with copy.open("rb") as file:
                 self._tar.add(WORKSPACE + path, file)
             copy.unlink()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -16,6 +16,12 @@ from gateway.cli.giving_way import giving_way
 from gateway.config.finding import named_files
 from gateway.errors import GatewayError
 
+_DISK_CURE = "look at the disk"
+_CURES: Mapping[type[OSError], str] = {
+    FileNotFoundError: "name a file that is there",
+    IsADirectoryError: "name one of the files in it",
+}
+
 
 def create(args: argparse.Namespace) -> int:
     """Write a backup and print its path."""
@@ -24,6 +30,8 @@ def create(args: argparse.Namespace) -> int:
     if target.resolve().is_relative_to(settings.workspace.resolve()):
         raise GatewayError(f"{target} lies in the workspace itself", hint="name a place outside of it")
     config = named_files(args.config) if args.with_config else []
+    if settings.workspace.is_dir() and not target.parent.exists():
+        raise GatewayError(f"there is no folder {target.parent}", hint=f"mkdir -p {target.parent}")
     embedded = settings.broker.embedded
     return giving_way(lambda: _create(settings.workspace, target, embedded=embedded, config=config), args)
 
@@ -97,4 +105,6 @@ def _words(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         name = error.filename or path
-        raise GatewayError(f"{name}: {error.strerror or error}", hint="look at the disk") from error
+        is_named = error.filename in (None, str(path))
+        cure = _CURES.get(type(error), _DISK_CURE) if is_named else _DISK_CURE
+        raise GatewayError(f"{name}: {error.strerror or error}", hint=cure) from error
