@@ -29,6 +29,16 @@ def test_the_plan_is_the_one_that_is_simulated() -> None:
     assert f"{scale.PARTITIONS} is the\n  most there are" in PAGE
 
 
+def test_the_rows_are_of_the_turn_that_was_measured_last() -> None:
+    """The page of figures has both: a plan of another turn's cost would stand beside it."""
+    cpu_s = 1 / next(row.ours for row in read("litellm") if row.name == "turns through LiteLLM")
+    plan = scale.planned(cpu_s)
+    simulated = read("scale")[0].notes["what"]
+
+    told = f"{cpu_s * 1e3:.1f} ms of CPU each, a model of {scale.MODEL_S:g} s: {plan.workers} workers"
+    assert f"{told}, concurrent_turns {plan.slots}" in simulated, "run `python -m bench scale`"
+
+
 def test_what_gives_way_first_is_what_the_simulation_shows() -> None:
     """The default of turns at once keeps letters waiting for minutes; the plan's own number does not."""
     rows = {row.name: row for row in read("scale")}
