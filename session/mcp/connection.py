@@ -109,8 +109,8 @@ class Connection:
             if error.code == CONNECTION_CLOSED:
                 # Nothing is sent to it any more, whoever notices first.
                 self._watch.ended.set()
-                raise ServerGone(self._why(said(str(error)))) from error
-            raise CallFailed(f"it refused the call: {self._why(said(str(error)))}") from error
+                raise ServerGone(self._why(error)) from error
+            raise CallFailed(f"it refused the call: {self._why(error)}") from error
         except (ValidationError, RuntimeError) as error:
             raise CallFailed("its answer is not one of the protocol") from error
         return _answer(tool, result)
@@ -128,10 +128,11 @@ class Connection:
             if not task.cancelling():
                 await asyncio.sleep(LISTEN_AGAIN_S)
 
-    def _why(self, text: str) -> str:
+    def _why(self, error: MCPError, before: str = "") -> str:
         """Return what was said, and how HTTP answered where that was an error."""
         if self._watch.fault is not None:
             return str(self._watch.fault)
+        text = f"{before}{said(self._watch.hide(str(error)))}"
         return f"{text} (HTTP {self._watch.status})" if self._watch.status >= 400 else text
 
     @contextmanager
@@ -139,7 +140,7 @@ class Connection:
         try:
             yield
         except MCPError as error:
-            raise ServerFailed(self._why(f"it lists no tools: {said(str(error))}")) from error
+            raise ServerFailed(self._why(error, "it lists no tools: ")) from error
         except (ValidationError, RuntimeError) as error:
             raise ServerFailed("its list of tools is not one of the protocol") from error
 
@@ -192,7 +193,8 @@ def as_failure(error: BaseException, watch: Watch) -> ServerFailed:
         return ServerFailed("it did not answer in time when it was greeted")
     if isinstance(leaf, MCPError):
         status = f" (HTTP {watch.status})" if watch.status >= 400 else ""
-        return ServerFailed(f"it refused the connection: {said(str(leaf))}{status}", hint=_cure(watch.status))
+        words = said(watch.hide(str(leaf)))
+        return ServerFailed(f"it refused the connection: {words}{status}", hint=_cure(watch.status))
     if isinstance(leaf, httpx2.ConnectError | httpx2.ConnectTimeout):
         return ServerFailed("it cannot be reached", hint="start it, or correct url")
     if isinstance(leaf, httpx2.HTTPError | anyio.BrokenResourceError | anyio.ClosedResourceError):

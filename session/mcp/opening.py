@@ -28,9 +28,9 @@ async def opened(
     Raises:
         ServerFailed: it cannot be opened, or broke.
     """
-    watch = Watch(clock=clock)
+    headers = await asyncio.to_thread(read_headers, spec.headers_file) if spec.url else {}
+    watch = Watch(clock=clock, secrets=[*headers.values(), *spec.env.values()])
     if spec.url:
-        headers = await asyncio.to_thread(read_headers, spec.headers_file)
         over = over_http(spec.url, headers, watch, timeout_s=spec.timeout_s)
         async with connected(over, watch, within_s=START_S) as connection:
             yield connection

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from mcp_types import JSONRPCError, JSONRPCNotification, JSONRPCRequest, JSONRPCResponse
@@ -24,6 +24,9 @@ PASSED: Final = frozenset(
         "notifications/tools/list_changed",
     }
 )
+# What is shorter stands in ordinary words, too.
+MIN_SECRET_CHARS: Final = 8
+HIDDEN: Final = "***"
 _LIST = "tools/list"
 _ANSWERS = (JSONRPCResponse, JSONRPCError)
 
@@ -32,10 +35,11 @@ class Watch:
     """What is known of one connection besides what its session knows.
 
     ``ended`` is set once the other side is gone, ``fault`` says why; ``listing`` is the newest page of tools.
-    ``status`` is how HTTP answered last, 0 without any.
+    ``status`` is how HTTP answered last, 0 without any. ``secrets`` is what the server was given to know us
+    by, values of headers and of its environment: it may say them back.
     """
 
-    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic, secrets: Iterable[str] = ()) -> None:
         self.ended = asyncio.Event()
         self.fault: ServerFailed | None = None
         self.listing = Listing()
@@ -44,6 +48,15 @@ class Watch:
         self._asked: dict[object, str] = {}
         self._unasked = 0
         self._since = clock()
+        words = {word for value in secrets for word in value.split() if len(word) >= MIN_SECRET_CHARS}
+        # Of two, one of which begins the other, none may leave its rest standing.
+        self._secrets = sorted(words, key=len, reverse=True)
+
+    def hide(self, text: str) -> str:
+        """Return words of the server without the secrets that it was given."""
+        for secret in self._secrets:
+            text = text.replace(secret, HIDDEN)
+        return text
 
     def end(self, fault: ServerFailed) -> None:
         """Note that the other side is gone; the first reason stands."""
