@@ -98,7 +98,7 @@ WORDS: Mapping[str, str] = {
     "tools.policy": "Which tool may run: `allow`, `ask` or `deny`, by its name or `*`: docs/approvals.md.",
     "tools.policy.approval_timeout_s": "How long an approval is waited for.",
     "tools.policy.people": 'The same for one person: `[tools.policy.people.ada]`, or `."telegram:1"`.',
-    "tools.policy.chats": 'The same for one chat, by its key: `[tools.policy.chats."telegram:-100123"]`.',
+    "tools.policy.chats": 'The same for a chat, its topics too: `[tools.policy.chats."telegram:-100123"]`.',
     "tools.policy.channels": "The same for a channel: `[tools.policy.channels.discord]`.",
     "tools.web_fetch": "The tool that reads pages of the web.",
     "tools.web_fetch.enabled": "Whether direct chats are offered it; groups where `tools.groups` names it.",

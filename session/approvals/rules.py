@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from session.tools import Tool, ToolPlace
-from session.transcript.key import split
+from session.transcript.key import chat_of, split
 
 Decision = Literal["allow", "ask", "deny"]
 Table = Mapping[str, Decision]
@@ -23,7 +23,7 @@ class PolicyRules:
     Args:
         tools: what holds where no other table says anything.
         people: by a name of ``[people]``, or ``channel:id of the person``.
-        chats: by key.
+        chats: by key; that of a group holds in its topics, behind the topic's own.
         channels: by name.
         person_of: the name in ``[people]`` by each key that is listed there.
         timeout_s: how long an approval is waited for.
@@ -70,15 +70,17 @@ class PolicyRules:
         person = f"{channel}:{sender}" if sender else ""
         # What stands in [people] for a group is the chat, not who writes there.
         # The id of a person is that of the direct chat on some platforms, and the key is listed.
-        listed = [self.person_of.get(each) for each in (key, person) if not (group and each == key)]
+        chats = (key, chat_of(key)) if group else ()
+        listed = [self.person_of.get(each) for each in (key, person) if each not in chats]
         for who in (*listed, person):
             if who and who in self.people:
                 yield self.people[who]
         yield from self._own(key)
 
     def _own(self, key: str) -> Iterator[Table]:
-        if key in self.chats:
-            yield self.chats[key]
+        for chat in dict.fromkeys((key, chat_of(key))):
+            if chat in self.chats:
+                yield self.chats[chat]
         if (channel := split(key)[0]) in self.channels:
             yield self.channels[channel]
 

@@ -6,12 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from session.transcript.key import split
+from session.transcript.key import TOPIC, split
 
 By = Literal["topic", "chat", "person", "channel"]
 Kind = Literal["chat", "workspace"]
-# What stands between a chat and its topic in a key.
-TOPIC = ":topic:"
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from session.mcp.server import Server
 from session.mcp.spec import ServerSpec
 from session.mcp.tool import McpTool
 from session.tools import Tool, ToolPlace
-from session.transcript.key import split
+from session.transcript.key import chat_of, split
 
 # How long a turn waits, in all, for servers of which nothing is known yet: their tools would be missing.
 FIRST_S: Final = 10.0
@@ -120,6 +120,7 @@ def person_of(scopes: Scopes, place: ToolPlace) -> str | None:
     # A subagent and a job are held to the chat for which they work.
     chat = place.chat or place.key
     if place.group:
-        # What stands in [people] for a group is the chat, not who writes there.
-        return scopes.person(f"{split(chat)[0]}:{place.sender.get('id', '')}")
+        # What stands in [people] for a group is the chat, not who writes there: nor who writes as the group.
+        who = f"{split(chat)[0]}:{place.sender.get('id', '')}"
+        return None if who == chat_of(chat) else scopes.person(who)
     return scopes.person(chat) or scopes.named(place.scope).person

@@ -15,6 +15,8 @@ SessionKey = NewType("SessionKey", str)
 SLOTS = 256
 # The channel of subagents: no platform has it, and nothing is ever sent there.
 SUBAGENTS = "sub"
+# What stands between a group and its topic in a key.
+TOPIC = ":topic:"
 # A file name has 255 bytes: ``.jsonl`` fits behind the stem.
 MAX_STEM_BYTES = 249
 _MARK = re.compile(r"~[0-9a-f]{8}\Z")
@@ -30,6 +32,11 @@ def split(key: str) -> tuple[str, str]:
     """Take a key apart at its first colon: ``(channel, chat_id)``; a key without one has no channel."""
     channel, colon, chat_id = key.partition(":")
     return (channel, chat_id) if colon else ("", key)
+
+
+def chat_of(key: str) -> str:
+    """Return the key of the group whose topic a conversation is; of every other one its own."""
+    return key.partition(TOPIC)[0]
 
 
 def is_subagent(key: str) -> bool:

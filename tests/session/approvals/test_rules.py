@@ -15,7 +15,7 @@ GROUP = ToolPlace(Path("/w"), "telegram:-5", sender={"id": "1"}, group=True)
 RULES = PolicyRules(
     tools={"*": "ask", "read": "allow", "mcp.time.*": "allow", "mcp.time.set": "deny"},
     channels={"telegram": {"shell": "deny"}, "discord": {"*": "deny"}},
-    chats={"telegram:-5": {"shell": "ask", "read": "deny"}},
+    chats={"telegram:-5": {"shell": "ask", "read": "deny"}, "telegram:-5:topic:8": {"read": "allow"}},
     people={"ada": {"shell": "allow"}, "telegram:9": {"read": "allow"}},
     person_of={"telegram:1": "ada", "discord:77": "ada", "telegram:-7": "ada"},
 )
@@ -45,6 +45,13 @@ LISTED = replace(GROUP, key="telegram:-7")
         ("shell", replace(LISTED, sender={"id": "-7"}), "deny"),
         ("shell", replace(LISTED, key="sub:X:1", chat=LISTED.key, sender={"id": "666"}), "deny"),
         ("shell", LISTED, "allow"),
+        # What a group may do its topics may, where no table of their own says otherwise.
+        ("read", replace(GROUP, key="telegram:-5:topic:7"), "deny"),
+        ("shell", replace(GROUP, key="telegram:-5:topic:7", sender={"id": "2"}), "ask"),
+        ("read", replace(GROUP, key="telegram:-5:topic:8"), "allow"),
+        ("shell", replace(GROUP, key="telegram:-5:topic:8", sender={"id": "2"}), "ask"),
+        ("read", ToolPlace(Path("/w"), "cron:1", chat="telegram:-5:topic:7", source="cron"), "deny"),
+        ("shell", replace(LISTED, key="telegram:-7:topic:7", sender={"id": "-7"}), "deny"),
         ("mcp.time.now", ADA, "allow"),
         ("mcp.time.set", ADA, "deny"),
         ("mcp.files.read", ADA, "ask"),

@@ -60,6 +60,15 @@ def test_a_server_is_there_for_whom_its_table_names(table: dict[str, Any], serve
     assert [place for place in places if serves(spec, place, person_of(scopes(), place))] == served
 
 
+def test_who_writes_as_a_group_is_nobody_of_its_people() -> None:
+    """Administrators may; the group's key is listed with a person."""
+    listed = Scopes(Path("/w"), kind="chat", people={"ada": ["telegram:1", "telegram:-7"]})
+    group, topic = (at(key, group=True, sender="-7") for key in ("telegram:-7", "telegram:-7:topic:2"))
+
+    assert [person_of(listed, each) for each in (group, topic)] == [None, None]
+    assert person_of(listed, at("telegram:-7", group=True, sender="1")) == "ada"
+
+
 @asynccontextmanager
 async def box_of(*specs: ServerSpec, folder: Path) -> AsyncIterator[tuple[Toolbox, McpServers]]:
     """Offer the tools of servers as a daemon does; all were started once when it is entered."""
