@@ -98,9 +98,10 @@ class Erasure:
         """Find out what belongs to a key or a person; raises ``NoText`` where it is none."""
         check_text(person or key)
         answering = await asyncio.to_thread(kept_rows.answering, self._settings.workspace)
+        waiting = await self._waiting()
         if person:
-            return await self._subjects.of_person(person, answering=answering)
-        return await self._subjects.of_key(key, answering=answering)
+            return await self._subjects.of_person(person, answering=answering, waiting=waiting)
+        return await self._subjects.of_key(key, answering=answering, waiting=waiting)
 
     async def finish(self) -> None:
         """End what a killed process began, each by itself; what fails is tried at the next start."""
@@ -208,12 +209,26 @@ class Erasure:
         bodies = list[bytes]()
         if isinstance(self._mailbox, EmbeddedMailbox):
             found = await self._mailbox.bodies_with(b"media")
-            bodies = [body for body in found if _key_in(body) in subject.lanes]
+            bodies = [body for body in found if _named_in(body, "key") in subject.lanes]
         elif self._mailbox is not None:
             bodies = [each.body for each in await self._mailbox.parked() if each.key in subject.lanes]
         refs = {ref for entry in await self._entries(subject.lanes) for ref in entry.refs}
         now = self._store.clock()
         return dict.fromkeys([*refs, *(name for body in bodies for name in files_named(body))], now)
+
+    async def _waiting(self) -> dict[str, set[str]]:
+        """Return the chats that letters of jobs are to answer; what a broker holds elsewhere is not seen."""
+        bodies = list[bytes]()
+        if isinstance(self._mailbox, EmbeddedMailbox):
+            bodies = await self._mailbox.bodies_with(f"{kept_rows.CRON}:".encode())
+        elif self._mailbox is not None:
+            bodies = [each.body for each in await self._mailbox.parked()]
+        found: dict[str, set[str]] = {}
+        for body in bodies:
+            key, to = _named_in(body, "key"), _named_in(body, "answer_to")
+            if to and split(key)[0] == kept_rows.CRON:
+                found.setdefault(key, set()).add(to)
+        return found
 
     async def _letters(self, subject: Subject, erased: Erased) -> None:
         """Remove the letters of the subject."""
@@ -285,12 +300,14 @@ class Erasure:
         return stays
 
 
-def _key_in(body: bytes) -> str:
+def _named_in(body: bytes, field: str) -> str:
+    """Return the key that a letter has in a field; empty for none."""
     try:
         found = orjson.loads(body)
     except orjson.JSONDecodeError:
         return ""
-    return str(found.get("key")) if isinstance(found, dict) else ""
+    key = found.get(field) if isinstance(found, dict) else None
+    return key if isinstance(key, str) else ""
 
 
 def _files(count: int) -> str:

@@ -7,7 +7,8 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Final
 
 import orjson
 
@@ -28,6 +29,7 @@ from session.transcript.key import SessionKey, plain_stem, split
 from session.transcript.line import is_ulid
 
 JOBS, TERMINAL = "cron", "cli"
+NOBODY: Final[Mapping[str, Collection[str]]] = MappingProxyType({})
 # Ids of messages that were typed there, whatever chat they were for.
 _TYPED = re.compile(rb'"message_id": ?"cli:')
 
@@ -128,8 +130,15 @@ class Subjects:
         self._circles = circles
         self._store = store
 
-    async def of_key(self, key: str, *, answering: Mapping[str, str]) -> Subject:
-        """Return what belongs to a key; ``answering`` names the chat that each cron job answers.
+    async def of_key(
+        self, key: str, *, answering: Mapping[str, str], waiting: Mapping[str, Collection[str]] = NOBODY
+    ) -> Subject:
+        """Return what belongs to a key.
+
+        Args:
+            key: the conversation.
+            answering: the chat that each cron job answers.
+            waiting: the chats that letters of jobs are to answer which wait or are parked.
 
         Raises:
             StoreError: a file cannot be read.
@@ -142,10 +151,12 @@ class Subjects:
                 shared.append("memory/ and files/ of the scope workspace: they are of all direct chats")
             elif person is not None:
                 shared.append(f"memory/people/{person} and files/people/{person}: of all {person}'s chats")
-        return await self._gathered(key, [key], answering, stays=shared)
+        return await self._gathered(key, [key], answering, waiting, stays=shared)
 
-    async def of_person(self, name: str, *, answering: Mapping[str, str]) -> Subject:
-        """Return what belongs to a person of ``[people]``; groups that are listed are others', too.
+    async def of_person(
+        self, name: str, *, answering: Mapping[str, str], waiting: Mapping[str, Collection[str]] = NOBODY
+    ) -> Subject:
+        """Return what belongs to a person of ``[people]``, as ``of_key``; a group that is listed is others'.
 
         Raises:
             Nobody: there is no such person.
@@ -162,7 +173,7 @@ class Subjects:
         if self._scopes.of(Reader("cli:any", "direct"), stem="").name == WORKSPACE:
             stays.append("memory/ and files/ of the scope workspace: they are of all direct chats")
         own = [key for key in keys if key not in groups]
-        return await self._gathered(name, own, answering, stays=stays, person=scope.name)
+        return await self._gathered(name, own, answering, waiting, stays=stays, person=scope.name)
 
     def _is_kept(self, name: str) -> bool:
         scopes = map(self._scopes.named, places.with_agents(self._store.layout, [PEOPLE + name]))
@@ -173,19 +184,25 @@ class Subjects:
         name: str,
         keys: Iterable[str],
         answering: Mapping[str, str],
+        waiting: Mapping[str, Collection[str]],
         *,
         stays: Iterable[str],
         person: str = "",
     ) -> Subject:
         own = [Conversation(key, await self._store.stem(SessionKey(key))) for key in keys]
-        layout = self._store.layout
+        layout, meant = self._store.layout, {each.key for each in own}
+        jobs = [key for key, to in answering.items() if to in meant]
+        # What a job asked is in no conversation as long as the model was away: its letters have the words.
+        asked = [
+            Conversation(key, await self._store.stem(SessionKey(key)))
+            for key in dict.fromkeys([*jobs, *waiting])
+            if {*waiting.get(key, ()), *filter(None, [answering.get(key)])} <= meant
+        ]
 
         def look() -> Subject:
             kept = list(stays)
-            meant = {each.key for each in own}
-            jobs = [key for key, to in answering.items() if to in meant]
             found = dict.fromkeys(own)
-            found |= dict.fromkeys(_jobs(layout, meant, jobs, kept))
+            found |= dict.fromkeys(_jobs(layout, meant, jobs, asked, kept))
             sessions = frozenset(id_ for each in found for id_ in _sessions(layout, each.stem))
             every = tuple(found)
             records = SubagentFiles(layout.workspace / "state")
@@ -202,9 +219,13 @@ class Subjects:
 
 
 def _jobs(
-    layout: Layout, meant: Collection[str], jobs: Collection[str], stays: list[str]
+    layout: Layout,
+    meant: Collection[str],
+    jobs: Collection[str],
+    asked: Iterable[Conversation],
+    stays: list[str],
 ) -> Iterator[Conversation]:
-    """Find the conversations of jobs that answered these chats and no other."""
+    """Find the conversations of jobs that answered these chats and no other, or are to: those ``asked``."""
     on_disk = stems_on_disk(layout, lambda stem: stem.startswith(plain_stem(f"{JOBS}:")))
     for key, stem in on_disk.items():
         if key in meant:
@@ -216,6 +237,7 @@ def _jobs(
             stays.append(f"{key}: this job answered other chats, too; erase it by its key")
         elif key in jobs and not answered:
             yield Conversation(key, stem)
+    yield from (each for each in asked if each.key not in on_disk and each.key not in meant)
 
 
 def _sessions(layout: Layout, stem: str) -> Iterator[str]:

@@ -101,11 +101,18 @@ async def worked(store: Store, key: SessionKey, who: str) -> None:
     await apart.aclose()
 
 
-def letter(key: str, text: str, id_: str, *, refs: Sequence[str] = ()) -> bytes:
+def letter(key: str, text: str, id_: str, *, refs: Sequence[str] = (), answer_to: str | None = None) -> bytes:
     channel, _, chat = key.partition(":")
     files = [Attachment(ref=ref) for ref in refs]
     return Inbound(
-        v=1, id=id_, key=key, channel=channel, chat_id=chat, text=text, attachments=files
+        v=1,
+        id=id_,
+        key=key,
+        channel=channel,
+        chat_id=chat,
+        text=text,
+        attachments=files,
+        answer_to=answer_to,
     ).to_bytes()
 
 

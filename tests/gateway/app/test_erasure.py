@@ -13,6 +13,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from channels.pairing import Pairing, approved
+from gateway.queue.mailbox import INBOUND, ParkedAs, Post
 from session.context.audience import ANSWERS, CHAT
 from session.kept.erasing import Owed
 from session.kept.subject import Conversation, Nobody, NoText
@@ -20,7 +21,8 @@ from session.models.model import Answer, OnDelta, Prompt
 from session.store.store import Store
 from session.transcript.key import SessionKey
 from session.transcript.line import make_line
-from tests.gateway.erasing_place import ADA, BOB, TERMINAL, eraser, holding, planted, tree
+from tests.gateway.embedded_place import opened
+from tests.gateway.erasing_place import ADA, BOB, TERMINAL, eraser, holding, letter, planted, tree
 from tests.gateway.http_place import open_place
 from tests.support.harness import ROOT
 from tests.support.place import write
@@ -199,6 +201,26 @@ async def test_a_listed_group_and_a_job_for_others_stay(tmp_path: Path) -> None:
         str(group),
         str(job),
     ]
+
+
+@pytest.mark.parametrize("parked", [False, True])
+async def test_what_a_job_asks_goes_though_it_was_never_answered(tmp_path: Path, parked: bool) -> None:
+    """While the model is away its message is in no conversation yet; that of another chat's job stays."""
+    async with opened(tmp_path / "state") as mailbox:
+        for key, to, who in (("cron:hers", ADA, "sesame"), ("cron:his", BOB, "bobwords")):
+            body = letter(key, f"remind {who}", f"{key}@1", answer_to=to)
+            await mailbox.put(Post(INBOUND, key, f"{key}@1", body))
+        async with mailbox.take(INBOUND) as letters:
+            for _ in range(2 * parked):
+                each = await anext(letters)
+                await mailbox.park(each, ParkedAs(each.key, "model_away", 1))
+
+    async with eraser(tmp_path) as (erasure, _):
+        erased, _ = await erasure.key(ADA)
+
+    assert holding(tmp_path, "sesame") == set()
+    assert holding(tmp_path, "bobwords") == {"state/queue.db"}
+    assert erased.removed["letter"].count == 1
 
 
 async def test_a_person_is_let_in_no_more_and_a_chat_is(tmp_path: Path) -> None:
