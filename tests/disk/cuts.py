@@ -49,6 +49,8 @@ REFUSALS = (
 # Where queue and ledger may lie, on the same disk; nowhere: in the workspace.
 LOCAL = ("", "local", "other")
 REST_S = 120.0
+# The exit code of a run that shows nothing, for it or for anybody.
+NOTHING_DONE = 2
 LIFE_S = 30.0
 
 
@@ -297,7 +299,7 @@ def _kind_of(place: str) -> str:
 
 
 async def main() -> int:
-    """Run as the command line asks; 1 where a guarantee broke."""
+    """Run as the command line asks; 1 where a guarantee broke, 2 where nothing was cut."""
     parser = argparse.ArgumentParser(prog="cuts")
     parser.add_argument("--cuts", type=int, default=20)
     parser.add_argument(
@@ -307,7 +309,7 @@ async def main() -> int:
     given = parser.parse_args()
     if why := why_not():
         print(f"cuts of the disk: not run: {why}")
-        return 0
+        return NOTHING_DONE
     harness.FORKS = True
     print(f"disk: {given.cuts} cuts, seed {given.seed}", flush=True)
     folder = Path(tempfile.mkdtemp(prefix="chat-gateway-disk-"))
@@ -326,7 +328,7 @@ async def main() -> int:
         print("\n".join([*account.broken, f"workspace and logs stay in {folder}"]))
         return 1
     shutil.rmtree(folder)
-    return 0
+    return 0 if run.harm.cuts else NOTHING_DONE
 
 
 if __name__ == "__main__":

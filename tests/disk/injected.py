@@ -47,6 +47,8 @@ FAULTS = (
 KINDS = ("plain", "plain", "new", "plain", "resume", "plain")
 TEXTS = {"new": "/new", "resume": "/resume"}
 CHATS = ("ann", "bob", "eve")
+# The exit code of a run that shows nothing.
+NOTHING_DONE = 2
 UP_S, LIFE_S, REST_S = 240.0, 60.0, 120.0
 
 
@@ -202,14 +204,14 @@ async def _at_rest(
 
 
 async def main() -> int:
-    """Inject as the command line asks; 1 where a guarantee broke."""
+    """Inject as the command line asks; 1 where a guarantee broke, 2 where no fault was met."""
     parser = argparse.ArgumentParser(prog="injected")
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
     given = parser.parse_args()
     if why := why_not():
         print(f"injected faults: not run: {why}")
-        return 0
+        return NOTHING_DONE
     harness.FORKS = True
     dice, broken, hit = random.Random(given.seed), 0, 0
     print(f"calls that strace has fail: {given.rounds} rounds, seed {given.seed}", flush=True)
@@ -229,7 +231,7 @@ async def main() -> int:
             else:
                 shutil.rmtree(folder)
     print(f"  {hit} of {given.rounds} rounds met their fault, {broken} broken, seed {given.seed}")
-    return 1 if broken else 0
+    return 1 if broken else 0 if hit else NOTHING_DONE
 
 
 if __name__ == "__main__":

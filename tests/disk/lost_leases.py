@@ -227,7 +227,7 @@ async def _among(
 
 
 async def main() -> int:
-    """Lose the lock before each step of everything, then at random; 1 where a promise broke."""
+    """Lose the lock before each step of everything, then at random; 1 where a promise broke, 2: not run."""
     parser = argparse.ArgumentParser(prog="lost_leases")
     parser.add_argument("--rounds", type=int, default=300)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
@@ -236,7 +236,7 @@ async def main() -> int:
     given = parser.parse_args()
     if why := why_not():
         print(f"leases of a network's disk: not run: {why}")
-        return 0
+        return 2
     print(f"leases: {given.rounds} rounds, seed {given.seed}", flush=True)
     broken: list[str] = []
     nurseries = {"a": Nursery(), "d": Nursery()}
