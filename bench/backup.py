@@ -138,6 +138,8 @@ async def _turns(workspace: Path, target: Path, delay_s: float) -> tuple[list[fl
                 if going is not None:
                     going.cancel()
                     await asyncio.wait([going])
+                    if not going.cancelled():
+                        going.result()
     return calm, busy
 
 
@@ -167,7 +169,8 @@ async def _again_and_again(workspace: Path, target: Path) -> None:
             start_new_session=True,
         )
         try:
-            await process.wait()
+            if code := await process.wait():
+                raise RuntimeError(f"a backup ended with exit code {code}: nothing was beside the turns")
         finally:
             if process.returncode is None:
                 process.kill()

@@ -88,6 +88,7 @@ def _counted(url: str, queue: str, start: Callable[[], subprocess.Popen[Any]]) -
     process = start()
     try:
         run_loop(lambda: _until(url, queue, AT))
+        _still_alive(process)
     finally:
         process.kill()
         process.wait()
@@ -145,6 +146,7 @@ def _nanobot(peer: peers.Peer) -> tuple[int, int]:
             process.stdin.close()
             while _lines(reached) < AT and process.poll() is None:
                 time.sleep(0.01)
+            _still_alive(process)
         finally:
             process.kill()
             process.wait()
@@ -152,6 +154,12 @@ def _nanobot(peer: peers.Peer) -> tuple[int, int]:
         # What the next start knows of: the messages that its files hold, each with its answer.
         stored = sum(_answers(path) for path in home.rglob("*.jsonl"))
         return TOTAL - max(answered, stored), 0
+
+
+def _still_alive(process: subprocess.Popen[Any]) -> None:
+    """What it loses by an end of its own is no figure of a kill."""
+    if (code := process.poll()) is not None:
+        raise RuntimeError(f"it ended by itself before it was killed, with exit code {code}")
 
 
 def _lines(path: Path) -> int:
