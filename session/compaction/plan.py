@@ -84,9 +84,12 @@ def plan(
     chars, tokens = live.chars(), live.tokens(rules.chars_per_token)
     running = _running(live, running_from)
     if rules.strategy == "overlay":
-        keep = min(rules.keep, sum(tokens) // 2) if forced else rules.keep
-        most = _most(rules, len(tokens), forced=forced)
-        cut = _by_tokens(live, tokens, running, keep=keep, most=most)
+        limit = sum(tokens) // 2 if forced else sum(tokens)
+        keep, most = (
+            min(rules.keep, limit) if forced else rules.keep,
+            _most(rules, len(tokens), forced=forced),
+        )
+        cut = _by_tokens(live, tokens, running, keep=keep, most=most, limit=limit)
         split = _split_turn(live, tokens, cut, keep=keep)
     else:
         split = cut = _by_turns(live, running, _turns(rules), forced=forced)
@@ -134,16 +137,19 @@ def _by_turns(live: Region, running: int, keep: int, *, forced: bool) -> int:
     return opened[-keep] if keep <= len(opened) else 0
 
 
-def _by_tokens(live: Region, tokens: Sequence[int], running: int, *, keep: int, most: int) -> int:
+def _by_tokens(live: Region, tokens: Sequence[int], running: int, *, keep: int, most: int, limit: int) -> int:
     """Walk back to the line at which enough is kept; cut at the first legal place from there on.
 
-    Where no place is legal any more, the cut is the last one before. The end is one only while no turn runs.
+    A line with which more than ``limit`` would be kept leaves, or one long paste would stay for ever. Where
+    no place is legal any more, the cut is the last one before. The end is one only while no turn runs.
     """
     count = cut = len(tokens)
     reached = 0
     while cut > 0 and reached < keep and count - cut < most:
         cut -= 1
         reached += tokens[cut]
+    if reached > limit:
+        cut += 1
     if cut == count == running:
         return count
     return nearest_cut([line for _, line in live.lines], cut)

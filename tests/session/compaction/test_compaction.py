@@ -168,6 +168,18 @@ def long_turn() -> list[dict[str, Any]]:
     return [user("do it"), *(line for step in steps for line in step)]
 
 
+@pytest.mark.parametrize("preset", ["overlay", "budget"])
+def test_what_alone_is_most_of_a_request_that_was_too_long_leaves_it(preset: str) -> None:
+    """A long paste with little behind it would stay whole, and the message be refused once more."""
+    old = [(user if n % 2 == 0 else said)(filled(str(n), 10)) for n in range(8)]
+    paste, running = [user(filled("paste", 900)), said("seen")], user("and now?")
+
+    made = sure(planned([*old, *paste, running], RULES[preset], running_from=10, forced=True))
+
+    assert made.first_kept == 9
+    assert [*made.lines, *made.prefix] == [*old, paste[0]]
+
+
 def test_a_turn_larger_than_the_keep_is_split() -> None:
     """What leaves of it is summed up apart from what was before; the same while it runs."""
     lines = [user("old"), said("old"), *long_turn()]
