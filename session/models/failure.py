@@ -32,9 +32,11 @@ _TOO_MANY = re.compile(r"too many (input )?tokens", re.IGNORECASE)
 _CREDENTIALS = re.compile(
     r"missing credentials|(invalid|incorrect|missing)[^.]{0,20}api[ _]?key"
     r"|api[ _]?key[^.]{0,40}(invalid|not valid|incorrect|missing|must be set|not set|required)"
-    r"|default credentials were not found|unable to locate credentials|environment variable",
+    r"|default credentials were not found|unable to locate credentials",
     re.IGNORECASE,
 )
+# Only LiteLLM says what is to be set here; a server that writes of one repeats what people wrote.
+_UNSET = re.compile(r"environment variable", re.IGNORECASE)
 _QUOTA = re.compile(r"credit balance|insufficient[ _](quota|credit|funds|balance)", re.IGNORECASE)
 # How providers say inside a stream, where no status can follow, that they failed.
 _BUSY = re.compile(r"overloaded|internal server error|service unavailable|timeout", re.IGNORECASE)
@@ -107,10 +109,8 @@ def cleaned(text: str, *, secrets: Collection[str] = ()) -> str:
 def _status(chain: list[BaseException]) -> int | None:
     """Find the status that a server sent; a bare 500 is what libraries make up when none did."""
     for error in reversed(chain):
-        response = getattr(error, "response", None)
-        status = getattr(response, "status_code", None)
-        if isinstance(status, int) and status >= 400 and _is_real(error):
-            return status
+        if (sent := _sent_status(error)) is not None:
+            return sent
     for error in reversed(chain):
         body = getattr(error, "body", None)
         if isinstance(body, Mapping) and (status := _status_in(body)) is not None:
@@ -122,6 +122,11 @@ def _status(chain: list[BaseException]) -> int | None:
         if isinstance(status, int) and status >= 400 and status != 500:
             return status
     return None
+
+
+def _sent_status(error: BaseException) -> int | None:
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    return status if isinstance(status, int) and status >= 400 and _is_real(error) else None
 
 
 def _is_real(error: BaseException) -> bool:
@@ -146,6 +151,8 @@ def _away(chain: list[BaseException], status: int | None, words: str, code: str)
     if status in (None, 400, 401, 403) and _QUOTA.search(words):
         return "quota"
     if status in (401, 403) or (status in (None, 400) and _CREDENTIALS.search(words)):
+        return "credentials"
+    if status in (None, 400) and _UNSET.search(words) and not any(map(_sent_status, chain)):
         return "credentials"
     if status == 429:
         return "rate_limit"

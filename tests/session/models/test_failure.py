@@ -218,6 +218,8 @@ def caused(outer: Exception, cause: BaseException) -> Exception:
             "quota",
         ),
         (Failure("API key not valid.", response=Response(400)), ModelAway, "credentials"),
+        (Failure("bad input: 'an environment variable'", response=Response(400)), ModelRefused, None),
+        (Failure("set the X environment variable", status_code=400), ModelAway, "credentials"),
         (Failure("Your credit balance is too low", response=Response(400)), ModelAway, "quota"),
         (Failure("prompt is too long: 9 > 8", response=Response(400)), ContextTooLong, None),
         (Failure("context size exceeded", response=Response(500)), ContextTooLong, None),
