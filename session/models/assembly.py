@@ -46,9 +46,11 @@ class Assembly:
     def add(self, chunk: Chunk) -> str:
         """Take in one piece and return the text in it, without half a character at its end."""
         self.usage = getattr(chunk, "usage", None) or self.usage
-        if not chunk.choices:
+        # Some servers keep a connection alive by what is no piece at all.
+        choices = getattr(chunk, "choices", None)
+        if not choices:
             return ""
-        choice = chunk.choices[0]
+        choice = choices[0]
         self.finish = choice.finish_reason or self.finish
         delta = choice.delta
         if delta is None:

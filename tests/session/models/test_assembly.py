@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -124,7 +124,9 @@ def test_what_is_no_count_counts_as_nothing(prompt_tokens: Any, completion_token
 def test_fields_of_another_shape_cost_no_answer() -> None:
     """What some servers put beside the text is no text, or comes in blocks."""
     answer = Assembly()
-    odd = {"a": 1}
+    odd: Any = {"a": 1}
+    answer.add(cast("Any", None))
+    answer.add(odd)
     answer.add(piece(reasoning=odd, refusal=odd, thinking_blocks=["b"]))
     answer.add(piece([{"type": "thinking", "thinking": []}, {"type": "text", "text": "hi"}]))
 
