@@ -204,10 +204,26 @@ def _stored_once(fence: Guarantee, chat: str, sessions: Sequence[Sequence[Mappin
             if line.get("role") not in _ROLES:
                 fence.broken.append(f"{chat} line {number + 2}: {json.dumps(line)[:80]}")
     lines = _flat([list(map(dict, session)) for session in sessions])
-    users = Counter(str(line.get("message_id")) for line in lines if line.get("role") == "user")
+    asked = _flat([_not_set_aside(session) for session in sessions])
+    users = Counter(str(line.get("message_id")) for line in asked if line.get("role") == "user")
     finals = Counter(str(line.get("message_id")) for line in lines if line.get("final"))
     for what, count in (("user lines", users), ("answers", finals)):
         fence.broken += [f"{one} has {times} {what}" for one, times in count.items() if times > 1]
+
+
+def _not_set_aside(session: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Leave out what a transcript says was taken back as its message was set aside.
+
+    Whoever dies before that is done leaves the message to another process, which asks and stores it anew.
+    """
+    gone = {
+        at
+        for number, line in enumerate(session)
+        if line.get("kind") == "undo" and line.get("set_aside")
+        for at in range(int(line["from"]), number)
+        if session[at].get("message_id") == line["set_aside"]
+    }
+    return [dict(line) for number, line in enumerate(session) if number not in gone]
 
 
 def _tools(fence: Guarantee, chat: str, lines: Sequence[Mapping[str, Any]]) -> None:
