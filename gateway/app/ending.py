@@ -64,5 +64,11 @@ class Ending:
 
     async def _now(self) -> None:
         # A thread in a call that nothing can stop would hold the process beyond the time that was promised.
-        asyncio.get_running_loop().call_later(LAST_WORDS_S - 0.5, os._exit, 0)
+        asyncio.get_running_loop().call_later(LAST_WORDS_S - 0.5, self._exit)
         await self._application.end_now()
+
+    def _exit(self) -> None:
+        # One that stands still hears no word, and would outlive this process.
+        if self._application.workers is not None:
+            self._application.workers.kill()
+        os._exit(0)

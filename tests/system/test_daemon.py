@@ -134,7 +134,7 @@ async def end_now():
 async def main():
     ready = asyncio.Event()
     ready.set()
-    ending = Ending(types.SimpleNamespace(ready=ready, end_now=end_now))
+    ending = Ending(types.SimpleNamespace(ready=ready, end_now=end_now, workers=None))
     ending.listen()
     print("listens", flush=True)
     await ending.asked.wait()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -140,3 +141,24 @@ async def test_adapters_alone_refuse_workers(tmp_path: Path) -> None:
 
     assert await daemon.died() == 78
     assert "error: --workers: a process of role channels runs no conversations" in daemon.log.decode()
+
+
+async def test_the_second_signal_ends_a_worker_that_stands_still(
+    broker: Broker, tmp_path: Path, broker_name: str
+) -> None:
+    """It hears nothing, and goes with its gateway all the same."""
+    config = on(broker, broker_name, **{"limits.workers": 2, "limits.worker_timeout_s": 600})
+    async with Daemon(tmp_path, config=config) as daemon:
+        frozen, other = await pids(daemon)
+        os.kill(frozen, signal.SIGSTOP)
+        try:
+            daemon.signal(signal.SIGTERM)
+            await daemon.said("daemon.draining")
+            daemon.signal(signal.SIGTERM)
+
+            assert await daemon.died() == 0
+            await gone(other)
+            await gone(frozen)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(frozen, signal.SIGKILL)
