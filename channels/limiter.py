@@ -26,6 +26,7 @@ import structlog
 import durable
 from channels import state_file
 from channels.errors import NewerFile
+from channels.platform_time import steady_s
 
 log = structlog.get_logger(__name__)
 # The name under which what holds for every chat is kept.
@@ -122,7 +123,7 @@ class Limiter:
     ) -> None:
         self._name = name
         self._rates = rates
-        self._clock = clock or partial(time.clock_gettime, time.CLOCK_BOOTTIME)
+        self._clock = clock or steady_s
         self._sleep = sleep
         self._frozen_s, self._frozen = frozen_s, False
         every = (rates.overall, rates.chat, *([rates.group] if rates.group else []))
@@ -292,7 +293,8 @@ class _File:
         try:
             content = orjson.loads(line)
             durable.check_version(content["v"], state_file.VERSION, self._path.name, error=NewerFile)
-            self.translated = content["boot"] != self._boot
+            # Where the system names no start of the machine, each may be another.
+            self.translated = not self._boot or content["boot"] != self._boot
             shift = 0.0
             # The machine was started anew since, or it is another one: only the wall clock is the same.
             if self.translated:

@@ -31,6 +31,6 @@ def begin_sync(fd: int, offset: int) -> None:
 
     Of several files each is begun before any is synced: one commit of the file system then serves them all.
     """
-    # Advice only: the sync says what was wrong.
-    with contextlib.suppress(OSError):
+    # Advice only, and not known to macOS: the sync says what was wrong.
+    with contextlib.suppress(OSError, AttributeError):
         os.posix_fadvise(fd, offset, 0, os.POSIX_FADV_DONTNEED)

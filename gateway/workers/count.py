@@ -32,7 +32,7 @@ def count(settings: Settings, role: str, asked: int | None = None) -> int:
             )
         return 0
     wanted = settings.limits.workers if asked is None else asked
-    number = wanted or len(os.sched_getaffinity(0))
+    number = wanted or len(_allowed()) or os.cpu_count() or 1
     return 0 if number == 1 or settings.broker.embedded else number
 
 
@@ -41,7 +41,7 @@ def cores(number: int) -> list[int | None]:
 
     Fewer leave cores to others, and several gateways would share the first ones.
     """
-    allowed = sorted(os.sched_getaffinity(0))
+    allowed = _allowed()
     return [*allowed] if number == len(allowed) else [None] * number
 
 
@@ -56,3 +56,8 @@ def remarks(settings: Settings, role: str, asked: int | None = None) -> list[str
     if number > partitions:
         return [f"workers: {number} share {partitions} partitions, so that {number - partitions} have none"]
     return []
+
+
+def _allowed() -> list[int]:
+    """List the cores that this process may use; none where a system binds nobody to cores, as macOS."""
+    return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []

@@ -15,7 +15,7 @@ from typing import Final
 
 from ulid import ULID
 
-from durable import Damaged, NewerVersion, decode_state, sync_folder, write_all
+from durable import Damaged, NewerVersion, decode_state, sync_data, sync_folder, write_all
 from session.approvals.files import FOLDER, KEPT
 from session.approvals.record import is_id
 from session.approvals.record import read as read_approval
@@ -151,7 +151,7 @@ def _blank(path: Path) -> None:
             data = path.read_bytes()
             for at, size in _damaged(data):
                 os.pwrite(fd, b" " * size, at)
-            os.fdatasync(fd)
+            sync_data(fd)
         finally:
             os.close(fd)
 

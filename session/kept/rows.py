@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import orjson
 
+from durable import sync_data
 from session.disk.state import locked
 from session.errors import StoreError
 from session.kept.subject import Subject
@@ -60,7 +61,7 @@ def _forget_in(path: Path, keys: Collection[str], payers: Collection[str]) -> in
     try:
         for at, raw, line in found:
             os.pwrite(fd, _nobodys(line, len(raw), of_key=line.get("key") in keys), at)
-        os.fdatasync(fd)
+        sync_data(fd)
     finally:
         os.close(fd)
     return len(found)
