@@ -78,11 +78,16 @@ def _model(args: argparse.Namespace, settings: Settings, questions: Questions, c
     """Find a model that answers, and write it down."""
     known = settings.model.name if settings.model.name != "echo" else ""
     given = {"name": args.model, "api_base": args.api_base, "api_key": _read(args.key_file)}
+    if args.api_base:
+        # No question asks for it: whoever answers them could not correct it.
+        _with_model(settings, {"api_base": args.api_base})
     while True:
         changes = {name: value for name, value in given.items() if value}
         if "name" not in changes:
             changes["name"] = questions.text("model, as LiteLLM names it, or echo", known or _MODEL)
         if changes["name"] == "echo":
+            if settings.model.name != "echo":
+                _write(_Plan({("model", "name"): "echo"}), config, dry=args.dry_run)
             output.words("echo repeats what it is told; run it again for a real model")
             return
         if "api_key" not in changes and not questions.yes:
@@ -121,7 +126,10 @@ def _with_model(settings: Settings, changes: dict[str, str]) -> Settings:
     try:
         model = type(settings.model).model_validate(settings.model.model_dump() | fields)
     except ValidationError as error:
-        raise GatewayError(f"model: {error.errors()[0]['msg']}", hint="give another answer") from None
+        fault = error.errors()[0]
+        name, words = str(fault["loc"][-1]), fault["msg"].removeprefix("Value error, ")
+        hint = f"give another --{name.replace('_', '-')}" if name == "api_base" else "give another answer"
+        raise GatewayError(f"model.{name}: {words}", hint=hint) from None
     return settings.model_copy(update={"model": model})
 
 
@@ -139,6 +147,10 @@ def _platform(args: argparse.Namespace, settings: Settings, questions: Questions
     table, given = getattr(settings.channels, name), _read(args.token_file)
     while True:
         token = given or ("" if name in enabled else questions.secret(f"token of the bot ({_WHERE[name]})"))
+        if questions.yes and not (token or table.token.get_secret_value()):
+            raise GatewayError(
+                f"{name}: there is no token", hint="name the file that holds it: --token-file FILE"
+            )
         try:
             fields = {"enabled": True} | ({"token": SecretStr(token)} if token else {})
             tried = PLATFORMS[name].model_validate(table.model_dump() | fields)
