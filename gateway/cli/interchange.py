@@ -50,7 +50,12 @@ def import_(args: argparse.Namespace) -> int:
         raise GatewayError(f"there is no {path}", hint="name a file or a folder")
     settings = settings_of(args)
     if not whole:
-        attach.complete(_import(settings, _decoded(args.format, takeover.files_of(path)), key=args.key))
+        found = _decoded(args.format, takeover.files_of(path))
+        if not found:
+            raise GatewayError(
+                f"{path} holds no session of the format {args.format}", hint="name a file of one, or its folder"
+            )
+        attach.complete(_import(settings, found, key=args.key))
         return 0
     place = takeover.look(path, settings.workspace)
     attach.complete(_import(settings, _sound(place.sessions, args.format), again=True))

@@ -145,3 +145,15 @@ def test_mistakes_are_named(tmp_path: Path) -> None:
     assert [ran.code for ran in (missing, other, key, empty)] == [1, 1, 2, 1]
     assert all("error: " in ran.err and "try: " in ran.err for ran in (missing, other, key, empty))
     assert not (tmp_path / "w" / "sessions").exists()
+
+
+@pytest.mark.parametrize("name", ["annabelle", "archive", "rows", "pi"])
+def test_a_folder_without_sessions_is_no_success(tmp_path: Path, name: str) -> None:
+    """One level too high or too deep, nothing would be taken over, and nothing said."""
+    (tmp_path / "none").mkdir()
+
+    ran = Ran(tmp_path / "w", "sessions", "import", "--from", name, tmp_path / "none")
+
+    assert ran.code == 1
+    assert f"none holds no session of the format {name}" in ran.err
+    assert "try: " in ran.err
