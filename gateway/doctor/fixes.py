@@ -38,7 +38,10 @@ def fix(settings: Settings) -> Iterator[tuple[str, str]]:
             for line in mend(settings):
                 yield f"{name}: {line}", ""
         except OSError as error:
-            yield f"{name} of {workspace} stay as they are: {error.strerror}", "run it as root"
+            where = error.filename or workspace
+            # Root itself meets other refusals: a file in the place of a folder, a disk that only reads.
+            cure = "run it as root" if isinstance(error, PermissionError) else f"look at {where}"
+            yield f"{name} of {workspace} stay as they are: {where}: {error.strerror}", cure
         except (GatewayError, SessionError) as error:
             yield f"{name}: {error}", error.hint
 

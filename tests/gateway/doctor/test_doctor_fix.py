@@ -140,3 +140,15 @@ async def test_a_damaged_transcript_is_repaired_and_kept_beside(settings: Settin
     assert line.startswith(f"damage: sessions/{path.name}: ")
     assert b'"us\n' not in path.read_bytes()
     assert len(list(path.parent.glob("*.corrupt-*"))) == 1
+
+
+def test_a_file_in_the_place_of_a_folder_is_named_and_no_matter_for_root(settings: Settings) -> None:
+    (settings.workspace / "sessions").rmdir()
+    (settings.workspace / "sessions").touch()
+
+    told = [(text, cure) for text, cure in fix(settings) if cure]
+
+    sessions = settings.workspace / "sessions"
+    assert told
+    assert all(f"{sessions}: Not a directory" in text for text, _ in told)
+    assert {cure for _, cure in told} == {f"look at {sessions}"}
