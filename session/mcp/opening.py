@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
+from urllib.parse import parse_qsl, urlsplit
 
 from session.mcp.connection import Connection, connected
 from session.mcp.headers import read_headers
@@ -29,7 +30,8 @@ async def opened(
         ServerFailed: it cannot be opened, or broke.
     """
     headers = await asyncio.to_thread(read_headers, spec.headers_file) if spec.url else {}
-    watch = Watch(clock=clock, secrets=[*headers.values(), *spec.env.values()])
+    asked = [value for _, value in parse_qsl(urlsplit(spec.url).query)]
+    watch = Watch(clock=clock, secrets=[*headers.values(), *asked, *spec.env.values()])
     if spec.url:
         over = over_http(spec.url, headers, watch, timeout_s=spec.timeout_s)
         async with connected(over, watch, within_s=START_S) as connection:

@@ -36,7 +36,7 @@ class Watch:
 
     ``ended`` is set once the other side is gone, ``fault`` says why; ``listing`` is the newest page of tools.
     ``status`` is how HTTP answered last, 0 without any. ``secrets`` is what the server was given to know us
-    by, values of headers and of its environment: it may say them back.
+    by, values of headers, of its address and of its environment: it may say them back.
     """
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic, secrets: Iterable[str] = ()) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from gateway.config.load import Settings, load
 from gateway.config.redact import Redactor
+from gateway.config.shown import shown_settings
 from gateway.errors import ConfigError
 from tests.gateway.cli_place import Ran
 
@@ -116,3 +117,17 @@ def test_no_library_is_imported_before_a_server_is_started(tmp_path: Path) -> No
 
     assert "[]" in done.stderr
     assert "tracker" in done.stdout
+
+
+def test_a_key_in_an_address_is_not_shown(tmp_path: Path) -> None:
+    """Hosted servers have theirs behind the question mark, or before the name of the host."""
+    table = (
+        '[mcp.x]\nurl = "https://ada:sesame@a.example/mcp?apiKey=sesame-open"\n[mcp.y]\nurl = "https://b/mcp"'
+    )
+    shown = shown_settings(read(tmp_path, table))
+
+    assert "sesame" not in json.dumps(shown)
+    assert [each["url"] for each in shown["mcp"].values()] == [  # type: ignore[attr-defined]
+        "https://ada:***@a.example/mcp?********",
+        "https://b/mcp",
+    ]

@@ -31,7 +31,8 @@ async def guarded(scope: Any, receive: Any, send: Any) -> None:
         headers = {name.decode(): value.decode() for name, value in scope["headers"]}
         if scope["path"] == "/told":
             # Many a server says back which key it does not know.
-            words = f"unknown key {headers.get('authorization', '').partition(' ')[2]}, ask for another"
+            key = headers.get("authorization", "").partition(" ")[2]
+            words = f"unknown key {key} for {scope['query_string'].decode()}, ask for another"
             told = {"jsonrpc": "2.0", "id": None, "error": {"code": -32000, "message": words}}
             await _answer(send, 401, told)
             return

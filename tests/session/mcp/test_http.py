@@ -82,7 +82,7 @@ async def test_a_server_that_was_away_is_found_again(tmp_path: Path) -> None:
     ("path", "token", "said"),
     [
         ("mcp", "wrong-wrong-wrong", "(HTTP 401)"),
-        ("told", TOKEN, "unknown key ***, ask for another (HTTP 401)"),
+        ("told?key=open-sesame", TOKEN, "unknown key *** for key=***, ask for another (HTTP 401)"),
         ("away", TOKEN, "not followed"),
         ("bomb", TOKEN, "MB"),
         ("packed", TOKEN, "its connection broke (DecodingError)"),
