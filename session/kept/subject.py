@@ -189,8 +189,11 @@ class Subjects:
         stays: Iterable[str],
         person: str = "",
     ) -> Subject:
-        own = [Conversation(key, await self._store.stem(SessionKey(key))) for key in keys]
-        layout, meant = self._store.layout, {each.key for each in own}
+        layout, named = self._store.layout, list(keys)
+        # Its journal still has the answers of the last days, and nobody writes there any more.
+        every_key = [*named, *await start_thread(lambda: _former(layout, named), name="disk-look")]
+        own = [Conversation(key, await self._store.stem(SessionKey(key))) for key in every_key]
+        meant = {*every_key}
         jobs = [key for key, to in answering.items() if to in meant]
         # What a job asked is in no conversation as long as the model was away: its letters have the words.
         asked = [
@@ -207,8 +210,8 @@ class Subjects:
             every = tuple(found)
             records = SubagentFiles(layout.workspace / "state")
             below = tuple(sub.key for each in every for sub in records.of(each.key))
-            named = [*(CHATS + each.stem for each in every), *([person] if person else [])]
-            scopes = tuple(places.with_agents(layout, named))
+            below_them = [*(CHATS + each.stem for each in every), *([person] if person else [])]
+            scopes = tuple(places.with_agents(layout, below_them))
             ids = tuple(split(key)[1] for key in jobs)
             lines = [path for each in every for path in _lines_of(layout, each)]
             typed = any(split(each.key)[0] == TERMINAL for each in every) or any(map(_was_typed, lines))
@@ -216,6 +219,23 @@ class Subjects:
             return Subject(name, bool(person), every, scopes, ids, media, sessions, typed, stay, below)
 
         return await start_thread(look, name="disk-look")
+
+
+def _former(layout: Layout, keys: Collection[str]) -> list[str]:
+    """List the keys that these conversations had before: those of groups that were given another id."""
+    marks = [b'"to":' + orjson.dumps(key) for key in keys]
+    found = []
+    for path in sorted(layout.keys.glob("*.log")):
+        try:
+            lines = path.read_bytes().split(b"\n")
+        except OSError:
+            # One that went meanwhile; what cannot be read is for ``doctor`` to tell.
+            continue
+        entries = (_object(raw) for raw in lines[1:] if any(mark in raw for mark in marks))
+        former = _object(lines[0]).get("key")
+        if isinstance(former, str) and former not in keys:
+            found += [former] if any(entry.get("reason") == "moved" for entry in entries) else []
+    return found
 
 
 def _jobs(

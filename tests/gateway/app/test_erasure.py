@@ -14,6 +14,7 @@ from structlog.testing import capture_logs
 
 from channels.pairing import Pairing, approved
 from gateway.queue.mailbox import INBOUND, ParkedAs, Post
+from session.background import moving
 from session.context.audience import ANSWERS, CHAT
 from session.kept.erasing import Owed
 from session.kept.subject import Conversation, Nobody, NoText
@@ -22,7 +23,7 @@ from session.store.store import Store
 from session.transcript.key import SessionKey
 from session.transcript.line import make_line
 from tests.gateway.embedded_place import opened
-from tests.gateway.erasing_place import ADA, BOB, TERMINAL, eraser, holding, letter, planted, tree
+from tests.gateway.erasing_place import ADA, BOB, TERMINAL, eraser, holding, letter, planted, talked, tree
 from tests.gateway.http_place import open_place
 from tests.support.harness import ROOT
 from tests.support.place import write
@@ -201,6 +202,27 @@ async def test_a_listed_group_and_a_job_for_others_stay(tmp_path: Path) -> None:
         str(group),
         str(job),
     ]
+
+
+async def test_of_a_group_that_moved_what_its_former_key_has_goes_too(tmp_path: Path) -> None:
+    """Its journal holds answers and replies of two days, and is written no more."""
+    former, group, other = (SessionKey(f"telegram:-{number}") for number in (5, 1005, 6))
+    store = Store(tmp_path, zone=UTC)
+    for key, who in ((former, "sesame"), (other, "bobwords")):
+        await talked(store, key, who, sessions=1)
+        async with store.open(key) as session:
+            await session.journal.conclude("c", "command", text=f"{who} in the notes")
+    await moving.move(store, former, group)
+    async with store.open(former) as session:
+        await session.journal.conclude("mv", "silent", reason="moved", to=group)
+    await store.aclose()
+    bob = tree(tmp_path, "bobwords")
+
+    async with eraser(tmp_path) as (erasure, _):
+        await erasure.key(group)
+
+    assert holding(tmp_path, "sesame") == set()
+    assert tree(tmp_path, "bobwords") == bob
 
 
 @pytest.mark.parametrize("parked", [False, True])
