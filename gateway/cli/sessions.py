@@ -10,6 +10,7 @@ from contextlib import aclosing
 from functools import partial
 from typing import Any
 
+from channels.message import key_fault
 from gateway.app import clearing
 from gateway.app.sessions import SessionServices, build_session_services
 from gateway.app.subagents import end_all
@@ -75,6 +76,11 @@ def new(args: argparse.Namespace) -> int:
 
     async def work(settings: Settings) -> bool:
         async with _services(settings) as services, services.store.open(SessionKey(args.key)) as session:
+            # One that was taken over keeps its key, whatever that is; no chat ever gets to a new one.
+            if (fault := key_fault(args.key)) and not session.path.exists():
+                raise GatewayError(
+                    f"{args.key[:80]!r} is no key: {fault}", hint="chat-gateway sessions list shows all keys"
+                )
             archived = await session.end()
             await end_all(None, settings.state, args.key)
             await services.jobs.ended(session)

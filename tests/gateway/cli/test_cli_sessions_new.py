@@ -46,3 +46,25 @@ def test_the_first_session_of_a_key_is_an_empty_log_with_its_metadata(
     assert "goes on" in capsys.readouterr().err
     assert [again["id"] for again in listed(tmp_path, capsys)] == [row["id"]]
     assert not (tmp_path / "sessions" / "archive").exists()
+
+
+@pytest.mark.parametrize("key", ["", "telegram", "Telegram:1", "cli:" + "k" * 2000])
+def test_a_key_that_no_chat_can_have_gets_no_session(
+    tmp_path: Path, key: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An empty variable of a script, or a channel alone, left a session that nobody talks to."""
+    assert main(["sessions", "new", key, "--workspace", str(tmp_path)]) == 1
+
+    assert "is no key: key is" in capsys.readouterr().err
+    assert listed(tmp_path, capsys) == []
+
+
+def test_one_that_was_taken_over_with_such_a_key_can_begin_anew(tmp_path: Path) -> None:
+    (tmp_path / "sessions").mkdir()
+    head = {"_type": "metadata", "key": "heartbeat", "created_at": "2026-01-01T00:00:00", "metadata": {}}
+    lines = (head, {"role": "user", "content": "hi", "timestamp": "2026-01-01T00:00:00"})
+    (tmp_path / "sessions" / "heartbeat.jsonl").write_text("".join(f"{json.dumps(each)}\n" for each in lines))
+
+    run(tmp_path, "new", "heartbeat")
+
+    assert len(list((tmp_path / "sessions" / "archive").rglob("*.jsonl"))) == 1
