@@ -53,7 +53,8 @@ def import_(args: argparse.Namespace) -> int:
         found = _decoded(args.format, takeover.files_of(path))
         if not found:
             raise GatewayError(
-                f"{path} holds no session of the format {args.format}", hint="name a file of one, or its folder"
+                f"{path} holds no session of the format {args.format}",
+                hint="name a file of one, or its folder",
             )
         attach.complete(_import(settings, found, key=args.key))
         return 0
