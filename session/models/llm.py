@@ -22,7 +22,7 @@ from session.models.model import Answer, Embedded, Need, OnDelta, PartKind, Prom
 from session.models.openai_clients import OpenAIClients
 from session.models.prices import dollars
 from session.models.similarity import unit_vectors
-from session.models.thoughts import holds_thoughts, without_thoughts
+from session.models.thoughts import holds_thoughts, names_thoughts, without_thoughts
 
 EMBEDDING_THREADS = 4
 # Something on the way that cuts connections on which nothing moves waits for no less than this.
@@ -173,9 +173,9 @@ class LiteLLM:
             prompt = without_thoughts(prompt)
         try:
             return await self._forced(model, prompt, written)
-        except ModelRefused:
+        except ModelRefused as error:
             # Groq, Cerebras and others refuse a field in which they never wrote themselves.
-            if written.any or not holds_thoughts(prompt.messages):
+            if written.any or not holds_thoughts(prompt.messages) or not names_thoughts(error):
                 raise
         answer = await self._forced(model, without_thoughts(prompt), written)
         self._thoughtless.add(model)

@@ -118,6 +118,12 @@ async def test_forced_tool(llm: LiteLLM, server: ModelServer) -> None:
     assert [seen.body["tool_choice"] for seen in server.seen] == [named, named, "auto"]
 
 
+UNSUPPORTED = {
+    "message": "'messages.1' : for 'role:assistant' property 'reasoning_content' is unsupported",
+    "type": "invalid_request_error",
+}
+
+
 def thoughtful() -> Prompt:
     """What is asked behind a call of a tool, with what the model thought before it."""
     call = {"id": "c", "type": "function", "function": {"name": "look", "arguments": "{}"}}
@@ -139,7 +145,7 @@ async def test_a_provider_that_takes_no_thoughts_back_is_asked_without_them(
 
     def refuses(seen: Seen) -> Reply:
         thinks = any("reasoning_content" in message for message in seen.messages)
-        return Reply(status=400) if thinks else Reply(text="at last")
+        return Reply(status=400, error=UNSUPPORTED) if thinks else Reply(text="at last")
 
     server.chooses = refuses
 
@@ -153,10 +159,12 @@ async def test_a_provider_that_takes_no_thoughts_back_is_asked_without_them(
 
 
 async def test_thoughts_are_sent_back_to_whoever_takes_them(llm: LiteLLM, server: ModelServer) -> None:
-    """A refusal that does not end without them was about something else."""
-    server.script += [Reply(status=400), Reply(status=400)]
-    with pytest.raises(ModelRefused):
-        await llm.ask(thoughtful())
+    """A refusal that does not name them, or does not end without them, was about something else."""
+    server.script += [Reply(status=400), *(Reply(status=400, error=UNSUPPORTED) for _ in range(2))]
+    for _ in range(2):
+        with pytest.raises(ModelRefused):
+            await llm.ask(thoughtful())
     await llm.ask(thoughtful())
 
-    assert ["reasoning_content" in seen.messages[1] for seen in server.seen] == [True, False, True]
+    asked = ["reasoning_content" in seen.messages[1] for seen in server.seen]
+    assert asked == [True, True, False, True]
