@@ -22,7 +22,7 @@ def keys(workspace: Path) -> Names:
     """Return the conversations with their names, the one written last first."""
     paths = nlargest(KEYS_MAX, (workspace / "sessions").glob("*.jsonl"), key=_written)
     heads = (_head(path) for path in paths)
-    return {str(head["key"]): _name(head) for head in heads if head.get("key")}
+    return _typed({str(head["key"]): _name(head) for head in heads if head.get("key")})
 
 
 def ended(workspace: Path, key: str | None) -> Names:
@@ -35,7 +35,7 @@ def ended(workspace: Path, key: str | None) -> Names:
 def jobs(workspace: Path) -> Names:
     """Return the cron jobs by id."""
     rows = _rows(_document(workspace / "cron" / "jobs.json").get("jobs"))
-    return {str(row["id"]): plain(row.get("name")) for row in rows if "id" in row}
+    return _typed({str(row["id"]): plain(row.get("name")) for row in rows if "id" in row})
 
 
 def codes(workspace: Path) -> Names:
@@ -46,12 +46,17 @@ def codes(workspace: Path) -> Names:
 def people(workspace: Path) -> Names:
     """Return who asked for access or has it, as ``channel:id``."""
     rows = [row for row in _asked(workspace) if row.get("id")]
-    return {f"{row.get('channel')}:{row['id']}": plain(row.get("name")) for row in rows}
+    return _typed({f"{row.get('channel')}:{row['id']}": plain(row.get("name")) for row in rows})
 
 
 def plain(name: object) -> str:
     """Return a name on one line, without what would steer a terminal; nothing for what is no text."""
     return "".join(c if c.isprintable() else " " for c in name) if isinstance(name, str) else ""
+
+
+def _typed(names: Names) -> Names:
+    """Leave out what nobody can type: half of a surrogate pair, which cannot be written, or a line break."""
+    return {name: meant for name, meant in names.items() if name.isprintable()}
 
 
 def _asked(workspace: Path) -> Iterator[dict[str, Any]]:
