@@ -15,7 +15,7 @@ from session.errors import StoreError
 from session.store.fence import Fence, Held, Wait
 from session.store.recall_file import forget_index
 from session.store.vectors import forget
-from session.transcript import archive
+from session.transcript import archive, journal_lines
 from session.transcript.archive import Archived
 from session.transcript.beginning import beginning
 from session.transcript.loading import load
@@ -109,6 +109,34 @@ def _replace(held: Held, archived: Archived, transcript: Transcript, head: bytes
         raise StoreError(f"{path.name} could not be renewed: {error.strerror}") from error
 
 
+def _forget_answers(held: Held, journal: Path, session_id: str) -> None:
+    """Take what a session answered out of the journal of its key; its messages stay known, as cleared ones.
+
+    For two days the journal knows them by that, and no later write takes them out of a small one.
+    """
+    try:
+        lines = journal.read_bytes().split(b"\n")
+    except FileNotFoundError:
+        return
+    kept = [_without_answers(raw, session_id) for raw in lines]
+    if kept != lines:
+        with held.replacing(journal) as target:
+            write_all(target, b"\n".join(kept))
+
+
+def _without_answers(raw: bytes, session_id: str) -> bytes:
+    """Return a line of a journal: that of the session's end without texts, any other as it is."""
+    entry = next((entry for entry, _ in journal_lines.read(raw + b"\n")[0]), {}) if raw else {}
+    ids = entry.get("ids")
+    if entry.get("do") != "ended" or entry.get("session") != session_id or not isinstance(ids, dict):
+        return raw
+    for id_, end in ids.items():
+        # What has a kind is a reply or notice of the gateway's own, which was in no conversation.
+        if isinstance(end, dict) and "kind" not in end:
+            ids[id_] = {"final": end.get("final") is True, "kind": "cleared"}
+    return journal_lines.write(entry).rstrip(b"\n")
+
+
 def delete(
     fence: Fence, layout: Layout, stem: str, session_id: str, *, unless: Callable[[], bool] = lambda: False
 ) -> bool:
@@ -128,10 +156,13 @@ def delete(
             return False
         forget(layout, stem)
         try:
-            for found in archive.of_stem(layout, stem):
-                if found.session_id == session_id:
-                    held.remove(found.path)
-                    gone = True
+            meant = [found for found in archive.of_stem(layout, stem) if found.session_id == session_id]
+            if meant:
+                # Before its files: a crash in between leaves a session that is deleted by the next try.
+                _forget_answers(held, layout.journal(stem), session_id)
+            for found in meant:
+                held.remove(found.path)
+                gone = True
             for path in layout.archive(stem).glob(f"*-{session_id}.jsonl.corrupt-*") if gone else ():
                 held.remove(path)
         except OSError as error:
