@@ -221,7 +221,7 @@ def _not_set_aside(session: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]
         for number, line in enumerate(session)
         if line.get("kind") == "undo" and line.get("set_aside")
         for at in range(int(line["from"]), number)
-        if session[at].get("message_id") == line["set_aside"]
+        if session[at].get("message_id") == session[int(line["from"])].get("message_id")
     }
     return [dict(line) for number, line in enumerate(session) if number not in gone]
 

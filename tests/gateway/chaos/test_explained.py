@@ -26,7 +26,7 @@ def test_poison_that_is_set_aside_leaves_a_question_without_an_answer() -> None:
 def test_poison_that_was_taken_back_may_be_asked_anew() -> None:
     """… by who comes after a process that died before it was set aside; not where nothing took it back."""
     records = sound()
-    taken_back = {"role": "system", "content": "", "kind": "undo", "set_aside": "ann-00006"}
+    taken_back = {"role": "system", "content": "", "kind": "undo", "set_aside": "web:ann-00006"}
     again = [user("ann-00006"), taken_back | {"from": 2}, user("ann-00006"), taken_back | {"from": 4}]
     records.lines["ann"][1][2:2] = again
 
