@@ -52,6 +52,7 @@ class Entry:
         parking: set when the try to park it has ended.
         held: what of the workspace refused at the last try.
         begun_at: loop time of its first try, seconds.
+        tried: a try of it has begun.
         away_at: when a try first met an outage of the model.
         admitted: it is within the limits of its person and day.
         disk_told: the chat knows that the disk takes nothing.
@@ -77,6 +78,7 @@ class Entry:
     parking: asyncio.Event | None = None
     held: str = ""
     begun_at: float = 0.0
+    tried: bool = False
     away_at: datetime | None = None
     admitted: bool = False
     disk_told: bool = False
@@ -225,11 +227,11 @@ class Lanes:
         return entry
 
     def begun(self, key: str) -> Entry | None:
-        """Return the entry whose turn runs, or waits for its next try."""
+        """Return the entry whose turn runs, or waits for its next try, or for a place to have that."""
         lane = self._lanes.get(key)
-        if lane is None:
-            return None
-        return lane.entries[0] if lane.nudge is not None and lane.entries else lane.running
+        if lane is None or lane.running is not None:
+            return lane.running if lane is not None else None
+        return lane.entries[0] if lane.entries and lane.entries[0].tried else None
 
     def asking(self, key: str, message_id: str) -> Inbound | None:
         """Return the message whose turn runs for a key, by its id; None where it does not run here."""
@@ -298,7 +300,7 @@ class Lanes:
                 lane.shift()
                 self._add_left(entry)
                 return None
-            lane.running = entry
+            lane.running, entry.tried = entry, True
             try:
                 again = await self._work(entry)
             finally:

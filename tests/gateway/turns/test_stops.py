@@ -252,3 +252,26 @@ async def test_a_stop_whose_process_died_before_its_answer_ends_nothing_more(tmp
         assert sorted(await r.texts(2)) == ["Stopped.", "another answer"]
         await r.settled()
         assert not (await r.lines())[-1].get("stopped")
+
+
+async def test_stop_ends_a_message_whose_next_try_waits_for_a_place(tmp_path: Path) -> None:
+    """After an outage more chats go on than have a place; nobody is told that nothing runs, and answered."""
+    away = ModelAway("503", cause="unreachable", after_s=60)
+    async with rig(tmp_path, away, concurrent_turns=1) as r:
+        await r.put("asked", "m1")
+        await r.replies(1)
+        await r.begin("takes the place", "x1", key="foreign:bob")
+        lane = r.worker.lanes.get(ADA)
+        assert lane is not None
+        await until(lambda: lane.nudge is not None)
+        assert lane.nudge is not None
+        lane.nudge.set()
+        await until(lambda: lane.nudge is None)
+
+        await r.put("/stop", "m2")
+        assert await r.texts(1) == ["Stopped."]
+        r.model.release.set()
+
+        assert [reply.id for reply in await r.replies(1)] == ["x1#reply"]
+        await r.settled()
+        assert r.unread == 0
