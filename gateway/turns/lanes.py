@@ -13,6 +13,7 @@ from durable import first_of
 from gateway.observer import TurnFigures
 from gateway.queue.mailbox import Letter
 from gateway.turns.policy import Verdict
+from session.models.model import Model
 from session.turn.turn import StopSwitch
 
 
@@ -61,6 +62,7 @@ class Entry:
         deleted: its message was taken back; where its turn has not begun at the next try, it has none.
         edited: what its message was edited to as the first of its lane; asked unless its question is stored.
         last: its person is over the limit by now, so that no message of theirs stops its turn.
+        model: what its turn asks; None where it has not begun.
         asking: the tool that waits for a person's word.
         figures: what its turn took here so far.
         agent: the agent that its command is bound to, and ``typed`` what the person wrote with the command.
@@ -87,6 +89,7 @@ class Entry:
     deleted: bool = False
     edited: str | None = None
     last: bool = False
+    model: Model | None = None
     asking: str = ""
     queued_at: datetime = field(default_factory=lambda: datetime.now(UTC))
     figures: TurnFigures = field(default_factory=TurnFigures)

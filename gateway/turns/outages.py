@@ -18,6 +18,7 @@ from gateway.turns.lanes import Entry, Lanes, RetryAfter
 from gateway.turns.notices import Notices
 from gateway.turns.policy import TELL_WITHIN_S, Outage, fenced_off_s, park_verdict, wait_words
 from session.errors import Fenced, ModelAway, SessionError, StoreError, loggable
+from session.models.model import Model
 from session.store.store import Session, Store
 from session.transcript.key import SessionKey, is_subagent
 
@@ -25,7 +26,10 @@ log = structlog.get_logger("outages")
 
 
 class Outages:
-    """Decides how long the head of a lane waits, and tells the chats that wait."""
+    """Decides how long the head of a lane waits, and tells the chats that wait.
+
+    Each agent has a model of its own: one that answers says nothing of the others.
+    """
 
     def __init__(
         self,
@@ -39,8 +43,8 @@ class Outages:
         spawn: Spawn,
         confides: Callable[[Inbound], bool] = lambda _: False,
     ) -> None:
-        self.outage = Outage()
         self.draining = False
+        self._outages: dict[Model | None, Outage] = {}
         self._lanes = lanes
         self._store = store
         self._notices = notices
@@ -49,16 +53,25 @@ class Outages:
         self._clock = clock
         self._spawn = spawn
         self._confides = confides
-        # The keys whose chat knows of the outage.
-        self._told: set[str] = set()
+        # The keys whose chat knows of an outage, each with the model that is away.
+        self._told: dict[str, Model | None] = {}
+
+    @property
+    def outage(self) -> Outage:
+        """What is known of a model that is away; where none is, of any."""
+        away = (each for each in self._outages.values() if each.since is not None)
+        return next(away, None) or self._of(next(iter(self._outages), None))
+
+    def _of(self, model: Model | None) -> Outage:
+        return self._outages.setdefault(model, Outage())
 
     async def wait(self, entry: Entry, session: Session, error: ModelAway) -> RetryAfter | None:
         """Keep the lane waiting through an outage, its chat told once. None: it waited long enough."""
-        now = asyncio.get_running_loop().time()
-        if self.outage.met(error, now):
-            self._spawn(self._tell_waiting(error), "tell waiting chats")
+        now, outage = asyncio.get_running_loop().time(), self._of(entry.model)
         # This outage may end while the chat is told, and the next one has an event of its own.
-        over = self.outage.over
+        over = outage.over
+        if outage.met(error, now):
+            self._spawn(self._tell_waiting(error, entry.model, over), "tell waiting chats")
         entry.tries.waits += 1
         entry.held = ""
         reason, said = wait_words(error, named=self._confides(entry.inbound))
@@ -68,7 +81,7 @@ class Outages:
             return None
         if entry.inbound.key not in self._told:
             # One that is noted may not be stored: the same one again is known by its id.
-            with self._telling(entry.inbound.key):
+            with self._telling(entry, entry.model):
                 await self._notices.tell(session, entry.inbound, reason, said)
         wait = back_off_s(entry.tries.waits, after_s=error.after_s, spread=random.random())
         log.debug("model.said", error=str(error))
@@ -110,31 +123,34 @@ class Outages:
             return RetryAfter(fenced_off_s(1))
         return RetryAfter(wait_s)
 
-    def model_answers(self) -> None:
-        """Note that a call succeeded; every lane that waits for the model goes on."""
-        self.outage.ended()
-        self._told.clear()
+    def model_answers(self, model: Model) -> None:
+        """Note that a call succeeded; every lane that waits for this model goes on."""
+        self._of(model).ended()
+        self._told = {key: away for key, away in self._told.items() if away is not model}
 
-    async def _tell_waiting(self, error: ModelAway) -> None:
-        """While the outage lasts, tell the chats whose letters wait without a try of their own."""
+    async def _tell_waiting(self, error: ModelAway, model: Model | None, over: asyncio.Event) -> None:
+        """Until the outage is ``over``, tell the chats whose letters wait without a try of their own."""
         loop = asyncio.get_running_loop()
-        while self.outage.since is not None and not self.draining:
+        while not over.is_set() and not self.draining:
             for lane in self._lanes:
                 entry = lane.entries[0] if lane.entries else None
                 if entry is None or is_subagent(lane.key):
                     continue
+                # It waits for a person, or its turn asks another model.
+                if entry.asking or entry.model not in (None, model):
+                    continue
                 if lane.key in self._told or loop.time() - entry.since < TELL_WITHIN_S / 3:
                     continue
-                await self._tell(entry, error)
+                await self._tell(entry, error, model)
             # A chat may begin to wait at any moment of the outage: it is looked for until the outage is over.
             with suppress(TimeoutError):
-                await asyncio.wait_for(self.outage.over.wait(), TELL_WITHIN_S / 3)
+                await asyncio.wait_for(over.wait(), TELL_WITHIN_S / 3)
 
-    async def _tell(self, entry: Entry, error: ModelAway) -> None:
+    async def _tell(self, entry: Entry, error: ModelAway, model: Model | None) -> None:
         inbound = entry.inbound
         reason, said = wait_words(error, named=self._confides(inbound))
         try:
-            with self._telling(inbound.key):
+            with self._telling(entry, model):
                 async with self._store.open(SessionKey(inbound.key)) as session:
                     await self._notices.tell(session, inbound, reason, said)
         except (MailboxError, SessionError) as refused:
@@ -142,13 +158,14 @@ class Outages:
             log.warning("notice.delayed", key=inbound.key, id=inbound.id, error=str(refused))
 
     @contextmanager
-    def _telling(self, key: str) -> Iterator[None]:
+    def _telling(self, entry: Entry, model: Model | None) -> Iterator[None]:
         """Take a chat for told while it is; refused by queue or disk, it is told at the next try or look."""
         # Noted first: a try of the letter itself may meet the outage meanwhile, and would tell it, too.
-        self._told.add(key)
+        key = entry.inbound.key
+        self._told[key] = model
         try:
             yield
         # What nobody foresaw is not tried again: it would count as an attempt at the letter each time.
         except (MailboxError, SessionError, asyncio.CancelledError):
-            self._told.discard(key)
+            self._told.pop(key, None)
             raise

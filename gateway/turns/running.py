@@ -8,7 +8,7 @@ from typing import Any
 
 import structlog
 
-from gateway.turns import jobs
+from gateway.turns import jobs, outcomes
 from gateway.turns.agents import Answers
 from gateway.turns.approvals import Approvals
 from gateway.turns.attempts import Attempt
@@ -23,7 +23,7 @@ from gateway.turns.settlement import SOON_S
 from gateway.turns.spawning import is_of_subagent
 from gateway.turns.subagents import Subagents
 from session.approvals.gate import AwaitsApproval
-from session.errors import LineTooLong, ModelAway, OverCap, SessionError, StoreError, loggable
+from session.errors import LineTooLong, ModelAway, OverCap, SessionError, StoreError, TurnTimeout, loggable
 from session.models.model import Meter, Payer, Usage
 from session.store.store import Session
 from session.turn.turn import Reply, Request, Turns
@@ -74,7 +74,7 @@ class TurnRuns:
         entry, session = attempt.entry, attempt.session
         inbound = entry.inbound
         turns = agent.subagent_turns if is_of_subagent(inbound) else agent.turns
-        entry.asking = ""
+        entry.asking, entry.model = "", turns.model
         if request.payer is not payer:
             request = replace(request, payer=payer)
         meter = self._quota.meter(payer) if self._quota is not None and payer is not None else Meter()
@@ -85,7 +85,9 @@ class TurnRuns:
                 finally:
                     entry.figures.add(meter)
         except AwaitsApproval as asks:
-            self._outages.model_answers()
+            # One that goes on after a crash may come to its question without a call.
+            if meter.calls:
+                self._outages.model_answers(turns.model)
             assert self._approvals is not None
             return await self._approvals.wait(entry, session, asks.approval)
         except ModelAway as error:
@@ -106,7 +108,8 @@ class TurnRuns:
         except StoreError:
             raise
         except SessionError as error:
-            self._outages.model_answers()
+            if not isinstance(error, TurnTimeout):
+                self._outages.model_answers(turns.model)
             self._count(payer, meter, turns)
             # Of several messages one may be at fault: each is asked alone, where no tool acted for them.
             if await self._collecting.part(entry, session, turns.now()):
@@ -116,7 +119,9 @@ class TurnRuns:
             log.warning("turn.failed", reason=verdict.reason, error=loggable(error), hint=error.hint)
             await self._parking.park(entry, session, verdict)
             return None
-        self._outages.model_answers()
+        # A turn that was stopped may have had no answer to any call.
+        if not reply.silent or outcomes.is_quiet(reply):
+            self._outages.model_answers(turns.model)
         self._count(payer, meter, turns)
         if not is_of_subagent(inbound):
             self._turn_ended(session, reply)

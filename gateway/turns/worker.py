@@ -31,7 +31,7 @@ from gateway.turns.notices import Notices
 from gateway.turns.orders import Orders
 from gateway.turns.outages import Outages
 from gateway.turns.parking import Parking
-from gateway.turns.policy import ATTEMPTS_SAID, Verdict
+from gateway.turns.policy import ATTEMPTS_SAID, Outage, Verdict
 from gateway.turns.quota import Quota
 from gateway.turns.running import TurnRuns
 from gateway.turns.settlement import SOON_S, LetterEnded, Settlement
@@ -76,16 +76,11 @@ class Worker:
     ) -> None:
         self.lanes = Lanes(self.work, group=group, concurrent=rules.concurrent_turns)
         self.attached = asyncio.Event()
-        self._mailbox = mailbox
-        self._store = store
+        self._mailbox, self._store, self._events = mailbox, store, events
         self._turns = agents.every[""].turns
-        self._events = events
-        self._rules = rules
-        self._group = group
-        self._quota = quota
+        self._rules, self._group = rules, group
+        self._quota, self._jobs, self._subagents = quota, jobs, subagents
         self._enclosures = enclosures
-        self._jobs = jobs
-        self._subagents = subagents
         self._draining = False
         self._observer = observer
         notices = Notices(mailbox=mailbox, events=events, clock=clock)
@@ -109,10 +104,14 @@ class Worker:
         self._collecting = Collecting(rules.queue, self.lanes)
         self._arrivals = self._open_arrivals(store, notices, observer)
         self._outages = self._open_outages(notices, clock, confides)
-        self.outage = self._outages.outage
         self._runs = self._open_runs(turn_ended)
         ended = agents.every[""].commands.ended
         self._idle = IdleBoundary(rules.idle_hours, notices=notices, ended=ended, clock=clock)
+
+    @property
+    def outage(self) -> Outage:
+        """What is known of a model that is away."""
+        return self._outages.outage
 
     def _open_orders(self, store: Store, clock: Callable[[], datetime]) -> Orders:
         return Orders(
