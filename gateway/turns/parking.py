@@ -13,7 +13,7 @@ from gateway.queue.mailbox import Mailbox, ParkedAs
 from gateway.turns.jobs import Jobs
 from gateway.turns.lanes import Entry
 from gateway.turns.notices import Notices
-from gateway.turns.policy import Verdict
+from gateway.turns.policy import UNANSWERED, Verdict
 from gateway.turns.settlement import Settlement
 from session.store.store import Session
 from session.turn.joining import served, set_aside
@@ -36,6 +36,7 @@ class Parking:
         jobs: says what is told of those that the clock sent; None: the same as of all others.
         settlement: hears of each, and tells who waits for one that is not parked but fails, a subagent's.
         now: the timestamp of a line that is written now.
+        attempts: how often a turn may break, and ``fenced_tries`` a key be another process's.
     """
 
     def __init__(
@@ -46,29 +47,42 @@ class Parking:
         jobs: Jobs | None,
         settlement: Settlement,
         now: Callable[[], str],
+        attempts: int,
+        fenced_tries: int,
     ) -> None:
+        self._attempts, self._fenced_tries = attempts, fenced_tries
         self._mailbox = mailbox
         self._notices = notices
         self._jobs = jobs
         self._settlement = settlement
         self._now = now
 
-    def is_given_up(self, entry: Entry) -> bool:
-        """Say, after an error nobody foresaw, whether a letter stays in its queue, to come again much later.
+    def crashed(self, entry: Entry, error: Exception) -> bool:
+        """Count an error that nobody foresaw; say whether its letter stays in its queue, to come much later.
 
-        Its lane goes on. The letter is not acknowledged, so that it is tried again at the next start.
+        One that breaks again and again before its turn is to be parked. Where that breaks as well, its lane
+        goes on. The letter is not acknowledged, so that it is tried again at the next start.
         """
+        entry.tries.waits += 1
+        entry.tries.crashes += 1
+        # A turn that broke so often is parked with words of its own, before this.
+        if entry.verdict is None and entry.tries.crashes > self._attempts:
+            entry.verdict = Verdict("failed", UNANSWERED, type(error).__name__)
         if entry.tries.parkings < CRASHES_MAX or entry.tries.crashes < CRASHES_MAX:
             return False
         log.error("letter.left", key=entry.inbound.key, id=entry.inbound.id, tries=entry.tries.parkings)
         return True
+
+    def is_shut(self, entry: Entry) -> bool:
+        """Say whether the key is another process's, or cannot even be opened: no journal is written."""
+        return entry.tries.fenced >= self._fenced_tries or entry.tries.crashes > self._attempts + 1
 
     async def park(self, entry: Entry, session: Session | None, verdict: Verdict) -> None:
         """Tell the chat, move the letter aside, and remember in between that it is parked.
 
         A turn that its message may have spoilt is left out of what follows.
 
-        Without a session, since another process owns the key, the journal notes neither.
+        Without a session, where its key is shut, the journal notes neither.
 
         Raises:
             MailboxDown, Fenced, StoreError: call it again.

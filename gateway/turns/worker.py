@@ -81,8 +81,7 @@ class Worker:
         self._rules, self._group = rules, group
         self._quota, self._jobs, self._subagents = quota, jobs, subagents
         self._enclosures = enclosures
-        self._draining = False
-        self._observer = observer
+        self._draining, self._observer = False, observer
         notices = Notices(mailbox=mailbox, events=events, clock=clock)
         self._attempts = Attempts(rules.attempts)
         end_subagents = subagents.end if subagents is not None else None
@@ -97,7 +96,13 @@ class Worker:
             observer=observer,
         )
         self._parking = Parking(
-            mailbox=mailbox, notices=notices, jobs=jobs, settlement=settlement, now=self._turns.now
+            mailbox=mailbox,
+            notices=notices,
+            jobs=jobs,
+            settlement=settlement,
+            now=self._turns.now,
+            attempts=rules.attempts,
+            fenced_tries=rules.fenced_tries,
         )
         self.orders = self._open_orders(store, clock)
         self._approvals = self.orders.approvals = self._open_approvals(notices, clock, decides)
@@ -247,12 +252,10 @@ class Worker:
             return self._settlement.lost(entry)
         except (MailboxError, StoreError) as error:
             return await self._outages.delay(entry, error)
-        except Exception:
+        except Exception as error:
             # One letter ends here: what nobody foresaw is tried again, then parked.
             log.exception("turn.crashed")
-            entry.tries.waits += 1
-            entry.tries.crashes += 1
-            return None if self._parking.is_given_up(entry) else RetryAfter(back_off_s(entry.tries.waits))
+            return None if self._parking.crashed(entry, error) else RetryAfter(back_off_s(entry.tries.waits))
         finally:
             carried.reset(carries)
             structlog.contextvars.reset_contextvars(**bound)
@@ -262,8 +265,7 @@ class Worker:
         entry.begun_at = entry.begun_at or asyncio.get_running_loop().time()
         if await self._settlement.acknowledged_again(entry):
             return None
-        # Another process owns the key, whose journal cannot be written here: it is parked without.
-        if entry.verdict is not None and entry.tries.fenced >= self._rules.fenced_tries:
+        if entry.verdict is not None and self._parking.is_shut(entry):
             await self._parking.park(entry, None, entry.verdict)
             return None
         agents = self._subagents if is_of_subagent(inbound) else None
