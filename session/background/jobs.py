@@ -320,7 +320,9 @@ class Background:
             self._put_off(job, due, error.until, error.reason, error)
         except ModelAway as error:
             self._away(error)
-            self._put_off(job, due, self._clock(), "away", error)
+            self._put_off(job, due, self._after(due.tries), "away", error)
+            # It goes behind the others: that of another agent, which has a model of its own, is tried next.
+            due.latest = due.at
         except (SessionError, OSError) as error:
             self._put_off(job, due, self._after(due.tries), "error", error)
         # A fault in one job ends that job, not the others.

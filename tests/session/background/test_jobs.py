@@ -9,12 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from session.background.jobs import LONGEST_WAIT_S
 from session.errors import ModelAway, NewerFormat
 from session.memory.scope_state import ScopeStates
 from session.models.model import Answer, Prompt
 from session.store.store import ELSEWHERE, ELSEWHERE_S
+from session.transcript.agent import AGENT
 from tests.session import dying
-from tests.session.memory_place import ADA, BOB, Clock, jobs_in, open_workspace, saved, talk
+from tests.session.memory_place import ADA, BOB, Clock, Scripted, jobs_in, open_workspace, saved, talk
 from tests.session.memory_victim import lines_of
 
 ROOT = Path(__file__).parents[3]
@@ -110,6 +112,24 @@ async def test_an_outage_holds_all_jobs_back(tmp_path: Path) -> None:
 
         assert (await workspace.pointer(ADA), await workspace.pointer(BOB)) == (5, 5)
         assert workspace.jobs.shown()["last_error"] == ""
+
+
+async def test_a_model_that_stays_away_keeps_no_notes_of_another_agent_waiting(tmp_path: Path) -> None:
+    """That agent has a model of its own, which answers."""
+    async with open_workspace(tmp_path, *[AWAY] * 99, run=True) as workspace:
+        workspace.memory.add("coder", other := Scripted(), workspace.memory.rules)
+        async with workspace.store.open(BOB) as session:
+            await session.remember({AGENT: "coder"})
+        await workspace.turn(ADA, talk(10))
+        await workspace.jobs.settled()
+        await workspace.turn(BOB, talk(10))
+        for _ in range(3):
+            await workspace.jobs.settled()
+            workspace.clock.advance(LONGEST_WAIT_S)
+        await workspace.jobs.settled()
+
+        assert len(other.seen) == 1
+        assert await workspace.pointer(BOB) == 5
 
 
 async def test_retry_after_is_honoured(tmp_path: Path) -> None:
