@@ -41,8 +41,9 @@ TURNS_MAX = 1_000
 CLOSED_MAX = 10_000
 # The piece number of a draft.
 DRAFT = -1
-# Characters that are gathered; no first piece is longer.
-TEXT_MAX = 100_000
+# Characters that are gathered: enough for one message of any platform. What is gathered is rendered anew each
+# second, so that all of a long answer would cost more with every second that it takes.
+TEXT_MAX = 16_384
 
 
 @dataclass(slots=True)
@@ -64,6 +65,10 @@ class _Turn:
     written_at: float = 0.0
     draft: str = ""
     shown: Rendered | None = None
+    # How often the text changed, and after which change it was rendered last.
+    changes: int = 0
+    rendered_at: int = 0
+    rendered: list[Rendered] = field(default_factory=list)
     over: bool = False
     silent: bool = False
     called_at: float = float("-inf")
@@ -76,11 +81,13 @@ class _Turn:
         if self.chars < TEXT_MAX:
             self.text.append(text)
             self.chars += len(text)
+            self.changes += 1
 
     def begin(self) -> None:
         """Begin the text anew: it was the preface of a tool, or the turn is tried again."""
         self.text.clear()
         self.chars = 0
+        self.changes += 1
         self.whole = True
 
 
@@ -122,6 +129,7 @@ class Drafts:
         self._calls: dict[tuple[str, str], asyncio.Event] = {}
         self._waiting = 0
         self._closed: BoundedDict[tuple[str, str], None] = BoundedDict(CLOSED_MAX)
+        self._typed_at: BoundedDict[str, float] = BoundedDict(CLOSED_MAX)
         # Until when the platform wants nothing for a chat that was written to too often.
         self._quiet_until: BoundedDict[str, float] = BoundedDict(TURNS_MAX)
 
@@ -198,7 +206,13 @@ class Drafts:
                     self._end(turn)
 
     def _queued(self, chat_id: str) -> None:
-        if self._types and self._group is not None and len(self._turns) < TURNS_MAX:
+        if not self._types or self._group is None or len(self._turns) >= TURNS_MAX:
+            return
+        # Many messages that wait in one chat show no more than one: the platform would refuse so many calls,
+        # and the chat's answers would wait for as long as it says.
+        now = self._now()
+        if now - self._typed_at.get(chat_id, float("-inf")) >= TYPING_EVERY_S:
+            self._typed_at[chat_id] = now
             self._group.create_task(self._type(chat_id), name="typing once")
 
     def _moves_on(self, key: str, message_id: str, kind: str, text: str) -> None:
@@ -261,6 +275,7 @@ class Drafts:
 
     async def _keep_typing(self, turn: _Turn) -> None:
         while self._lives(turn):
+            self._typed_at[turn.chat_id] = self._now()
             await self._type(turn.chat_id)
             await self._sleep(TYPING_EVERY_S)
 
@@ -304,7 +319,7 @@ class Drafts:
     async def _draw(self, turn: _Turn) -> None:
         """Show the beginning of the text so far, as far as one message holds it."""
         address = self._ledger.address(turn.chat_id)
-        rendered = await render(self._channel, "".join(turn.text))
+        rendered = await self._rendered(turn)
         if not rendered or rendered[0] == turn.shown or self._quiet(address) or self._in_the_way(turn):
             return
         if self._waiting >= WAITING_MAX:
@@ -329,6 +344,15 @@ class Drafts:
         finally:
             del self._calls[name]
             done.set()
+
+    async def _rendered(self, turn: _Turn) -> list[Rendered]:
+        """Render the text so far, unless it is what it was at the last look."""
+        if turn.changes != turn.rendered_at:
+            # It may change while it is rendered.
+            changes = turn.changes
+            turn.rendered = await render(self._channel, "".join(turn.text))
+            turn.rendered_at = changes
+        return turn.rendered
 
     async def _call(self, turn: _Turn, address: str, content: Rendered) -> None:
         out_id = f"{turn.message_id}#reply"
