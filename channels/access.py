@@ -96,10 +96,12 @@ class LoopGuard:
 
     def lets(self, arrival: Arrival) -> bool:
         """Count a message; False where it is one message of bots too many. An edit is answered by nobody."""
+        if arrival.kind == "edit":
+            # Nor does it say that a person is there: of a deletion nobody knows whose it is, and many bots
+            # delete what they show while they think.
+            return True
         if not arrival.from_bot:
             self._heard.pop(arrival.chat_id, None)
-            return True
-        if arrival.kind == "edit":
             return True
         heard = self._heard.use(arrival.chat_id)
         if heard is None:

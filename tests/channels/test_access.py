@@ -136,6 +136,16 @@ def test_the_same_message_again_counts_once() -> None:
     assert not guard.lets(direct(BOT, id="t:5", from_bot=True))
 
 
+def test_a_deletion_is_no_word_of_a_person() -> None:
+    guard = LoopGuard()
+    gone = direct("", id="t:0:d", sender=Sender(), kind="edit", chat_id="-5", meta={"deleted": True})
+    bots = [direct(BOT, id=f"t:{n}", from_bot=True, chat_id="-5") for n in range(6)]
+
+    heard = [guard.lets(each) and guard.lets(gone) for each in bots]
+
+    assert heard == [True] * 5 + [False]
+
+
 def test_nobody_without_an_id_is_approved() -> None:
     approved = Approved(people=frozenset({""}))
 
