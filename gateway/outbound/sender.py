@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import structlog
 
-from channels.base import Channel, Edits, Piece, Presses, Rendered
+from channels.base import Channel, Edits, Piece, Presses, Rendered, Types
 from channels.errors import (
     ChannelDown,
     ChannelError,
@@ -42,6 +42,10 @@ UNKNOWN_MAX = 2
 DEATHS_MAX = 3
 CRASHES_MAX = 2
 MOVES_MAX = 5
+# Questions whether a platform is back, some seconds apart, and how long one may take: in the end it is tried
+# without, for one that answers nothing but sends.
+QUESTIONS_MAX = 240
+QUESTION_S = 10.0
 # A file may take this many times as long as a text.
 FILE_TIMES = 5
 # Where a repeat is safe a file is given up when its sends of unknown outcome, with the waits behind them,
@@ -143,6 +147,8 @@ class PieceSender:
             elif errand.unknown >= most:
                 raise Undecided("unknown")
             chat_id = self._ledger.address(out.chat_id)
+            if errand.unknown and not self._channel.safe_to_repeat:
+                await self._back(errand, chat_id)
             try:
                 await self._once(errand, chat_id)
             except SendLater as error:
@@ -182,6 +188,27 @@ class PieceSender:
                 await self._wait(errand, error, crashes)
             else:
                 return
+
+    async def _back(self, errand: Errand, chat_id: str) -> None:
+        """Return when the platform answers again, as far as it can be asked what changes nothing.
+
+        An outage that answers with errors would use up the few blind tries within a second.
+        """
+        channel = self._channel
+        if not isinstance(channel, Types):
+            return
+        for tries in range(1, QUESTIONS_MAX + 1):
+            try:
+                async with self._slots, asyncio.timeout(QUESTION_S):
+                    await channel.typing(chat_id)
+            except (ChannelDown, SendUnknown, TimeoutError) as error:
+                await self._wait(errand, error, tries)
+            except Exception:  # noqa: BLE001 - whatever it says, it is there
+                return
+            else:
+                return
+            if not errand.ours():
+                raise Gone
 
     async def _once(self, errand: Errand, chat_id: str) -> None:
         out, number = errand.out, errand.number
