@@ -27,7 +27,8 @@ P = ParamSpec("P")
 T = TypeVar("T")
 log = structlog.get_logger(__name__)
 MAX_NAME_CHARS: Final = 120
-_TRIES: Final = 3
+# With the waits between them a quarter of a minute: what is not there then is lost to its message for good.
+_TRIES: Final = 5
 _BLOCK_BYTES: Final = 2**20
 _STALE_S: Final = 86_400.0
 _TEMP: Final = ".incoming-"

@@ -48,6 +48,8 @@ _CHUNK_BYTES: Final = 2**16
 _SHORTEST_POLL_S: Final = 3
 _UNSENT: Final = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.ProxyError)
 _TOO_BIG: Final = "the file is over 20 MB, the most that Telegram gives to a bot"
+# In the words of one refusal for both: "wrong file_id or the file is temporarily unavailable".
+_AWAY: Final = "temporarily unavailable"
 _TOKEN_HINT: Final = "copy the token from @BotFather again: channels.telegram.token"  # noqa: S105
 
 
@@ -258,6 +260,8 @@ class Wire:
             # A question changes nothing at Telegram: it may be asked again.
             raise ChannelDown(str(error)) from error
         except SendNever as error:
+            if _AWAY in str(error):
+                raise ChannelDown(str(error)) from error
             raise ChannelError(_TOO_BIG if "too big" in str(error) else str(error)) from error
         except (KeyError, TypeError) as error:
             raise ChannelError("Telegram does not say where the file lies") from error

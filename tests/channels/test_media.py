@@ -165,10 +165,20 @@ async def test_a_platform_that_is_away_for_a_moment_is_asked_again(tmp_path: Pat
     assert len(leftovers(tmp_path)) == 1
 
 
+async def test_an_outage_of_some_seconds_costs_no_file(tmp_path: Path) -> None:
+    slept: list[float] = []
+    source = Source(*[[ChannelDown("502")]] * 4, [PNG])
+
+    saved = await media(tmp_path, slept=slept).save(source.file())
+
+    assert isinstance(saved, Attachment)
+    assert slept == [1.0, 2.0, 4.0, 8.0]
+
+
 @pytest.mark.parametrize(
     ("error", "begun"),
     [
-        (ChannelDown("https://host/file/bot1:SECRET/x"), 3),
+        (ChannelDown("https://host/file/bot1:SECRET/x"), 5),
         (SendNever("gone"), 1),
         (ChannelError("odd"), 1),
         (RuntimeError("a bug of the adapter"), 1),

@@ -196,6 +196,22 @@ async def test_a_download_that_breaks_off_says_whether_to_try_again(
     assert len(whole) == 300_000
 
 
+async def test_a_file_that_is_away_for_now_may_be_fetched_later(server: TelegramServer, place: Place) -> None:
+    last = server.write(ADA, files=[("document", "a.bin", b"x", "")])
+    ears = Ears()
+    place.run(ears)
+    await server.until_confirmed(last)
+    (file,) = ears.heard[0].files
+    files = dict(server.world.files)
+    server.world.files.clear()
+
+    with pytest.raises(ChannelDown, match="temporarily unavailable"):
+        _ = [piece async for piece in file.fetch()]
+    server.world.files.update(files)
+
+    assert b"".join([piece async for piece in file.fetch()]) == b"x"
+
+
 async def test_a_file_over_the_limit_is_refused_in_words(server: TelegramServer, place: Place) -> None:
     """Telegram gives bots nothing over 20 MB."""
     last = server.write(ADA, files=[("document", "a.bin", b"x" * (20 * 2**20 + 1), "")])
