@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import io
 import os
+import re
 import secrets
 import shutil
 from collections.abc import AsyncIterator
@@ -22,6 +23,8 @@ from session.transcript.attachments import open_beneath
 
 FOLDER = "outgoing"
 _BLOCK = 2**20
+# What no client can put into the header of an upload: it would refuse the file, or the server the whole call.
+_UNSENDABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
 
 class Copies:
@@ -45,7 +48,7 @@ class Copies:
 
     @asynccontextmanager
     async def of(self, file: Path) -> AsyncIterator[Path]:
-        """Copy a file, under its own name; ``file`` is its path without any link.
+        """Copy a file, under its own name as far as it can be sent; ``file`` is its path without any link.
 
         Raises:
             SendNever: there is none any more, or another that may not be sent.
@@ -104,7 +107,7 @@ class Copies:
             raise SendNever("the file is not there any more") from error
         with io.FileIO(source) as data:
             make_private(folder)
-            copy = folder / file.name
+            copy = folder / _UNSENDABLE.sub("_", file.name)
             left = self._max_bytes
             with new_file(copy) as fd:
                 while block := _read(data, min(_BLOCK, left + 1)):

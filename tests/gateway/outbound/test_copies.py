@@ -123,3 +123,15 @@ async def test_what_a_killed_process_left_goes_and_what_another_has_stays(place:
 
     assert left - {f"{copy.parent.parent.name}.lock"} == {"living", "living.lock"}
     assert still == {"living", "living.lock"}
+
+
+async def test_a_name_that_no_upload_can_carry_is_sent_under_another(tmp_path: Path) -> None:
+    """Discord's client refuses control characters: the file was tried for ever, and held up its chat."""
+    odd = tmp_path / os.fsdecode(b"a\r\nX: \x1b\xff\xc3\xbc.txt")
+    odd.write_text("figures")
+    made = Copies(tmp_path / "state", tmp_path, max_bytes=100)
+
+    async with made.of(odd) as copy:
+        assert copy.name == "a__X: __ü.txt"
+        assert copy.read_text() == "figures"
+    await made.aclose()
