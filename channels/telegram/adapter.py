@@ -35,6 +35,9 @@ _ABOUT_THE_FILE: Final = re.compile(r"photo|image|video|audio|voice|file", re.IG
 _GONE: Final = re.compile(
     r"message to edit not found|message can't be edited|MESSAGE_ID_INVALID", re.IGNORECASE
 )
+_ABOUT_THE_QUESTION: Final = re.compile(
+    r"(reply|replied|to be replied) +(message +)?not found|REPLY_MESSAGE_ID_INVALID", re.IGNORECASE
+)
 _NOT_MODIFIED: Final = re.compile(r"message is not modified", re.IGNORECASE)
 # What is shown in the chat itself; everything else is a document.
 _METHODS: Final = {
@@ -108,12 +111,14 @@ class Telegram:
             row = [{"text": each.label, "callback_data": each.value} for each in piece.buttons]
             fields["reply_markup"] = {"inline_keyboard": [row]}
         try:
-            if isinstance(piece.content, Path):
-                # Without entities it is plain text, whatever it looks like.
-                beside = {"caption": _caption(piece.caption)} if piece.caption else {}
-                message = await self._send_file(piece.content, fields | beside)
-            else:
-                message = await self._say("sendMessage", piece.content, fields)
+            try:
+                message = await self._post(piece, fields)
+            except SendNever as error:
+                if "reply_parameters" not in fields or not _ABOUT_THE_QUESTION.search(str(error)):
+                    raise
+                # In a forum Telegram may insist on the question, which was deleted while the model thought.
+                del fields["reply_parameters"]
+                message = await self._post(piece, fields)
             return str(int(message["message_id"]))
         except (KeyError, TypeError, ValueError) as error:
             # It answered with success, so that the message may well stand there.
@@ -171,6 +176,13 @@ class Telegram:
     async def aclose(self) -> None:
         """Close the connections."""
         await self._wire.aclose()
+
+    async def _post(self, piece: Piece, fields: Mapping[str, Any]) -> Any:
+        if isinstance(piece.content, Path):
+            # Without entities it is plain text, whatever it looks like.
+            beside = {"caption": _caption(piece.caption)} if piece.caption else {}
+            return await self._send_file(piece.content, {**fields, **beside})
+        return await self._say("sendMessage", piece.content, fields)
 
     async def _say(self, method: str, content: Rendered, fields: Mapping[str, Any]) -> Any:
         entities = list(content.markup) if isinstance(content.markup, (tuple, list)) else []

@@ -78,6 +78,25 @@ async def test_an_answer_to_a_deleted_message_is_sent_all_the_same(
     assert [sent.reply_to for sent in server.sent] == [None]
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        "reply message not found",
+        "replied message not found",
+        "message to be replied not found",
+        "REPLY_MESSAGE_ID_INVALID",
+    ],
+)
+async def test_where_telegram_insists_on_a_deleted_question_the_answer_quotes_none(
+    server: TelegramServer, place: Place, words: str
+) -> None:
+    server.fail("sendMessage", how="400", description=f"Bad Request: {words}")
+
+    await place.channel.send(piece("still", reply_to="1"))
+
+    assert [(sent.text, sent.reply_to) for sent in server.sent] == [("still", None)]
+
+
 @pytest.mark.parametrize("words", ["can't parse entities: unsupported type", "ENTITY_BOUNDS_INVALID"])
 async def test_a_refused_rendering_goes_once_as_plain_text(
     server: TelegramServer, place: Place, words: str
