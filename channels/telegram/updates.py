@@ -67,6 +67,8 @@ def kind_of(update: Raw) -> str:
 def chat_and_topic(chat_id: str) -> tuple[int | str, int | None]:
     """Take a chat id of a key apart: the chat as Telegram wants it, and the topic in it.
 
+    A group's topic 1 is General, as the links to it show: Telegram finds it by no number, but without one.
+
     Raises:
         ValueError: it names no chat of Telegram.
     """
@@ -74,7 +76,10 @@ def chat_and_topic(chat_id: str) -> tuple[int | str, int | None]:
     if found is None:
         raise ValueError("no chat of Telegram")
     chat, topic = found.groups()
-    return chat if chat.startswith("@") else int(chat), int(topic) if topic else None
+    thread = int(topic) if topic else None
+    if chat.startswith("@"):
+        return chat, thread
+    return int(chat), None if thread == 1 and chat.startswith("-") else thread
 
 
 def _message(update: Raw, kind: str, me: TelegramBot, fetch: Fetch) -> Arrival | SkippedUpdate:

@@ -89,6 +89,12 @@ def test_a_topic_is_part_of_the_chat_id() -> None:
     assert arrived(text="x", chat=chat, message_thread_id=5).chat_id == "-100123"
 
 
+def test_the_general_topic_is_found_without_its_number() -> None:
+    """Links to it say 1, and Telegram answers "message thread not found" to that."""
+    assert chat_and_topic("-100123:topic:1") == (-100123, None)
+    assert chat_and_topic("123:topic:1") == (123, 1)
+
+
 @pytest.mark.parametrize(
     "chat_id", ["", "me", "1:topic:x", "12a", ":topic:5", "1_0", " 1", "1:topic:5:topic:6"]
 )
