@@ -162,7 +162,7 @@ class Types(Protocol):
     """The platform can show that an answer is being written."""
 
     async def typing(self, chat_id: str) -> None:
-        """Show it for some seconds."""
+        """Show it for some seconds. Raises as ``Channel.send``: it shows whether the platform answers."""
         ...
 
 
