@@ -34,6 +34,13 @@ def test_is_grown():
 def test_emptied():
     assert emptied(["a", "b", "c"]) == 3
 """
+# As the tests' own.
+CONFTEST = """
+import gc
+
+def pytest_collection_finish():
+    gc.freeze()
+"""
 BOUNDARY = "is_grown: return years >= LEAST: years >= LEAST → years > LEAST"
 YEARS = "module: LEAST = 1: 1 → 2"
 
@@ -59,6 +66,7 @@ def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 def make_toy(folder: Path, accepted: str = "", tests: str = TESTS) -> None:
     (folder / "toy.py").write_text(TOY)
+    (folder / "conftest.py").write_text(CONFTEST)
     (folder / "test_toy.py").write_text(tests)
     (folder / "table.toml").write_text('[[module]]\nfile = "toy.py"\ntests = ["test_toy.py"]\n')
     (folder / "accepted.toml").write_text(accepted)

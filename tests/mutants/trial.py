@@ -134,8 +134,13 @@ class _Server:
         self._pool.finish()
         if not self._is_green:
             return True
-        self._tell(asdict(self._measured))
         functions = _functions_of(self._path)
+        if self._mutants and not functions:
+            # Every mutant would survive.
+            print(f"{self._target.file}: none of its functions is to be found", file=sys.stderr)
+            self._is_green = False
+            return True
+        self._tell(asdict(self._measured))
         items = {item.nodeid: item for item in session.items}
         for mutant in self._mutants:
             chosen = self._chosen(mutant)
@@ -256,6 +261,8 @@ def _note(found: list[Verdict], mutant: Mutant, code: int | None, folder: Path) 
 
 def _functions_of(path: str) -> dict[tuple[str, int], list[types.FunctionType]]:
     found: dict[tuple[str, int], list[types.FunctionType]] = {}
+    # What is frozen, as what was collected is, is not among the objects.
+    gc.unfreeze()
     for each in gc.get_objects():
         if isinstance(each, types.FunctionType) and each.__code__.co_filename == path:
             found.setdefault(_name(each.__code__), []).append(each)
