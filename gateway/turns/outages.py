@@ -75,7 +75,8 @@ class Outages:
         entry.tries.waits += 1
         entry.held = ""
         reason, said = wait_words(error, named=self._confides(entry.inbound))
-        noted = session.journal.noted(entry.inbound.id, reason)
+        # One that comes again waited since then; one that a person put back after it was parked did not.
+        noted = session.journal.noted(entry.inbound.id, reason) if entry.letter.suspect else None
         entry.away_at = entry.away_at or (noted.at if noted is not None else None) or self._clock()
         if self._clock() - entry.away_at >= timedelta(hours=self._outage_hours):
             return None

@@ -64,6 +64,23 @@ async def test_after_outage_hours_the_letter_is_parked_and_its_chat_told(tmp_pat
         assert parked.reason == "outage: 503"
 
 
+async def test_a_letter_put_back_after_an_outage_may_wait_as_long_again(tmp_path: Path) -> None:
+    """The model is back, but falters once more: that letter has not waited for a day."""
+    async with rig(tmp_path, outage_hours=0) as r:
+        r.model.steps = [AWAY]
+        await r.put("1", "m1")
+        await r.replies(1)
+        await r.parked()
+        async with r.store.open(ADA) as session:
+            await session.journal.note("m1", reason="model_away", text=AWAY.said)
+            await session.journal.unpark("m1")
+    async with rig(tmp_path, AWAY, "one", outage_hours=24) as r:
+        r.clock.now += timedelta(hours=25)
+        await r.mailbox.replay("m1")
+
+        assert [reply.id for reply in await r.replies(2)] == ["m1#notice.model_away", "m1#reply"]
+
+
 async def test_tries_that_met_an_outage_are_no_attempts(tmp_path: Path) -> None:
     """A letter that was delivered before may meet any number of outages without being parked for it."""
     async with rig(tmp_path) as r:
