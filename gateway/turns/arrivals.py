@@ -89,10 +89,7 @@ class Arrivals:
         lane = self._lanes.get(inbound.key)
         if self._is_too_many(lane, inbound):
             self._orders.received(inbound, command, again=letter.suspect)
-            told = lane.flooded if lane is not None else self._refusals.tells(inbound.key)
-            self._refusals.add(inbound, letter, tell=not told)
-            if lane is not None:
-                lane.flooded = True
+            self._refuse(lane, inbound, letter)
             return
         entry = self._lanes.add(inbound, letter)
         if entry is None:
@@ -109,11 +106,24 @@ class Arrivals:
             if is_shown(inbound) and self._events.watched(inbound.key):
                 self._spawn(self._events.tell("queued", inbound.key, inbound.id), "event queued")
 
+    def _refuse(self, lane: Lane | None, inbound: Inbound, letter: Letter) -> None:
+        """Let a letter end beside its lane; an edit, which is answered by nobody, in silence."""
+        edit = inbound.kind == "edit"
+        told = lane.flooded if lane is not None else self._refusals.tells(inbound.key)
+        self._refusals.add(inbound, letter, tell=not (told or edit))
+        if lane is not None and edit:
+            edits.replace(lane, inbound)
+        elif lane is not None:
+            lane.flooded = True
+
     def _is_too_many(self, lane: Lane | None, inbound: Inbound) -> bool:
-        """Say whether it is refused; one that waits already, moves the chat or is a subagent's never is."""
+        """Say whether it is refused; one that waits already, moves the chat or is a subagent's never is.
+
+        Nor is one that takes another out, which would be asked instead.
+        """
         if is_of_subagent(inbound) or chat_migration.target(inbound) is not None:
             return False
-        if lane is not None and lane.find(inbound.id) is not None:
+        if lane is not None and (lane.find(inbound.id) is not None or edits.takes_out(lane, inbound)):
             return False
         return self._refusals.meets(inbound, len(lane.entries) - 1 if lane is not None else 0)
 

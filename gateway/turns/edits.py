@@ -23,6 +23,14 @@ def is_deletion(edit: Inbound) -> bool:
     return edit.kind == "edit" and edit.meta.get("deleted") is True
 
 
+def takes_out(lane: Lane, edit: Inbound) -> bool:
+    """Say whether a letter takes back a message that waits, and that nothing has taken back yet."""
+    if edit.platform_id is None or not is_deletion(edit):
+        return False
+    waiting = (entry for entry in lane.entries if entry.inbound.kind == "message" and not entry.deleted)
+    return any(entry.inbound.platform_id == edit.platform_id for entry in waiting)
+
+
 def replace(lane: Lane, edit: Inbound) -> None:
     """Give the new text to a message that waits, and to an older edit of it, which then changes nothing.
 

@@ -16,7 +16,7 @@ from session.models.model import Answer, OnDelta, Prompt
 from session.testing import Script
 from session.transcript.key import SessionKey
 from tests.gateway.waits import until
-from tests.gateway.worker_rig import Rig
+from tests.gateway.worker_rig import Rig, rig
 
 BOB = SessionKey("foreign:bob")
 LIMIT = 3
@@ -247,3 +247,22 @@ async def test_letters_before_a_crowd_that_is_lost_with_them_are_answered(tmp_pa
         assert [reply.id for reply in await r.replies(1)] == ["m4#notice.flood"]
         await r.settled()
         assert model.asked == [f"m{number}" for number in range(1 + LIMIT)]
+
+
+async def test_messages_that_are_taken_back_are_not_asked_however_many_wait(tmp_path: Path) -> None:
+    """As where a moderator clears up behind a crowd: nobody is told that a deletion is not answered."""
+    async with rig(tmp_path, flood_per_chat=LIMIT) as r:
+        await r.begin("m0", "m0")
+        for number in range(1, LIMIT + 1):
+            await r.put(f"m{number}", f"m{number}", platform_id=str(number))
+        for number in range(1, LIMIT):
+            deletion = {"platform_id": str(number), "kind": "edit", "meta": {"deleted": True}}
+            await r.put("", f"d{number}", **deletion)
+        await r.until_in_lane(2 * LIMIT)
+        await r.put("changed", "e", platform_id=str(LIMIT), kind="edit")
+        await r.until_waiting(2 * LIMIT)
+        r.model.release.set()
+
+        assert await r.texts(2) == ["script: m0", "script: changed"]
+        await r.settled()
+        assert r.unread == 0
