@@ -75,6 +75,9 @@ def switched(row: Row, schedule: Schedule, enabled: bool, at: datetime) -> Row:
     state = dict(row["state"]) if isinstance(row.get("state"), dict) else {}
     following = next_after(schedule, at) if enabled else None
     state["nextRunAtMs"] = ms_of(following) if following is not None else None
+    if enabled and row.get("enabled") is False and isinstance(schedule, At) and following is None:
+        # Its one time passed while it was off, and counts as run; else it would be due at once.
+        state["lastSlotMs"] = max(ms_of(schedule.at), whole(state.get("lastSlotMs")))
     return {**row, "enabled": enabled, "state": state, "updatedAtMs": ms_of(at)}
 
 

@@ -69,6 +69,15 @@ def test_removed_switched_off_and_on(file: CronFile) -> None:
             change("b")
 
 
+def test_the_one_time_of_a_job_that_was_off_then_is_not_made_up(file: CronFile) -> None:
+    put(file, {"version": 1, "jobs": [job("a", schedule={"kind": "at", "atMs": MS - 60_000})]})
+
+    assert due(file.job("a"), NOON) == NOON - timedelta(minutes=1)
+    assert due(file.enable("a"), NOON) == NOON - timedelta(minutes=1)
+    file.enable("a", False)
+    assert due(file.enable("a"), NOON) is None
+
+
 def test_a_run_is_noted_in_nanobots_fields(file: CronFile) -> None:
     put(file, {"version": 1, "jobs": [job("a", schedule={"kind": "every", "everyMs": 60_000})]})
 
