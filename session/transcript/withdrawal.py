@@ -13,8 +13,8 @@ from session.transcript.repair import plain_text
 def last_exchange(messages: Sequence[bytes], records: Sequence[int], *, history_start: int) -> int | None:
     """Return the index of the user line that opens the last exchange which is still sent.
 
-    Several questions that one answer serves are one exchange. None where there is none: the session is empty,
-    or what there was is withdrawn, summarised or in memory.
+    Several questions that one answer serves are one exchange, turns that were stopped for it among them.
+    None where there is none: the session is empty, or what there was is withdrawn, summarised or in memory.
     """
     own = {at: decode(messages[at]) for at in records}
     floor, strict = _floor(own, history_start)
@@ -75,14 +75,15 @@ def questions(messages: Sequence[bytes], start: int) -> list[dict[str, Any]]:
         line = decode(raw)
         if line.get("role") == "user":
             part_of = line.get("part_of")
-            entered = isinstance(part_of, str) and found and part_of == found[0].get("message_id")
+            entered = isinstance(part_of, str) and part_of in [each.get("message_id") for each in found]
             if not begins and not entered:
                 break
             found.append(line)
         elif is_record(line) and line["kind"] == "undo":
             break
         elif not is_record(line):
-            begins = False
+            # A turn that was stopped for the next message is answered with that.
+            begins = line.get("interrupted") is True
     deleted = _deleted(decode(raw) for raw in messages[start:] if b'"deleted"' in raw)
     return [line for line in found if not _is_among(deleted, line)]
 
@@ -121,7 +122,7 @@ def _before(record: dict[str, Any], at: int) -> int:
 def _first_of(
     messages: Sequence[bytes], own: dict[int, dict[str, Any]], at: int, answered: set[str], floor: int
 ) -> int:
-    """Go back over the questions right before ``at`` that the same answer serves."""
+    """Go back over the questions right before ``at`` that the same answer serves, and their stopped turns."""
     first = at
     while answered and at - 1 >= floor:
         at -= 1
@@ -130,7 +131,8 @@ def _first_of(
                 break
             continue
         line = decode(messages[at])
-        if line.get("role") != "user" or not _is_among(answered, line):
+        if not _is_among(answered, line):
             break
-        first = at
+        if line.get("role") == "user":
+            first = at
     return first

@@ -303,3 +303,22 @@ async def test_where_the_newest_is_set_aside_those_it_interrupted_are_told(
         asked = [message["content"] for message in r.model.prompts[-1].messages]
         assert ("one" in asked) == (reason == "too_long")
         assert (await r.lines())[-1].get("answers") is None
+
+
+@pytest.mark.parametrize(("command", "asked"), [("/undo", ["q3"]), ("/retry", ["q1\n\nq2"])])
+async def test_what_one_answer_served_is_withdrawn_together(
+    tmp_path: Path, command: str, asked: list[str]
+) -> None:
+    async with rig(tmp_path, queue=QueueRules("interrupt")) as r:
+        await r.begin("q1", "m1")
+        await r.put("q2", "m2")
+        r.model.release.set()
+        assert await r.texts(1) == ["script: q2"]
+        await r.settled()
+        await r.put(command, "c1")
+        await r.replies(1)
+        if command == "/undo":
+            await r.put("q3", "m3")
+            await r.replies(1)
+
+        assert [message["content"] for message in r.model.prompts[-1].messages] == asked

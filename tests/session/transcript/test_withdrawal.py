@@ -107,6 +107,19 @@ def test_the_questions_of_a_turn_that_others_entered() -> None:
     assert text_of(questions(thinned, 0)) == "a"
 
 
+def test_what_was_stopped_for_the_next_message_is_of_its_exchange() -> None:
+    """Its answer serves both, whatever the turn that was stopped had done; none that was not answered so."""
+    first = {"message_id": "a"}
+    stopped = first | {"role": "assistant", "content": "", "stopped": True, "interrupted": True}
+    begun = [user("a"), *(first | line for line in TOOLS), stopped]
+    messages, records = raw(user("z"), ANSWER, *begun, user("b"), ANSWER | {"answers": ["a", "b"]})
+    alone, none = raw(*begun, user("b"), ANSWER | {"message_id": "b"})
+
+    assert last_exchange(messages, records, history_start=0) == 2
+    assert text_of(questions(messages, 2)) == "a\n\nb"
+    assert last_exchange(alone, none, history_start=0) == len(begun)
+
+
 WRONG: list[Any] = [["a"], {"a": 1}, 7, None]
 
 
