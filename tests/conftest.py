@@ -69,6 +69,8 @@ def pytest_collection_finish() -> None:
     """Leave the tests themselves, and all that they import, out of every look of the garbage collector."""
     gc.collect()
     gc.freeze()
+    # What the tests leave is little beside what each look at it costs.
+    gc.set_threshold(20_000, 20, 50)
     gc.enable()
 
 
