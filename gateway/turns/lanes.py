@@ -164,7 +164,6 @@ class Lane:
         if self.nudge is not None and not self.entries:
             # Whose pause it was is gone, and the one that comes now has not begun.
             self.nudge.set()
-            self.nudge = None
 
 
 class Lanes:

@@ -86,6 +86,22 @@ async def test_a_pause_that_the_disk_refused_is_told_once_it_takes_it(tmp_path: 
     assert at == [[1_030.0], [1_030.0], [1_020.0]]
 
 
+async def test_a_shorter_line_takes_the_whole_place_of_a_longer_one(tmp_path: Path) -> None:
+    """The file neither grows with each write nor keeps anything of what stood there."""
+    time = Ticking()
+    each = limiter(tmp_path, time)
+    await each.pause("9" * 500, 1.0)
+    [file] = tmp_path.iterdir()
+    size = file.stat().st_size
+
+    time.now += 60.0
+    await each.pause("7", 1.0)
+
+    written = file.read_bytes()
+    assert list(orjson.loads(written)["until"]) == ["7"]
+    assert (len(written), written.index(b"\n")) == (size, size - 1)
+
+
 async def test_what_was_told_once_counts_once(tmp_path: Path) -> None:
     """What the disk took is not remembered beside it."""
     time = Ticking()

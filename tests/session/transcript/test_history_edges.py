@@ -320,3 +320,19 @@ def test_a_turn_that_a_compaction_cut_in_two_is_sent_as_the_running_one(joined: 
 
     assert [each["content"] for each in sent if each["role"] == "tool"] == [id_ * 200 for id_ in "abcd"]
     assert sent[1 + len(asked)]["reasoning_content"] == "well"
+
+
+def test_what_stands_before_a_turn_that_was_cut_in_two_is_sent_as_what_was() -> None:
+    """… without what the model thought then."""
+
+    def called(id_: str) -> dict[str, Any]:
+        call = {"id": id_, "type": "function", "function": {"name": "read", "arguments": "{}"}}
+        return line("assistant", None, tool_calls=[call], message_id=id_, reasoning_content="well")
+
+    before = [called("o"), line("tool", "r", tool_call_id="o", message_id="o"), line("assistant", "a")]
+    lines = [*before, called("m"), line("tool", "r", tool_call_id="m", message_id="m"), overlay(0)]
+
+    sent = visible(lines, last_consolidated=0, running_id="m")
+
+    thought = [each.get("reasoning_content") for each in sent if each.get("tool_calls")]
+    assert thought == [None, "well"]
