@@ -40,6 +40,8 @@ _UNSET = re.compile(r"environment variable", re.IGNORECASE)
 _QUOTA = re.compile(r"credit balance|insufficient[ _](quota|credit|funds|balance)", re.IGNORECASE)
 # How providers say inside a stream, where no status can follow, that they failed.
 _BUSY = re.compile(r"overloaded|internal server error|service unavailable|timeout", re.IGNORECASE)
+# The fields in which a model's thoughts go back to it.
+_THOUGHTS = re.compile(r"reasoning_content|thinking", re.IGNORECASE)
 # A provider's error code is one word; whatever has spaces is a message and may hold text of people.
 _CODE = re.compile(r"[A-Za-z][A-Za-z_.-]{1,60}")
 _KEY_LIKE = re.compile(r"\b(?:sk|pk|rk|gsk|xai|AIza|Bearer)[-_ ]?[A-Za-z0-9_\-.*]{8,}")
@@ -90,6 +92,11 @@ def _meant(chain: list[BaseException], *, model: str, secrets: Collection[str], 
         unknown = status == 404 or _NO_PROVIDER.search(words)
         return ModelRefused(text, hint=_UNKNOWN_CURE if unknown else "")
     return BadAnswer(text)
+
+
+def names_thoughts(error: BaseException) -> bool:
+    """Say whether a provider refused what brings thoughts back, by its words: it may have meant all else."""
+    return any(_THOUGHTS.search(str(link)[:MAX_SEARCHED_CHARS]) for link in causes(error))
 
 
 def cleaned(text: str, *, secrets: Collection[str] = ()) -> str:

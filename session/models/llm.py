@@ -17,12 +17,12 @@ from session.models.assembly import Assembly, Chunk, counts_of
 from session.models.call_ids import legal_ids
 from session.models.calls import HeardCall, Written, told
 from session.models.credentials import lacks_key, no_key, owner_of
-from session.models.failure import classified, cleaned
+from session.models.failure import classified, cleaned, names_thoughts
 from session.models.model import Answer, Embedded, Need, OnDelta, PartKind, Prompt, ToolSpec, Usage
 from session.models.openai_clients import OpenAIClients
 from session.models.prices import dollars
 from session.models.similarity import unit_vectors
-from session.models.thoughts import holds_thoughts, names_thoughts, without_thoughts
+from session.models.thoughts import holds_thoughts, without_thoughts
 
 EMBEDDING_THREADS = 4
 # Something on the way that cuts connections on which nothing moves waits for no less than this.

@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 
-from durable import causes
 from session.models.model import Message, Prompt
 
 _FIELDS = frozenset({"reasoning_content", "thinking_blocks"})
-_NAMED = re.compile(r"reasoning_content|thinking", re.IGNORECASE)
-_SEARCHED_CHARS = 4000
 
 
 def holds_thoughts(messages: Sequence[Message]) -> bool:
     """Say whether any message brings a model's thoughts back."""
     return any(not _FIELDS.isdisjoint(message) for message in messages)
-
-
-def names_thoughts(error: BaseException) -> bool:
-    """Say whether a provider refused what brings thoughts back, by its words: it may have meant all else."""
-    return any(_NAMED.search(str(link)[:_SEARCHED_CHARS]) for link in causes(error))
 
 
 def without_thoughts(prompt: Prompt) -> Prompt:

@@ -29,6 +29,7 @@ from tests.gateway.on_rabbit import (
     put_surely,
     send_bare,
     serving,
+    stand_still,
     until_ready,
 )
 from tests.gateway.waits import until
@@ -98,22 +99,6 @@ class Closed(Link):
 
         channel.consume = consume_falsely  # type: ignore[method-assign]
         return channel
-
-
-async def stand_still(broker: Broker, queue: str, for_s: float, begun: Path) -> str:
-    """Have the leader of a quorum queue do nothing for a while, as soon as somebody takes from the queue.
-
-    ``begun`` is a file that is there once somebody is looked for.
-    """
-    return await asyncio.to_thread(
-        broker.ctl,
-        "eval",
-        f'{{ok, Q}} = rabbit_amqqueue:lookup(rabbit_misc:r(<<"/">>, queue, <<"{queue}">>)), '
-        f'{{Leader, _}} = amqqueue:get_pid(Q), ok = file:write_file("{begun}", <<>>), '
-        "Wait = fun Look(0) -> nobody_takes; "
-        "Look(N) -> case rabbit_amqqueue:consumers(Q) of [] -> timer:sleep(5), Look(N - 1); _ -> "
-        f"sys:suspend(Leader), timer:sleep({for_s * 1000:.0f}), sys:resume(Leader) end end, Wait(4000).",
-    )
 
 
 async def moved_over(
