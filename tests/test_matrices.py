@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from tests.support.harness import ROOT
-from tests.support.matrices import ONE_IN, left_to_chaos
+from tests.support.matrices import LATER, ONE_IN, left_to_chaos
 
 
-@pytest.mark.parametrize("name", ONE_IN)
+@pytest.mark.parametrize("name", [*ONE_IN, *LATER, *LATER.values()])
 def test_each_test_that_is_named_is_there(name: str) -> None:
     path, _, function = name.partition("::")
 
@@ -29,6 +29,15 @@ def test_one_in_so_many_stays_the_last_among_them(count: int) -> None:
     stays = [number for number in range(count) if items[number].nodeid not in left]
     assert stays == sorted(range(count - 1, -1, -ONE_IN[name]))
     assert items[-1].nodeid not in left
+
+
+def test_a_test_is_left_to_chaos_for_another_that_stays() -> None:
+    assert not LATER.keys() & {*LATER.values(), *ONE_IN}
+    items: list[Any] = [SimpleNamespace(nodeid=f"tests/{name}[1]") for name in {*LATER, *LATER.values()}]
+
+    left = {item.nodeid.removeprefix("tests/").removesuffix("[1]") for item in left_to_chaos(items)}
+
+    assert left == {*LATER}
 
 
 def test_both_targets_know_the_mark() -> None:

@@ -46,11 +46,13 @@ class Client:
     Args:
         url: as the daemon's entry in ``state/daemon.json`` has it.
         token: ``http.token``; empty where none is set.
+        patient: where it is told that its requests are too many, it waits as long as it is told to.
     """
 
-    def __init__(self, url: str, token: str = "") -> None:
+    def __init__(self, url: str, token: str = "", *, patient: bool = False) -> None:
         headers = {b"Authorization": b"Bearer " + token.encode()} if token else {}
         self.url = url
+        self._patient = patient
         self._http = httpx.AsyncClient(base_url=url, headers=headers, timeout=QUICK_S, trust_env=False)
 
     async def aclose(self) -> None:
@@ -129,6 +131,26 @@ class Client:
         if since is not None and last is not None:
             raise Unreachable(str(last), hint=last.hint)
         return None
+
+    async def hand_in(self, key: str, text: str, message_id: str) -> None:
+        """Hand in a message and return once it is durable, over restarts of the daemon too.
+
+        Raises:
+            Unreachable: the daemon, or its queue, went away and did not come back.
+            GatewayError: it refused.
+        """
+        now = asyncio.get_running_loop().time
+        until = math.inf
+        body = {"key": key, "text": text, "id": message_id}
+        while True:
+            try:
+                await self._call("POST", "/v1/messages", body, timeout=QUICK_S, params=None)
+                return
+            except _Away as error:
+                until = min(until, now() + AWAY_S)
+                if now() > until:
+                    raise Unreachable(str(error), hint=error.hint) from None
+                await asyncio.sleep(0.5)
 
     async def stop(self, key: str) -> None:
         """Stop the turn that runs for ``key``."""
@@ -257,18 +279,22 @@ class Client:
         params: Mapping[str, str] | None,
         cures: Mapping[int, str] | None = None,
     ) -> dict[str, Any]:
-        try:
-            answer = await self._http.request(
-                method,
-                path,
-                content=None if body is None else orjson.dumps(body),
-                headers={} if body is None else {"Content-Type": "application/json"},
-                params=params,
-                timeout=timeout,
-            )
-        except httpx.TransportError as error:
-            text = f"the daemon at {self.url} does not answer: {type(error).__name__}"
-            raise _Away(text, hint="chat-gateway run") from None
+        while True:
+            try:
+                answer = await self._http.request(
+                    method,
+                    path,
+                    content=None if body is None else orjson.dumps(body),
+                    headers={} if body is None else {"Content-Type": "application/json"},
+                    params=params,
+                    timeout=timeout,
+                )
+            except httpx.TransportError as error:
+                text = f"the daemon at {self.url} does not answer: {type(error).__name__}"
+                raise _Away(text, hint="chat-gateway run") from None
+            if not self._patient or (wait_s := _told_to_wait(answer)) is None:
+                break
+            await asyncio.sleep(wait_s)
         if answer.status_code >= 400:
             raise _refusal(answer, cures or {})
         found = orjson.loads(answer.content)
@@ -295,6 +321,14 @@ class _Away(Exception):
     def __init__(self, message: str, *, hint: str) -> None:
         super().__init__(message)
         self.hint = hint
+
+
+def _told_to_wait(answer: httpx.Response) -> float | None:
+    """Return for how many seconds requests are too many; None where they are not."""
+    if answer.status_code != 429:
+        return None
+    told = answer.headers.get("retry-after", "")
+    return float(min(int(told), 3600)) if told.isdecimal() else 1.0
 
 
 def _refusal(answer: httpx.Response, cures: Mapping[int, str]) -> Exception:

@@ -9,7 +9,7 @@ from typing import Any
 
 import structlog
 
-from channels.message import Inbound, times
+from channels.message import Inbound
 from gateway.errors import LetterLost, MailboxError
 from gateway.observer import Observer
 from gateway.queue.mailbox import INBOUND, Mailbox, carried
@@ -320,8 +320,7 @@ class Worker:
         inbound = entry.inbound
         agent = await self._agents.before(entry, session)
         if isinstance(agent, Refused):
-            known = await session.journal.conclude(inbound.id, "command", text=agent.text)
-            return Reply(text=agent.text, seq=known.seq or 0)
+            return await outcomes.answer_command(session, inbound, agent.text)
         if isinstance(agent, HandedOn):
             return await self._settlement.hand_on(entry, agent)
         if isinstance(agent, Verdict):
@@ -378,9 +377,7 @@ class Worker:
                 async with attempt:
                     answer = await self._ordered(entry, session, command, agent)
                 if isinstance(answer, str):
-                    came = times(inbound, entry.queued_at)
-                    known = await session.journal.conclude(inbound.id, "command", text=answer, **came)
-                    return Reply(text=answer, seq=known.seq or 0, silent=not answer)
+                    return await outcomes.answer_command(session, inbound, answer, entry.queued_at)
                 return await self._runs.run(attempt, answer, agent, payer)
             await self._idle.before(entry, session)
             request = outcomes.request(inbound, payer, queued_at=entry.queued_at, typed=entry.typed)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final
 
 from session.transcript.index import spent
 from session.transcript.journal_lines import Entry
@@ -23,6 +23,9 @@ _ENDS: Mapping[str, tuple[str, str]] = {
     "cleared": ("cleared", "its conversation was deleted"),
     "archived": ("archived", "its session ended"),
 }
+# In the journal's end of a command: what was typed, so far as it is kept.
+SAID: Final = "said"
+SAID_CHARS: Final = 1000
 # The source whose times are whole milliseconds, and the order of its steps.
 LEDGER = "ledger"
 _SENT = ("put", "sending", "not sent", "sent", "delivered")

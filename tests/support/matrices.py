@@ -1,4 +1,4 @@
-"""Which variants of a test run in `make test`: some of the long matrices, `make chaos` the others.
+"""Which tests, and which variants of one, run in `make test`; `make chaos` runs the others.
 
 A variant there is another step at which a process dies, or the other kind of queue. Each takes seconds, and
 what breaks one mostly breaks its neighbours.
@@ -13,57 +13,178 @@ import pytest
 
 # Of each test one variant in so many stays, the last one among them.
 ONE_IN = {
+    "channels/telegram/test_telegram_format_work.py::test_more_than_a_block_of_anything_is_rendered_soon": 4,
+    "channels/telegram/test_telegram_format_work.py::test_twice_the_text_is_about_twice_the_work": 4,
     "disk/test_injected.py::test_a_gateway_whose_disk_failed_loses_and_repeats_nothing": 3,
+    "disk/test_mounted.py::test_whatever_the_disk_refuses_is_told_as_such": 2,
+    "disk/test_network.py::test_who_lost_its_lock_changes_nothing": 4,
+    "gateway/backup/test_shut_files.py::test_a_folder_that_a_command_shut_is_in_it": 3,
+    "gateway/cli/test_cli_parked_media.py::test_of_a_broker_the_parked_letters_are_asked": 2,
     "gateway/doctor/test_repair_kill.py::test_a_repair_that_dies_anywhere_is_ended_by_the_next": 2,
+    "gateway/queue/test_bytes.py::test_a_kill_while_letters_are_declined_keeps_each_key_in_order": 2,
+    "gateway/queue/test_bytes.py::test_no_more_than_the_bound_is_held_and_all_come_in_order": 2,
+    "gateway/queue/test_deleted_exchanges.py::test_what_is_told_is_heard_again": 3,
+    "gateway/queue/test_neighbours.py::test_a_crowd_as_large_as_may_be_hides_no_neighbour_on_rabbitmq": 2,
     "gateway/queue/test_queue_limit.py::test_a_queue_that_was_not_made_holds_up_no_other": 2,
-    "gateway/queue/test_queue_limit.py::test_a_queue_that_was_not_made_lets_the_connection_come_up_again": 2,
-    "gateway/queue/test_rabbitmq_faults.py::test_broker_killed_under_load": 2,
+    "gateway/queue/test_rabbit_odd_letters.py::test_an_odd_letter_is_moved_like_any_other": 4,
+    "gateway/queue/test_rabbit_odd_letters.py::test_an_odd_letter_is_taken_like_any_other": 4,
+    "gateway/queue/test_rabbitmq_faults.py::test_channel_closed_for_an_old_letter": 2,
+    "gateway/queue/test_rabbitmq_faults.py::test_standby_follows_a_killed_daemon": 2,
     "gateway/queue/test_repartition.py::test_a_channel_that_is_closed_in_the_middle_ends_the_move": 2,
     "gateway/queue/test_repartition.py::test_a_kill_between_two_letters_keeps_their_order": 2,
     "gateway/queue/test_repartition.py::test_letters_that_are_on_their_way_are_waited_for": 2,
     "gateway/queue/test_repartition.py::test_what_waits_goes_before_what_comes": 2,
+    "gateway/queue/test_sharing.py::test_a_long_turn_keeps_no_other_chat_waiting": 2,
+    "gateway/queue/test_sharing.py::test_a_partition_moves_when_its_running_letters_ended": 2,
+    "gateway/queue/test_sharing.py::test_behind_one_that_tells_nothing_no_chat_is_its_own": 2,
+    "gateway/queue/test_window.py::test_each_key_keeps_its_order_over_growth_kill_and_two_more_daemons": 2,
+    "gateway/service/test_search.py::test_memory_is_found_where_its_scope_has_it": 4,
     "gateway/service/test_small_files_kill.py::test_a_change_is_there_whole_or_not_at_all": 2,
     "gateway/turns/test_modes_kill.py::test_a_kill_at_any_step_loses_and_repeats_none": 3,
     "gateway/turns/test_subagents_kill.py::test_a_kill_at_any_step_starts_and_tells_nothing_twice": 2,
-    "session/store/test_fence.py::test_frozen_writer_wakes_fenced": 2,
+    "session/background/test_jobs.py::test_kill_after_new": 4,
+    "session/background/test_jobs.py::test_kill_during_a_window": 4,
+    "session/store/test_cache_weight.py::test_a_conversation_is_counted_with_what_it_takes": 4,
+    "session/store/test_cleared_count.py::test_wherever_it_dies_the_count_goes_on": 2,
+    "session/store/test_disk_refuses.py::test_full_disk_leaves_nothing_half_written": 4,
+    "session/store/test_fence.py::test_frozen_writer_wakes_fenced": 4,
+    "session/store/test_fence.py::test_killed_writer_costs_a_repeat_at_most": 4,
+    "session/transcript/test_grown_meanwhile.py::test_so_is_who_reads_what_is_not_in_memory": 3,
+    "session/transcript/test_grown_meanwhile.py::test_who_reads_meanwhile_is_told_of_one_moment": 4,
+    "session/transcript/test_reading_costs.py::test_short_lines_cost_a_small_multiple_of_the_file": 2,
     "system/test_agents_jobs.py::test_a_job_stays_with_the_agent_that_made_it": 2,
-    "system/test_agents_kill.py::test_a_kill_in_the_middle_of_a_change_changes_once": 3,
-    "system/test_approvals_kill.py::test_a_kill_at_any_step_runs_it_once": 3,
+    "system/test_agents_jobs.py::test_a_kill_while_a_run_is_handed_on_answers_it_once": 2,
+    "system/test_agents_kill.py::test_a_change_that_waits_behind_a_turn_stays_behind_it": 2,
+    "system/test_agents_kill.py::test_a_kill_in_the_middle_of_a_change_changes_once": 5,
+    "system/test_agents_strays.py::test_nothing_of_a_pair_is_seen_by_another": 2,
+    "system/test_approvals_kill.py::test_a_kill_at_any_step_runs_it_once": 6,
+    "system/test_approvals_telegram.py::test_a_pressed_button_lets_the_call_run_once": 2,
     "system/test_compaction.py::test_a_daemon_that_ends_in_a_summary_leaves_nothing_half_done": 2,
+    "system/test_compaction.py::test_the_same_over_rabbitmq": 2,
     "system/test_crash.py::test_a_consolidation_that_dies_is_done_once": 6,
     "system/test_crash.py::test_a_new_that_dies_ends_one_session_and_begins_one": 6,
     "system/test_crash.py::test_embedded_loses_and_repeats_nothing": 3,
     "system/test_crash.py::test_going_back_that_dies_happens_once": 3,
     "system/test_crash.py::test_rabbitmq_loses_and_repeats_nothing": 6,
     "system/test_crash.py::test_tools_and_model_calls_survive_with_one_bill": 6,
+    "system/test_daemon.py::test_no_secret_shows_in_output_errors_or_files": 2,
+    "system/test_earlier_workspaces.py::test_it_is_upgraded_and_gone_on_with": 4,
     "system/test_erasing.py::test_a_daemon_that_is_killed_in_the_midst_ends_it_at_its_next_start": 2,
+    "system/test_erasing.py::test_no_byte_of_a_person_stays": 2,
     "system/test_faults.py::test_a_broker_killed_while_200_letters_flow_loses_none": 2,
     "system/test_faults.py::test_a_connection_cut_between_reply_and_ack_repeats_nothing": 2,
     "system/test_http_idle.py::test_half_sent_headers_keep_nobody_from_being_served": 3,
     "system/test_lanes_apart.py::test_each_daemon_tells_the_lanes_of_all": 2,
     "system/test_mcp.py::test_a_call_that_a_kill_interrupts_is_made_once": 2,
+    "system/test_metrics.py::test_all_in_one": 2,
+    "system/test_no_model.py::test_a_refused_key_ends_the_wait": 2,
     "system/test_openai.py::test_a_model_names_an_agent": 2,
     "system/test_openai.py::test_a_repeat_is_not_asked_twice": 2,
     "system/test_openai.py::test_what_the_client_can_do": 2,
-    "system/test_rolling.py::test_all_processes_are_restarted_in_turn": 2,
+    "system/test_openai.py::test_who_breaks_off_stops_the_turn": 2,
+    "system/test_queue_modes.py::test_messages_that_wait_are_collected": 2,
     "system/test_schedules.py::test_a_kill_in_a_run_answers_it_once": 2,
     "system/test_schedules.py::test_a_kill_while_a_job_is_made_makes_it_at_most_once": 2,
     "system/test_send_file.py::test_a_file_goes_out_once_with_its_answer": 2,
-    "system/test_sessions.py::test_a_boundary_over_a_kill_is_drawn_and_told_once": 2,
+    "system/test_sessions.py::test_a_boundary_over_a_kill_is_drawn_and_told_once": 3,
+    "system/test_sessions.py::test_a_session_ends_for_silence_is_summed_up_and_taken_back": 2,
+    "system/test_strays.py::test_nothing_of_a_scope_is_seen_in_another": 2,
+    "system/test_subagents.py::test_a_result_comes_back_and_nothing_of_the_subagent_stays": 2,
     "system/test_subagents.py::test_it_ends_with_the_conversation_that_started_it": 3,
     "system/test_subagents.py::test_what_works_is_shown_and_ended_by_stop": 2,
-    "system/test_subagents_kill.py::test_a_kill_where_it_is_handed_over_loses_and_repeats_nothing": 3,
+    "system/test_subagents_kill.py::test_a_kill_where_it_is_handed_over_loses_and_repeats_nothing": 6,
     "system/test_takeover.py::test_all_turns_of_a_killed_daemon_go_on_side_by_side": 2,
     "system/test_trace.py::test_a_run_of_the_clock_and_a_subagent": 2,
     "system/test_trace.py::test_from_accepted_to_sent": 2,
     "system/test_trace.py::test_together_parked_and_lost": 2,
+    "system/test_trace.py::test_what_waits_and_what_asks": 2,
     "system/test_versions.py::test_a_daemon_killed_between_version_and_notes_keeps_each_text_once": 2,
     "system/test_wiring.py::test_the_numbers_of_the_history_are_those_of_the_turns": 3,
 }
+# Whole tests that `make chaos` alone runs: each takes ten seconds or more. The one named behind it stays, and
+# fails for most of what would break it.
+_LATER = """\
+deploy/test_deb.py::test_a_loop_that_is_blocked_is_started_anew_and_one_whose_model_is_slow_is_not
+    system/test_notify.py::test_a_slow_model_feeds_the_watchdog_and_a_blocked_loop_does_not
+deploy/test_deb.py::test_a_person_runs_it_under_a_systemd_of_their_own
+    deploy/test_deb.py::test_it_is_started_by_its_installation_and_answers
+deploy/test_deb.py::test_root_leads_the_service_to_its_first_model
+    system/test_onboard.py::test_from_nothing_to_the_first_answer
+deploy/test_deb.py::test_the_commands_of_the_page_install_and_remove_it
+    deploy/test_deb.py::test_it_is_started_by_its_installation_and_answers
+deploy/test_wheel.py::test_the_version_is_that_of_the_tag
+    deploy/test_wheel.py::test_the_wheel_has_all_that_is_used_and_nothing_else
+gateway/app/test_erasure.py::test_wherever_it_dies_the_next_start_ends_it
+    system/test_erasing.py::test_a_daemon_that_is_killed_in_the_midst_ends_it_at_its_next_start
+gateway/backup/test_odd_files.py::test_any_number_of_links_has_room
+    gateway/backup/test_odd_files.py::test_a_link_to_an_empty_folder_stays_and_leads_to_the_workspace
+gateway/queue/test_arbitrary_letters.py::test_no_body_and_no_property_ends_a_loop_over_rabbitmq
+    gateway/queue/test_rabbit_odd_letters.py::test_an_odd_letter_is_taken_like_any_other
+gateway/queue/test_queue_limit.py::test_a_queue_that_comes_after_all_is_left_alone_while_it_is_young
+    gateway/queue/test_rabbitmq_faults.py::test_young_queues_survive_a_kill
+gateway/queue/test_queue_limit.py::test_a_queue_that_was_not_made_lets_the_connection_come_up_again
+    gateway/queue/test_queue_limit.py::test_a_queue_that_was_not_made_holds_up_no_other
+gateway/queue/test_rabbitmq_faults.py::test_alarm_holds_back_and_loses_nothing
+    system/test_faults.py::test_a_memory_alarm_holds_back_and_loses_nothing
+gateway/queue/test_rabbitmq_faults.py::test_broker_killed_under_load
+    system/test_faults.py::test_a_broker_killed_while_200_letters_flow_loses_none
+gateway/queue/test_rabbitmq_faults.py::test_silent_broker_is_given_up_before_it_gives_us_up
+    gateway/queue/test_rabbitmq_faults.py::test_cut_of_a_connection
+gateway/queue/test_repartition.py::test_a_kill_at_each_step_costs_only_another_call
+    gateway/queue/test_repartition.py::test_a_kill_between_two_letters_keeps_their_order
+gateway/queue/test_repartition.py::test_an_alarm_during_the_move_is_told_as_such
+    gateway/queue/test_repartition.py::test_a_channel_that_is_closed_in_the_middle_ends_the_move
+gateway/queue/test_sharing.py::test_one_that_started_without_the_broker_gets_its_share
+    gateway/queue/test_sharing.py::test_ten_start_at_once_under_load_and_leave_again
+gateway/turns/test_flood_many.py::test_one_that_cannot_even_be_parked_is_left_to_come_again
+    gateway/turns/test_flood_many.py::test_one_whose_refusal_breaks_is_parked_and_the_others_end
+gateway/turns/test_subagents_kill.py::test_a_kill_at_any_step_of_its_end_brings_no_result
+    gateway/turns/test_subagents_kill.py::test_a_kill_at_any_step_starts_and_tells_nothing_twice
+system/test_attempts.py::test_kills_during_the_import_of_the_models_library_park_nobody
+    gateway/turns/test_attempts_kill.py::test_only_a_letter_that_ran_alone_is_parked
+system/test_backup.py::test_under_load_over_rabbitmq
+    system/test_backup.py::test_under_load_embedded
+system/test_broker_rights.py::test_a_gateway_in_roles_works_under_them
+    system/test_broker_tls.py::test_a_gateway_works_over_tls_in_roles
+system/test_broker_rights.py::test_an_adapter_makes_the_queue_of_its_replies
+    system/test_broker_rights.py::test_an_adapter_may_set_a_reply_aside
+system/test_broker_rights.py::test_who_may_take_no_messages_says_so_once
+    gateway/queue/test_rabbit_refusals.py::test_a_right_that_is_missing
+system/test_daemon.py::test_a_broker_that_is_away_is_waited_for
+    system/test_daemon.py::test_sigterm_ends_a_daemon_that_still_waits_for_its_broker
+system/test_discord.py::test_a_gateway_killed_while_200_messages_come_loses_none
+    system/test_discord.py::test_an_adapter_killed_while_300_messages_come_loses_none
+system/test_earlier_workspaces.py::test_the_program_of_then_goes_on_after_a_downgrade
+    system/test_earlier_workspaces.py::test_it_is_upgraded_and_gone_on_with
+system/test_erasing.py::test_no_byte_of_a_person_stays_whose_chats_are_answered_by_two_daemons
+    system/test_erasing.py::test_no_byte_of_a_chat_stays_beside_a_broker
+system/test_http_idle.py::test_an_answer_waits_for_a_slow_reader_and_for_no_other
+    system/test_http_idle.py::test_a_head_that_never_ends_is_cut_in_time
+system/test_links.py::test_a_line_that_is_open_in_one_direction_alone
+    gateway/queue/test_rabbitmq_faults.py::test_cut_of_a_connection
+system/test_no_model.py::test_doctor_does_not_blame_the_model_for_a_slow_machine
+    system/test_no_model.py::test_doctor_fails_with_the_cure
+system/test_rolling.py::test_all_processes_are_restarted_in_turn
+    gateway/queue/test_sharing.py::test_ten_start_at_once_under_load_and_leave_again
+system/test_takeover.py::test_a_frozen_daemon_wakes_and_does_nothing
+    system/test_faults.py::test_a_daemon_that_was_frozen_in_mid_turn_wakes_and_writes_nothing
+system/test_telegram.py::test_an_adapter_killed_while_300_messages_come_loses_none
+    system/test_telegram.py::test_a_gateway_killed_while_300_messages_come_loses_none
+system/test_workers_replaced.py::test_a_worker_that_dies_again_and_again_is_waited_for_longer
+    system/test_workers.py::test_workers_that_die_or_stand_still_are_replaced
+system/test_workers_replaced.py::test_a_worker_whose_loop_is_blocked_is_replaced_and_says_where_it_stood
+    system/test_workers.py::test_workers_that_die_or_stand_still_are_replaced
+system/test_workers_start.py::test_a_turn_that_a_signal_before_ready_cancels_is_struck_out
+    system/test_workers.py::test_the_second_signal_ends_all_at_once
+"""
+_LINES = _LATER.split()
+LATER = dict(zip(_LINES[::2], _LINES[1::2], strict=True))
 
 
 def left_to_chaos(items: Iterable[pytest.Item]) -> Iterator[pytest.Item]:
-    """Yield the variants that `make test` leaves out; each test keeps at least one."""
+    """Yield what `make test` leaves out: the tests of ``LATER``, and variants; each other test keeps one."""
+    items = list(items)
+    yield from (item for item in items if _name(item) in LATER)
     for name, variants in _variants(items).items():
         for number, item in enumerate(reversed(variants)):
             if number % ONE_IN[name]:
@@ -73,7 +194,10 @@ def left_to_chaos(items: Iterable[pytest.Item]) -> Iterator[pytest.Item]:
 def _variants(items: Iterable[pytest.Item]) -> dict[str, Sequence[pytest.Item]]:
     found: defaultdict[str, list[pytest.Item]] = defaultdict(list)
     for item in items:
-        name = item.nodeid.partition("[")[0].removeprefix("tests/")
-        if name in ONE_IN:
+        if (name := _name(item)) in ONE_IN:
             found[name].append(item)
     return dict(found)
+
+
+def _name(item: pytest.Item) -> str:
+    return item.nodeid.partition("[")[0].removeprefix("tests/")

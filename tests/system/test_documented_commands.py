@@ -32,7 +32,7 @@ ALONE = (
     "kubernetes.md",
 )
 SERVED = ("http.md", "chat.md", "configuration.md", "doctor.md", "interchange.md", "cron.md")
-SERVED += ("backup.md", "upgrades.md")
+SERVED += ("backup.md", "upgrades.md", "replay.md")
 PLATFORM = ("observability.md", "agents.md", "tools.md")
 ONBOARD = ("onboard.md",)
 BROKER = ("rabbitmq.md",)
@@ -45,6 +45,7 @@ DOCKER = "needs a Docker that runs; tests/deploy/test_images.py reads what it wo
 CLUSTER = "needs a cluster; tests/deploy/test_images.py reads what it would be given"
 USERS = "makes, asks for or removes users and folders of the machine; tests/deploy/test_deb.py types it"
 TESTS = "is how these tests are run"
+BESIDE = "needs a second gateway; tests/system/test_recording.py types it"
 STOPPED = "needs all daemons to be stopped; tests/system/test_earlier_workspaces.py types it"
 # The beginnings of commands that are not typed here, and why.
 NOT_HERE = {
@@ -70,6 +71,8 @@ NOT_HERE = {
     "make mutants": "takes minutes; tests/mutants/test_mutants.py runs it over a module of its own",
     "chat-gateway downgrade": STOPPED,
     "chat-gateway chaos": "takes minutes; tests/system/test_chaos.py types it with a few kills",
+    "chat-gateway replay": BESIDE,
+    "chat-gateway --workspace /tmp/shadow run": BESIDE,
 }
 # Commands within sentences that are not typed beside the daemon.
 ELSEWHERE = {

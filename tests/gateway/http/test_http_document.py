@@ -26,7 +26,7 @@ from tests.support.examples import drawn
 # `make chaos` draws new examples of what these draw inside.
 pytestmark = pytest.mark.hypothesis
 TOKEN = "correct-horse-battery-staple"
-EXAMPLES = 16
+EXAMPLES = 8
 CHECKS = [
     schemathesis.checks.not_a_server_error,
     status_code_conformance,

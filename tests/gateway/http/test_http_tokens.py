@@ -131,7 +131,9 @@ async def test_requests_of_a_token_are_bounded(tmp_path: Path) -> None:
     """Beyond its bound a token is answered 429 with when to come again; another one is served."""
     async with open_place(tmp_path, http={"token": TOKEN, "requests_per_minute": 60}) as place:
         other = shown(Tokens(place.application.settings.state).add("other", "read"))
-        answers = [await place.http.get("/v1/cron", headers=shown(TOKEN)) for _ in range(15)]
+        answers = [await place.http.get("/v1/cron", headers=shown(TOKEN))]
+        while answers[-1].status_code == 200 and len(answers) < 200:
+            answers.append(await place.http.get("/v1/cron", headers=shown(TOKEN)))
         beside = await place.http.get("/v1/cron", headers=other)
         health = await place.http.get("/healthz")
 

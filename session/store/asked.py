@@ -1,0 +1,181 @@
+"""Lists what was asked in a time and what became of it, by transcripts and journals; reads, for threads."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+from session.disk.layout import Layout, read_file, seen
+from session.store.listing import transcripts
+from session.store.naming import owner_of
+from session.transcript import archive, journal_lines
+from session.transcript.attachments import attachments_of
+from session.transcript.history import is_record
+from session.transcript.journal_lines import Entry
+from session.transcript.life import SAID, Step, in_order, of_journal, of_lines
+from session.transcript.line import decode, read_time
+from session.transcript.loading import load
+from session.transcript.repair import plain_text
+from session.transcript.transcript import Transcript
+
+Line = Mapping[str, Any]
+# What of a time is asked for, but cannot be told whole.
+FOREIGN: Final = "messages that another program wrote"
+EDITS: Final = "edits and deletions of messages"
+RESULTS: Final = "results of subagents, which are started anew"
+UNBEGUN: Final = "messages that ended before a turn began, whose text is not kept"
+_RESULT: Final = "#result"
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One message: when its channel handed it in, what was typed by whom, and what became of it.
+
+    ``reply`` is what the turn of its own ended with; ``files`` are the names of what came along.
+    """
+
+    key: str
+    id: str
+    at: datetime
+    text: str
+    sender: str = ""
+    files: Sequence[str] = ()
+    reply: str = ""
+    steps: Sequence[Step] = ()
+
+
+def stems(layout: Layout) -> list[str]:
+    """List the conversations that have a transcript, or an ended session."""
+    return sorted({*(path.stem for path in transcripts(layout)), *archive.stems(layout)})
+
+
+@dataclass(slots=True)
+class Conversation:
+    """What the files of one conversation tell of a time.
+
+    Args:
+        layout: where they lie.
+        stem: that of their names.
+        since: from when on messages count, aware.
+        until: before when.
+        left_out: what cannot be told, in words, each with how much of it there was; filled by ``messages``.
+    """
+
+    layout: Layout
+    stem: str
+    since: datetime
+    until: datetime
+    key: str = ""
+    left_out: Counter[str] = field(default_factory=Counter)
+    _sessions: list[tuple[Transcript, str, Sequence[bytes]]] = field(default_factory=list)
+    _entries: Sequence[Entry] = ()
+    _commands: Mapping[str, Entry] = field(default_factory=dict)
+    # Each message by its id; None: one that is counted as left out.
+    _asked: dict[str, Asked | None] = field(default_factory=dict)
+    # What the lines say that end a turn, by the id of its message.
+    _replies: dict[str, str] = field(default_factory=dict)
+
+    def read(self) -> bool:
+        """Read what may tell of the time; say whether there is any.
+
+        Raises:
+            SessionError: a file cannot be read.
+        """
+        for path, source in self._paths():
+            if (read := load(path, self.stem)) is not None:
+                self._sessions.append((read[0], source, list(read[0].messages)))
+                self.key = read[0].key
+        if (journal := read_file(self.layout.journal(self.stem))) is not None:
+            self._entries = [entry for entry, _ in journal_lines.read(journal[0])[0]]
+            self._commands = {str(entry.get("id")): entry for entry in self._entries if SAID in entry}
+            self.key = self.key or owner_of(self.layout, self.stem) or ""
+        return bool(self.key)
+
+    def _paths(self) -> Iterator[tuple[Path, str]]:
+        for ended in archive.of_stem(self.layout, self.stem):
+            if ended.ended_at >= self.since:
+                yield ended.path, "archive"
+        active = self.layout.transcript(self.stem)
+        now = seen(active)
+        if now is not None and now[2] >= self.since.timestamp() * 1e9:
+            yield active, "transcript"
+
+    def messages(self) -> Iterator[Asked]:
+        """Yield the messages of the time, commands behind all others."""
+        for _, _, lines in self._sessions:
+            for at, raw in enumerate(lines):
+                self._take(decode(raw), lines[at + 1 : at + 2])
+        for id_, entry in self._commands.items():
+            self._replies.setdefault(id_, str(entry.get("text") or ""))
+            if id_ not in self._asked and self._is_of_time(entry):
+                self._asked[id_] = self._message(entry, id_, str(entry[SAID]))
+        if unbegun := len(set(self._unbegun())):
+            self.left_out[UNBEGUN] += unbegun
+        for id_, asked in self._asked.items():
+            if asked is not None:
+                yield replace(asked, reply=self._replies.get(id_, ""), steps=self._steps(id_))
+
+    def _take(self, line: Line, following: Sequence[bytes]) -> None:
+        """Take in one line of a transcript; ``following`` is the one behind it."""
+        id_ = line.get("message_id")
+        if isinstance(id_, str) and line.get("final") is True:
+            self._replies[id_] = plain_text(line.get("content"))
+        if not self._is_of_time(line):
+            return
+        if line.get("role") == "user" and not is_record(line):
+            self._take_asked(line, id_)
+        elif line.get("kind") == "note":
+            self.left_out[EDITS] += 1
+        elif line.get("kind") == "undo" and isinstance(id_, str) and id_ not in self._commands:
+            # The words stand in the journal for two days; later the lines alone say which command it was.
+            is_retry = any(decode(raw).get("message_id") == id_ for raw in following)
+            self._asked[id_] = self._message(line, id_, "/retry" if is_retry else "/undo")
+
+    def _take_asked(self, line: Line, id_: object) -> None:
+        if not isinstance(id_, str) or not id_:
+            self.left_out[FOREIGN] += 1
+        elif id_.endswith(_RESULT):
+            self.left_out[RESULTS] += id_ not in self._asked
+            self._asked[id_] = None
+        elif (before := self._asked.get(id_)) is None or before.text != "/retry":
+            typed = line.get("typed")
+            text = typed if isinstance(typed, str) and typed else plain_text(line.get("content"))
+            self._asked[id_] = self._message(line, id_, text)
+
+    def _is_of_time(self, found: Line) -> bool:
+        at = _came(found)
+        return at is not None and self.since <= at < self.until
+
+    def _message(self, found: Line, id_: str, text: str) -> Asked:
+        at = _came(found)
+        assert at is not None
+        sender = found.get("sender")
+        sender = sender if isinstance(sender, Mapping) else {}
+        who = str(sender.get("name") or sender.get("username") or sender.get("id") or "")
+        files = [file.name or file.kind for file in attachments_of(found)]
+        return Asked(self.key, id_, at, text, who, files)
+
+    def _steps(self, id_: str) -> list[Step]:
+        steps = list(of_journal(self._entries, id_))
+        for transcript, source, lines in self._sessions:
+            steps += of_lines(lines, id_, session_id=transcript.session_id, source=source)
+        return in_order(steps)
+
+    def _unbegun(self) -> Iterator[str]:
+        """Yield the ids that ended, and of whose text nothing is kept."""
+        for entry in self._entries:
+            id_ = str(entry.get("id"))
+            if entry.get("do") == "end" and id_ not in self._asked and self._is_of_time(entry):
+                yield id_
+
+
+def _came(found: Line) -> datetime | None:
+    """Return when a line's or entry's message came in, else when it was written."""
+    for name in ("received_at", "timestamp", "at"):
+        if (at := read_time(found.get(name))) is not None:
+            return at.astimezone(UTC)
+    return None
