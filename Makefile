@@ -41,7 +41,7 @@ run: $(VENV)/.runtime ## runs the gateway with its embedded queue
 
 test: $(VENV)/.rewritten ## runs all tests but those of check, with a real RabbitMQ and a real Chromium
 	@deploy/system-packages.sh rabbitmq-server chromium-headless-shell fonts-dejavu-core curl bubblewrap openssl systemd zsh fish libfuse3-3 strace
-	RABBITMQ_SCHEDULER_BIND_TYPE=u $(BIN)/python -m pytest -m "not chaos" --numprocesses 6 --dist worksteal --durations=15 --ignore tests/deploy/test_container.py --ignore tests/system/test_broker_cluster.py --ignore tests/chaos --ignore tests/docs --ignore tests/test_house_rules.py
+	RABBITMQ_SCHEDULER_BIND_TYPE=u $(BIN)/python -m pytest -m "not chaos" --numprocesses 6 --dist worksteal --durations=15 --ignore tests/deploy/test_container.py --ignore tests/system/test_broker_cluster.py --ignore tests/chaos --ignore tests/docs --ignore tests/test_house_rules.py --ignore tests/test_patterns.py
 
 test-deb: $(VENV)/.dev ## tries the Debian package with all of its packages, not only what is ours: needs root
 	@deploy/system-packages.sh bubblewrap systemd
@@ -52,14 +52,14 @@ test-image: $(VENV)/.dev ## builds the container image on a Debian made here and
 	$(BIN)/python -m pytest tests/deploy/test_container.py
 
 test-fast: $(VENV)/.dev ## the tests of the everyday loop: no broker, no daemons, no drawn examples
-	$(BIN)/python -m pytest --numprocesses 4 --dist worksteal -m "not slow and not chaos" --ignore tests/docs --ignore tests/test_house_rules.py
+	$(BIN)/python -m pytest --numprocesses 4 --dist worksteal -m "not slow and not chaos" --ignore tests/docs --ignore tests/test_house_rules.py --ignore tests/test_patterns.py
 
 check: $(VENV)/.dev ## ruff, mypy, import contracts, docs
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
-	$(BIN)/python -m pytest tests/test_house_rules.py tests/docs
+	$(BIN)/python -m pytest tests/test_house_rules.py tests/test_patterns.py tests/docs
 
 bench: $(VENV)/.dev install ## measures against peers in one run
 	@deploy/system-packages.sh rabbitmq-server chromium-headless-shell fonts-dejavu-core

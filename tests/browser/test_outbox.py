@@ -76,6 +76,8 @@ async def test_a_message_that_is_refused_for_good_holds_up_none(console: Console
     before.shut["one"] = REFUSED
 
     await console.sees("stub: two")
+    # Its own row goes a moment after its answer is there.
+    await expect(page.locator("article.pending")).to_have_count(1)
     await expect(page.locator("article.pending")).to_contain_text("one is not taken")
     await page.get_by_role("button", name="Back into the send box").click()
     await expect(page.get_by_role("textbox", name="Message")).to_have_value("one")

@@ -13,6 +13,9 @@ import pytest
 
 # Of each test one variant in so many stays, the last one among them.
 ONE_IN = {
+    "browser/test_history.py::test_a_conversation_that_is_read_twice_at_once_stands_there_once": 2,
+    "browser/test_hostile.py::test_no_line_keeps_the_page_busy": 4,
+    "browser/test_hostile.py::test_no_markdown_keeps_the_page_busy": 4,
     "channels/telegram/test_telegram_format_work.py::test_more_than_a_block_of_anything_is_rendered_soon": 4,
     "channels/telegram/test_telegram_format_work.py::test_twice_the_text_is_about_twice_the_work": 4,
     "disk/test_injected.py::test_a_gateway_whose_disk_failed_loses_and_repeats_nothing": 3,
@@ -30,7 +33,6 @@ ONE_IN = {
     "gateway/queue/test_rabbit_odd_letters.py::test_an_odd_letter_is_taken_like_any_other": 4,
     "gateway/queue/test_rabbitmq_faults.py::test_channel_closed_for_an_old_letter": 2,
     "gateway/queue/test_rabbitmq_faults.py::test_standby_follows_a_killed_daemon": 2,
-    "gateway/queue/test_repartition.py::test_a_channel_that_is_closed_in_the_middle_ends_the_move": 2,
     "gateway/queue/test_repartition.py::test_a_kill_between_two_letters_keeps_their_order": 2,
     "gateway/queue/test_repartition.py::test_letters_that_are_on_their_way_are_waited_for": 2,
     "gateway/queue/test_repartition.py::test_what_waits_goes_before_what_comes": 2,
@@ -40,10 +42,15 @@ ONE_IN = {
     "gateway/queue/test_window.py::test_each_key_keeps_its_order_over_growth_kill_and_two_more_daemons": 2,
     "gateway/service/test_search.py::test_memory_is_found_where_its_scope_has_it": 4,
     "gateway/service/test_small_files_kill.py::test_a_change_is_there_whole_or_not_at_all": 2,
+    "gateway/turns/test_caps_served.py::test_a_cap_is_told_once_and_ends_nobody_elses_messages": 3,
     "gateway/turns/test_modes_kill.py::test_a_kill_at_any_step_loses_and_repeats_none": 3,
     "gateway/turns/test_subagents_kill.py::test_a_kill_at_any_step_starts_and_tells_nothing_twice": 2,
     "session/background/test_jobs.py::test_kill_after_new": 4,
     "session/background/test_jobs.py::test_kill_during_a_window": 4,
+    "session/compaction/test_compaction.py::test_three_compactions_in_a_row_lose_nothing": 3,
+    "session/memory/test_session_summaries.py::test_a_kill_costs_at_most_one_more_request": 3,
+    "session/store/test_big_index.py::test_an_index_of_what_is_no_longer_there_is_not_believed": 4,
+    "session/store/test_big_index.py::test_what_is_read_in_parts_is_what_is_read_as_a_whole": 3,
     "session/store/test_cache_weight.py::test_a_conversation_is_counted_with_what_it_takes": 4,
     "session/store/test_cleared_count.py::test_wherever_it_dies_the_count_goes_on": 2,
     "session/store/test_disk_refuses.py::test_full_disk_leaves_nothing_half_written": 4,
@@ -52,14 +59,13 @@ ONE_IN = {
     "session/transcript/test_grown_meanwhile.py::test_so_is_who_reads_what_is_not_in_memory": 3,
     "session/transcript/test_grown_meanwhile.py::test_who_reads_meanwhile_is_told_of_one_moment": 4,
     "session/transcript/test_reading_costs.py::test_short_lines_cost_a_small_multiple_of_the_file": 2,
-    "system/test_agents_jobs.py::test_a_job_stays_with_the_agent_that_made_it": 2,
     "system/test_agents_jobs.py::test_a_kill_while_a_run_is_handed_on_answers_it_once": 2,
     "system/test_agents_kill.py::test_a_change_that_waits_behind_a_turn_stays_behind_it": 2,
     "system/test_agents_kill.py::test_a_kill_in_the_middle_of_a_change_changes_once": 5,
-    "system/test_agents_strays.py::test_nothing_of_a_pair_is_seen_by_another": 2,
     "system/test_approvals_kill.py::test_a_kill_at_any_step_runs_it_once": 6,
     "system/test_approvals_telegram.py::test_a_pressed_button_lets_the_call_run_once": 2,
     "system/test_compaction.py::test_a_daemon_that_ends_in_a_summary_leaves_nothing_half_done": 2,
+    "system/test_compaction.py::test_a_long_chat_goes_on_and_forgets_nothing": 2,
     "system/test_compaction.py::test_the_same_over_rabbitmq": 2,
     "system/test_crash.py::test_a_consolidation_that_dies_is_done_once": 6,
     "system/test_crash.py::test_a_new_that_dies_ends_one_session_and_begins_one": 6,
@@ -73,6 +79,7 @@ ONE_IN = {
     "system/test_erasing.py::test_no_byte_of_a_person_stays": 2,
     "system/test_faults.py::test_a_broker_killed_while_200_letters_flow_loses_none": 2,
     "system/test_faults.py::test_a_connection_cut_between_reply_and_ack_repeats_nothing": 2,
+    "system/test_http_idle.py::test_half_sent_bodies_cost_little_memory": 3,
     "system/test_http_idle.py::test_half_sent_headers_keep_nobody_from_being_served": 3,
     "system/test_lanes_apart.py::test_each_daemon_tells_the_lanes_of_all": 2,
     "system/test_mcp.py::test_a_call_that_a_kill_interrupts_is_made_once": 2,
@@ -118,6 +125,8 @@ gateway/app/test_erasure.py::test_wherever_it_dies_the_next_start_ends_it
     system/test_erasing.py::test_a_daemon_that_is_killed_in_the_midst_ends_it_at_its_next_start
 gateway/backup/test_odd_files.py::test_any_number_of_links_has_room
     gateway/backup/test_odd_files.py::test_a_link_to_an_empty_folder_stays_and_leads_to_the_workspace
+gateway/http/test_http_document.py::test_nor_for_who_may_only_look
+    gateway/http/test_http_document.py::test_no_answer_that_is_not_described
 gateway/queue/test_arbitrary_letters.py::test_no_body_and_no_property_ends_a_loop_over_rabbitmq
     gateway/queue/test_rabbit_odd_letters.py::test_an_odd_letter_is_taken_like_any_other
 gateway/queue/test_queue_limit.py::test_a_queue_that_comes_after_all_is_left_alone_while_it_is_young
@@ -130,16 +139,22 @@ gateway/queue/test_rabbitmq_faults.py::test_broker_killed_under_load
     system/test_faults.py::test_a_broker_killed_while_200_letters_flow_loses_none
 gateway/queue/test_rabbitmq_faults.py::test_silent_broker_is_given_up_before_it_gives_us_up
     gateway/queue/test_rabbitmq_faults.py::test_cut_of_a_connection
+gateway/queue/test_repartition.py::test_a_channel_that_is_closed_in_the_middle_ends_the_move
+    gateway/queue/test_repartition.py::test_what_waits_goes_before_what_comes
 gateway/queue/test_repartition.py::test_a_kill_at_each_step_costs_only_another_call
     gateway/queue/test_repartition.py::test_a_kill_between_two_letters_keeps_their_order
 gateway/queue/test_repartition.py::test_an_alarm_during_the_move_is_told_as_such
-    gateway/queue/test_repartition.py::test_a_channel_that_is_closed_in_the_middle_ends_the_move
+    gateway/queue/test_repartition.py::test_what_waits_goes_before_what_comes
 gateway/queue/test_sharing.py::test_one_that_started_without_the_broker_gets_its_share
     gateway/queue/test_sharing.py::test_ten_start_at_once_under_load_and_leave_again
 gateway/turns/test_flood_many.py::test_one_that_cannot_even_be_parked_is_left_to_come_again
     gateway/turns/test_flood_many.py::test_one_whose_refusal_breaks_is_parked_and_the_others_end
 gateway/turns/test_subagents_kill.py::test_a_kill_at_any_step_of_its_end_brings_no_result
     gateway/turns/test_subagents_kill.py::test_a_kill_at_any_step_starts_and_tells_nothing_twice
+system/test_agents_jobs.py::test_a_job_stays_with_the_agent_that_made_it
+    system/test_agents_jobs.py::test_a_kill_while_a_run_is_handed_on_answers_it_once
+system/test_agents_strays.py::test_nothing_of_a_pair_is_seen_by_another
+    system/test_strays.py::test_nothing_of_a_scope_is_seen_in_another
 system/test_attempts.py::test_kills_during_the_import_of_the_models_library_park_nobody
     gateway/turns/test_attempts_kill.py::test_only_a_letter_that_ran_alone_is_parked
 system/test_backup.py::test_under_load_over_rabbitmq
@@ -166,6 +181,8 @@ system/test_no_model.py::test_doctor_does_not_blame_the_model_for_a_slow_machine
     system/test_no_model.py::test_doctor_fails_with_the_cure
 system/test_rolling.py::test_all_processes_are_restarted_in_turn
     gateway/queue/test_sharing.py::test_ten_start_at_once_under_load_and_leave_again
+system/test_strays.py::test_nothing_of_an_agent_is_seen_by_another
+    system/test_strays.py::test_nothing_of_a_scope_is_seen_in_another
 system/test_takeover.py::test_a_frozen_daemon_wakes_and_does_nothing
     system/test_faults.py::test_a_daemon_that_was_frozen_in_mid_turn_wakes_and_writes_nothing
 system/test_telegram.py::test_an_adapter_killed_while_300_messages_come_loses_none
