@@ -18,7 +18,7 @@ from gateway.cli import first_chat, onboard_checks, output
 from gateway.cli.questions import Questions
 from gateway.config import edit
 from gateway.config.amend import amend, amended
-from gateway.config.load import find_file, load, usual_file
+from gateway.config.load import MAX_SECRET_BYTES, find_file, load, usual_file
 from gateway.config.settings import Settings
 from gateway.config.toml_lines import KeyPath
 from gateway.errors import GatewayError
@@ -296,4 +296,4 @@ def _readers(config: Path) -> int | None:
 def _read(file: Path | None) -> str:
     if file is None:
         return ""
-    return edit.read(file).decode("utf-8", "replace").strip()
+    return edit.read(file, MAX_SECRET_BYTES).decode("utf-8", "replace").strip()

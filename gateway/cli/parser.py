@@ -19,7 +19,7 @@ from gateway.cli.recording_verbs import add_recording
 from gateway.cli.run_verbs import add_run
 from gateway.cli.systemd_verbs import add_systemd
 from gateway.cli.terminal_verbs import CHAT, add_terminal
-from gateway.cli.trace_verbs import add_trace
+from gateway.cli.trace_verbs import add_trace, message_id
 
 PROGRAM = "chat-gateway"
 IMPORTED_ONLY = ("pi", "openclaw")
@@ -330,7 +330,7 @@ def _add_parked(tree: _Tree) -> None:
         ("drop", "remove a parked letter for good", False),
     ):
         verb = tree.verb(name, f"gateway.cli.parked:{name}", words, as_json=as_json)
-        verb.add_argument("id", metavar="ID", help="as `parked list` shows it")
+        verb.add_argument("id", metavar="ID", type=message_id, help="as `parked list` shows it")
         verb.add_argument("--key", help="which one, where several chats have a letter of this id")
 
 

@@ -15,6 +15,8 @@ from urllib.parse import urlsplit
 from gateway.app.daemons import DaemonRegistry
 from gateway.cli import attach, output
 from gateway.cli.config import settings_of
+from gateway.config.finding import contents
+from gateway.config.load import MAX_SECRET_BYTES
 from gateway.config.settings import Settings
 from gateway.errors import ConfigError, GatewayError
 from gateway.http.client import Client
@@ -66,7 +68,7 @@ def replay(args: argparse.Namespace) -> int:
     token = settings.http.token.get_secret_value()
     if args.token_file is not None:
         with _words(args.token_file):
-            token = args.token_file.read_text(encoding="utf-8").strip()
+            token = contents(args.token_file, MAX_SECRET_BYTES).decode("utf-8").strip()
     output.words(f"{output.counted(len(recording.letters), 'letter')} to ask; run {run}")
     plan = Plan(run, args.side_by_side, args.within)
     played = attach.complete(_replayed(args.into, token, recording, plan))

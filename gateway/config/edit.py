@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import tomllib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from durable import like, make_folder, replacing, write_all
+from gateway.config.finding import MAX_BYTES, contents
 from gateway.config.toml_lines import KeyPath, lines_of, with_key
 from gateway.errors import GatewayError
 
 _MARK = b"\xef\xbb\xbf"
 
 
-def read(file: Path) -> bytes:
+def read(file: Path, at_most: int = MAX_BYTES) -> bytes:
     """Read a person's file whole. Raises GatewayError where that cannot be done."""
     try:
-        return file.read_bytes()
+        return contents(file, at_most)
     except OSError as error:
-        raise GatewayError(
-            f"{file} cannot be read: {error.strerror}", hint="look at its permissions"
-        ) from error
+        hint = "name another file" if error.errno == errno.EFBIG else "look at its permissions"
+        raise GatewayError(f"{file} cannot be read: {error.strerror}", hint=hint) from error
 
 
 def standing(file: Path, path: KeyPath) -> tuple[object, int] | None:

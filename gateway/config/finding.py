@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -11,6 +12,7 @@ from typing import Any
 
 PREFIX = "CHAT_GATEWAY_"
 DEFAULT_WORKSPACE = "~/.chat-gateway"
+MAX_BYTES = 16 * 2**20
 
 
 def find_file(config_file: Path | None = None, environ: Mapping[str, str] | None = None) -> Path | None:
@@ -24,13 +26,27 @@ def find_file(config_file: Path | None = None, environ: Mapping[str, str] | None
     return next((path for path in usual if os.path.lexists(path)), None)
 
 
+def contents(file: Path, at_most: int = MAX_BYTES) -> bytes:
+    """Read a file that a person named.
+
+    Raises:
+        OSError: it cannot be read, or is larger (EFBIG).
+    """
+    # What a name leads to may have no end, as devices have none.
+    with file.open("rb") as opened:
+        data = opened.read(at_most + 1)
+    if len(data) > at_most:
+        raise OSError(errno.EFBIG, f"over {at_most} bytes", str(file))
+    return data
+
+
 def named_files(config_file: Path | None = None, environ: Mapping[str, str] | None = None) -> list[Path]:
     """List the configuration file and the files that its keys ``…_file`` name, of those that are there."""
     environ = os.environ if environ is None else environ
     found = find_file(config_file, environ)
     if found is None or not found.is_file():
         return []
-    named = _named_in(tomllib.loads(found.read_bytes().decode("utf-8-sig")), found.parent, environ)
+    named = _named_in(tomllib.loads(contents(found).decode("utf-8-sig")), found.parent, environ)
     return [found, *sorted({path for path in named if path.is_file()})]
 
 
@@ -52,7 +68,7 @@ def glance(config_file: Path | None, workspace: Path | None) -> tuple[Path, dict
     file = find_file(config_file)
     found: dict[str, Any] = {}
     with contextlib.suppress(OSError, ValueError):
-        found = tomllib.loads(file.read_bytes().decode("utf-8-sig")) if file is not None else {}
+        found = tomllib.loads(contents(file).decode("utf-8-sig")) if file is not None else {}
     named = os.environ.get(f"{PREFIX}WORKSPACE")
     if workspace is not None or named:
         return expand(str(workspace or named), os.environ), found

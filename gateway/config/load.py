@@ -15,7 +15,7 @@ from pydantic import ValidationError, create_model
 from channels import registry
 from channels.tables import ConfigTable
 from gateway.config.agents import faults
-from gateway.config.finding import DEFAULT_WORKSPACE, PREFIX, expand, find_file, usual_file
+from gateway.config.finding import DEFAULT_WORKSPACE, PREFIX, contents, expand, find_file, usual_file
 from gateway.config.presets import effective_compaction, effective_history
 from gateway.config.schema import Schema, expected, got, parse_text
 from gateway.config.settings import Channels, Settings
@@ -131,7 +131,7 @@ class _Reading:
             return
         self._at(file)
         try:
-            text = file.read_bytes().decode("utf-8-sig")
+            text = contents(file).decode("utf-8-sig")
             self._values.update(tomllib.loads(text))
             self._lines = lines_of(text)
         except OSError as error:

@@ -17,6 +17,7 @@ from session.transcript.line import read_time
 
 VERSION: Final = 1
 KIND: Final = "chat-gateway recording"
+_MAX_HEAD_BYTES: Final = 64 * 1024
 
 
 class NewerRecording(NewerVersion, GatewayError):
@@ -113,7 +114,8 @@ def read(path: Path) -> Recording:
         OSError: it cannot be read.
     """
     with path.open("rb") as file:
-        head = _object(file.readline())
+        # What is no recording may be one line without an end.
+        head = _object(file.readline(_MAX_HEAD_BYTES))
         check_version(head.get("v"), VERSION, "a recording", error=NewerRecording)
         since, until = read_time(head.get("since")), read_time(head.get("until"))
         if head.get("kind") != KIND or since is None or until is None:

@@ -22,7 +22,9 @@ def read_headers(path: Path | None) -> dict[str, str]:
         return {}
     cure = "one header a line, as Name: value"
     try:
-        data = path.read_bytes()
+        # What a name leads to may have no end, as devices have none.
+        with path.open("rb") as file:
+            data = file.read(MAX_BYTES + 1)
     except OSError as error:
         raise ServerFailed(f"headers_file {path} cannot be read: {error.strerror}") from error
     if len(data) > MAX_BYTES:

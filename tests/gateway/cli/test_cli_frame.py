@@ -135,6 +135,8 @@ def test_the_options_of_chat_and_run() -> None:
         (["chat", "--timeout", "-1"], "invalid number of seconds", "chat-gateway chat --help"),
         (["chat", "--timeout", "nan"], "invalid number of seconds", "chat-gateway chat --help"),
         (["sessions", "show"], "required: KEY|ULID", "chat-gateway sessions show --help"),
+        (["trace", "\udcff"], r"ID: '\udcff' is not UTF-8 text", "chat-gateway trace --help"),
+        (["parked", "drop", "\udcff"], r"ID: '\udcff' is not", "chat-gateway parked drop --help"),
         (["status", "--jsn"], "unrecognized arguments: --jsn", "chat-gateway --help"),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 from pathlib import Path
 
 import pytest
@@ -58,3 +59,19 @@ def test_an_address_that_is_none_is_refused_before_anything_is_asked(
     assert main(["onboard", "--api-base", "nonsense", "--config", str(tmp_path / "c.toml")]) == 1
 
     assert "its key" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", ["--key-file", "--token-file"])
+def test_a_file_without_an_end_holds_no_secret(
+    tmp_path: Path, option: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    endless = tmp_path / "endless"
+    endless.touch()
+    os.truncate(endless, 2**42)
+    model = "openai/x" if option == "--key-file" else "echo"
+
+    assert onboard(tmp_path, "--model", model, "--platform", "telegram", option, str(endless)) == 1
+
+    error, cure = capsys.readouterr().err.splitlines()[-2:]
+    assert error == f"error: {endless} cannot be read: over 65536 bytes"
+    assert cure == "try: name another file"

@@ -12,8 +12,9 @@ from zoneinfo import ZoneInfo
 import pytest
 from pydantic import SecretStr
 
+from gateway.config import edit, finding
 from gateway.config.load import load
-from gateway.errors import ConfigError
+from gateway.errors import ConfigError, GatewayError
 from tests.gateway.config_reading import problems, read
 
 SECRETS = ("channels.telegram.token", "channels.discord.token", "model.api_key", "http.token")
@@ -341,3 +342,17 @@ def test_a_secret_without_an_end_is_none(tmp_path: Path) -> None:
     (problem,) = problems(tmp_path, '[model]\napi_key_file = "/dev/zero"\n')
 
     assert problem.endswith(":2: model.api_key_file: /dev/zero is over 65536 bytes, which is no secret")
+
+
+def test_a_configuration_without_an_end_is_read_no_further_than_one_may_go(tmp_path: Path) -> None:
+    endless = tmp_path / "endless"
+    endless.touch()
+    os.truncate(endless, 2**42)
+
+    with pytest.raises(ConfigError, match="endless: cannot be read: over 16777216 bytes"):
+        load(endless, environ={})
+    with pytest.raises(GatewayError, match="endless cannot be read: over 16777216 bytes"):
+        edit.read(endless)
+    with pytest.raises(OSError, match="over 16777216 bytes"):
+        finding.named_files(endless, {})
+    assert finding.glance(endless, None)[1] == {}

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
+import tracemalloc
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
+from gateway.__main__ import main
 from gateway.errors import GatewayError
 from gateway.recording import letter
 from gateway.recording.letter import Letter, NewerRecording, Recording
@@ -78,3 +81,27 @@ def test_one_that_lacks_letters_or_has_others_is_told_so(tmp_path: Path) -> None
     path.write_bytes(lines[0] + lines[1] + lines[2].replace(b'"answered"', b'"baked"'))
     with pytest.raises(GatewayError, match="line 3 is no letter"):
         letter.read(path)
+
+
+def test_a_file_without_an_end_is_no_recording(tmp_path: Path) -> None:
+    (tmp_path / "day").touch()
+    os.truncate(tmp_path / "day", 64 * 2**20)
+
+    tracemalloc.start()
+    try:
+        with pytest.raises(GatewayError, match="is no recording"):
+            letter.read(tmp_path / "day")
+        assert tracemalloc.get_traced_memory()[1] < 8 * 2**20
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_file_without_an_end_holds_no_token(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    letter.write(tmp_path / "day", recording(asked()))
+    (tmp_path / "endless").touch()
+    os.truncate(tmp_path / "endless", 2**42)
+    token = ("--token-file", str(tmp_path / "endless"), "--workspace", str(tmp_path))
+
+    assert main(["replay", str(tmp_path / "day"), "--into", "http://127.0.0.1:9", *token]) == 1
+
+    assert f"error: {tmp_path / 'endless'}: over 65536 bytes" in capsys.readouterr().err

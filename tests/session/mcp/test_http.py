@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -115,6 +116,14 @@ async def test_a_file_of_headers_that_is_not_there_is_named(tmp_path: Path) -> N
 
     async with kept_up(spec, tmp_path) as server:
         assert server.part()["error"].startswith(f"headers_file {tmp_path / 'none'} cannot be read")
+
+
+async def test_a_file_of_headers_without_an_end_is_read_no_further_than_it_may_go(tmp_path: Path) -> None:
+    spec = at(tmp_path, 9)
+    os.truncate(tmp_path / "headers", 2**42)
+
+    async with kept_up(spec, tmp_path) as server:
+        assert server.part()["error"] == f"headers_file {tmp_path / 'headers'} has over 65536 bytes"
 
 
 async def test_many_calls_at_once_are_told_apart(tmp_path: Path) -> None:
