@@ -69,8 +69,10 @@ _HTTP = {"type": "string", "pattern": r"^([hH][tT][tT][pP][sS]?://[^/?#\s]\S*)?$
 _SOCKET = {"type": "string", "pattern": r"^([wW][sS][sS]?://[^/?#\s]\S*)?$"}
 HttpUrl = Annotated[str, _address_of("http", "https"), WithJsonSchema(_HTTP)]
 SocketUrl = Annotated[str, _address_of("ws", "wss"), WithJsonSchema(_SOCKET)]
-Seconds = Annotated[float, Field(gt=0)]
-Pause = Annotated[float, Field(ge=0)]
+# Thirty years, or as many hours, days or dollars: beyond some such bound times leave the calendar.
+MOST = 10**9
+Seconds = Annotated[float, Field(gt=0, le=MOST)]
+Pause = Annotated[float, Field(ge=0, le=MOST)]
 
 
 def sound_secret(value: SecretStr) -> SecretStr:

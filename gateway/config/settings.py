@@ -15,6 +15,7 @@ from zoneinfo import ZoneInfo
 from pydantic import Field, SecretStr, ValidationInfo, field_validator
 
 from channels.tables import (
+    MOST,
     ConfigTable,
     DiscordTable,
     HttpUrl,
@@ -213,8 +214,8 @@ class Compaction(ConfigTable):
     keep_recent_turns: int | None = Field(default=None, ge=0)
     max_chars: int | None = Field(default=None, ge=1)
     min_turns: int | None = Field(default=None, ge=0)
-    cooldown_s: float | None = Field(default=None, ge=0)
-    timeout_s: float | None = Field(default=None, gt=0)
+    cooldown_s: float | None = Field(default=None, ge=0, le=MOST)
+    timeout_s: float | None = Field(default=None, gt=0, le=MOST)
     chars_per_token: float | None = Field(default=None, gt=0)
 
 

@@ -24,14 +24,14 @@ def read(folder: Path, text: str, **environ: str) -> Settings:
         ("[limits]\nworkers = -1", "limits.workers: expected a whole number of at least 0"),
         (
             "[mcp.files]\ncommand = ['x']\ntimeout_s = 0",
-            "mcp.files.timeout_s: expected a number above 0, got 0",
+            "mcp.files.timeout_s: expected a number above 0 and at most",
         ),
         ("[mcp.files]\nurl = 'http://a/'\ncomand = []", "mcp.files.comand: unknown key"),
         ('[tools.shell]\nsandbox = "docker"', "tools.shell.sandbox: expected"),
         ('[state]\nlocal = ""', "state.local: unknown key; nearest: state.local_dir"),
         ('[state]\nlocal_dir = "state"', "state.local_dir: 'state': expected the absolute path of a folder"),
         ('[state]\nlocal_dir = "~nobody-here/x"', "expected the absolute path of a folder"),
-        ("[memory]\nversion_days = -1", "memory.version_days: expected a number of at least 0"),
+        ("[memory]\nversion_days = -1", "memory.version_days: expected a number from 0"),
     ],
 )
 def test_a_wrong_value_is_told_as_of_any_key(tmp_path: Path, text: str, words: str) -> None:
