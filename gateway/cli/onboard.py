@@ -18,6 +18,7 @@ from gateway.cli import first_chat, onboard_checks, output
 from gateway.cli.questions import Questions
 from gateway.config import edit
 from gateway.config.amend import amend, amended
+from gateway.config.finding import MAX_BYTES
 from gateway.config.load import MAX_SECRET_BYTES, find_file, load, usual_file
 from gateway.config.settings import Settings
 from gateway.config.toml_lines import KeyPath
@@ -253,7 +254,7 @@ def _write(plan: _Plan, config: Path, *, dry: bool) -> None:
     if not plan.values:
         return
     if dry:
-        old = edit.read(config).decode() if config.exists() else ""
+        old = edit.read(config, MAX_BYTES).decode() if config.exists() else ""
         new = amended(old, plan.values, plan.gone)
         lines = difflib.unified_diff(
             old.splitlines(), new.splitlines(), str(config), str(config), lineterm=""

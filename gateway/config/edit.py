@@ -16,10 +16,10 @@ from gateway.errors import GatewayError
 _MARK = b"\xef\xbb\xbf"
 
 
-def read(file: Path, at_most: int = MAX_BYTES) -> bytes:
-    """Read a person's file whole. Raises GatewayError where that cannot be done."""
+def read(file: Path, at_most: int | None = None) -> bytes:
+    """Read a person's file whole. Raises GatewayError where that cannot be done, or it is longer."""
     try:
-        return contents(file, at_most)
+        return file.read_bytes() if at_most is None else contents(file, at_most)
     except OSError as error:
         hint = "name another file" if error.errno == errno.EFBIG else "look at its permissions"
         raise GatewayError(f"{file} cannot be read: {error.strerror}", hint=hint) from error
@@ -27,7 +27,7 @@ def read(file: Path, at_most: int = MAX_BYTES) -> bytes:
 
 def standing(file: Path, path: KeyPath) -> tuple[object, int] | None:
     """Return the value of a key in a sound file, and its line from 1; None where it is not there."""
-    text = read(file).removeprefix(_MARK).decode()
+    text = read(file, MAX_BYTES).removeprefix(_MARK).decode()
     found: object = tomllib.loads(text)
     for name in path:
         if not isinstance(found, Mapping) or name not in found:

@@ -85,7 +85,7 @@ BIND = '[[bindings]]\nagent = "coder"\n'
     [
         ('persna = "x"', "12: agents.coder.persna: unknown key; nearest: agents.coder.persona"),
         ('model.nane = "x"', "12: agents.coder.model.nane: unknown key; nearest: agents.coder.model.name"),
-        ("model.timeout_s = 0", "12: agents.coder.model.timeout_s: expected a number above 0, got 0"),
+        ("model.timeout_s = 0", "12: agents.coder.model.timeout_s: expected a number above 0 and"),
         ('model.embedding = "x"', "12: agents.coder.model.embedding: one model compares for all"),
         ("[agents.default]", "12: agents.default: 'default' is that of the other sections"),
         ("[agents.Upper]", "12: agents.Upper: expected a name of up to 32 small letters"),

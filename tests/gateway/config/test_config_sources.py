@@ -352,7 +352,7 @@ def test_a_configuration_without_an_end_is_read_no_further_than_one_may_go(tmp_p
     with pytest.raises(ConfigError, match="endless: cannot be read: over 16777216 bytes"):
         load(endless, environ={})
     with pytest.raises(GatewayError, match="endless cannot be read: over 16777216 bytes"):
-        edit.read(endless)
+        edit.standing(endless, ("model",))
     with pytest.raises(OSError, match="over 16777216 bytes"):
         finding.named_files(endless, {})
     assert finding.glance(endless, None)[1] == {}
