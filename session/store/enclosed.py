@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -123,20 +123,31 @@ def delete_older(path: Path, name: str, until: datetime) -> bool:
 def still_named(layout: Layout, names: set[str]) -> set[str]:
     """Look through everything below ``sessions/``: also what is damaged, or kept aside."""
     wanted: set[str] = set()
-    for path in layout.sessions.rglob("*"):
-        if not path.is_file() or wanted == names:
-            continue
-        try:
+    try:
+        for path in _files_below(layout.sessions):
             with path.open("rb") as file:
                 tail = b""
                 while block := file.read(_BLOCK_BYTES):
                     text = tail + block
                     wanted |= {ref[1:-1].decode("utf-8", "replace") for ref in _REF.findall(text)} & names
                     tail = text[-_OVERLAP:]
-        except OSError:
-            # Another conversation may name them in the file that cannot be read: nothing is deleted.
-            return names
+            if wanted == names:
+                break
+    except OSError:
+        # Another conversation may name them in the file or folder that cannot be read: nothing is deleted.
+        return names
     return wanted
+
+
+def _files_below(top: Path) -> Iterator[Path]:
+    """Yield the files below a folder; of one that cannot be listed the refusal is raised, not passed over."""
+
+    def refused(error: OSError) -> None:
+        if not isinstance(error, FileNotFoundError):
+            raise error
+
+    for folder, _, names in os.walk(top, onerror=refused):
+        yield from (path for name in names if (path := Path(folder, name)).is_file())
 
 
 def within(workspace: Path, name: str) -> Path | None:

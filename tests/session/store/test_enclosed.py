@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
-from session.store.enclosed import UNREAD_FOR, AwaitedFiles, named_in_files
+from session.disk.layout import Layout
+from session.store.enclosed import UNREAD_FOR, AwaitedFiles, named_in_files, still_named
 from session.transcript import archive
 from tests.session.retention_place import ADA, BOB, World, brought
 
@@ -196,3 +199,27 @@ def damaged(path: Path | None, damage: Callable[[bytes], bytes]) -> None:
     assert path is not None
     lines = path.read_bytes().splitlines()
     path.write_bytes(b"".join((damage(each) if b'"media/' in each else each) + b"\n" for each in lines))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="root alone may become somebody else")
+@pytest.mark.parametrize(
+    "barred", ["sessions", "sessions/archive/telegram_1", "sessions/archive/telegram_1/x"]
+)
+def test_what_a_folder_that_cannot_be_listed_may_name_stays(barred: str) -> None:
+    with tempfile.TemporaryDirectory() as top:
+        workspace = Path(top)
+        workspace.chmod(0o711)
+        (workspace / "sessions/archive/telegram_1/x").mkdir(parents=True)
+        (workspace / barred / "a.jsonl").write_text(f'{{"ref":"{CAT}"}}')
+        for path in workspace.rglob("*"):
+            path.chmod(0o755)
+        (workspace / barred).chmod(0o700)
+        child = os.fork()
+        if child == 0:
+            status = 9
+            try:
+                os.setuid(12345)
+                status = int(still_named(Layout(workspace), {CAT, DOG}) != {CAT, DOG})
+            finally:
+                os._exit(status)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
