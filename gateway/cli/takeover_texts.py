@@ -137,7 +137,11 @@ def _take_skill(copies: _Copies, folder: Path) -> bool:
 
 def _beside(copies: _Copies, folder: Path) -> Iterator[Path]:
     """Yield the files of a skill but its instructions; links to folders are not followed."""
-    for here, folders, names in os.walk(folder):
+
+    def refused(error: OSError) -> None:
+        copies.left_out(Path(error.filename))
+
+    for here, folders, names in os.walk(folder, onerror=refused):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         for path in (Path(here, name) for name in folders):
             if path.is_symlink():

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from pathlib import Path
 
 import pytest
 
 from gateway.__main__ import main
+from gateway.cli.takeover import NanobotWorkspace
+from gateway.cli.takeover_texts import take_texts
 from session.context.context_parts import PERSONA_FILES
 from session.library.library import Library
 from tests.gateway.cli_place import Ran, session_file, tree
@@ -214,3 +217,27 @@ def test_a_full_disk_leaves_whole_files_alone(tmp_path: Path, work: Path) -> Non
 
 def test_our_own_workspace_is_no_source(tmp_path: Path, work: Path) -> None:
     assert main(["--workspace", str(work), "sessions", "import", "--from", "nanobot", str(work)]) == 1
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="root alone may become somebody else")
+def test_a_folder_of_a_skill_that_cannot_be_listed_is_named() -> None:
+    """The skill came without what it reads, and nobody was told."""
+    with tempfile.TemporaryDirectory() as top:
+        Path(top).chmod(0o777)
+        root, ours = Path(top, "theirs"), Path(top, "ours")
+        put(root / "skills" / "invoices" / "SKILL.md", SKILL)
+        put(root / "skills" / "invoices" / "assets" / "template.txt", "Dear …\n")
+        for path in (root, *root.rglob("*")):
+            path.chmod(0o755)
+        (root / "skills" / "invoices" / "assets").chmod(0o700)
+        child = os.fork()
+        if child == 0:
+            status = 9
+            try:
+                os.setuid(12345)
+                ((problem, _),) = take_texts(NanobotWorkspace(roots=(root,)), ours)
+                status = int(not problem.startswith(f"{root}/skills/invoices/assets is left out"))
+            finally:
+                os._exit(status)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert (ours / "skills" / "invoices" / "SKILL.md").exists()
