@@ -44,6 +44,11 @@ T = TypeVar("T")
 
 UNKNOWN: Final = "refused: no subagent with this key and id was ever started here"
 UNKNOWN_RESULT: Final = "A result came that no subagent of this chat was asked for. It is set aside."
+LATE: Final = "subagent_late"
+LATE_SAID: Final = (
+    "A subagent is done, but the conversation that asked for it has ended meanwhile. Its result is not used; "
+    "ask again, or /resume that conversation and ask there."
+)
 STOPPED: Final = "it was stopped"
 _FAILED: Final = {
     "attempts": "it was begun again and again, and never came to an end",
@@ -161,8 +166,8 @@ class Subagents:
         """Look at a result before it makes a turn.
 
         Returns:
-            None where it does; a silent reply where its conversation has ended meanwhile; why it is set aside
-            where no subagent of this conversation has it.
+            None where it does; a notice where its conversation has ended meanwhile, silence where a person
+            ended it; why it is set aside where no subagent of this conversation has it.
 
         Raises:
             Fenced, NewerFormat, StoreError: nothing was decided.
@@ -173,9 +178,13 @@ class Subagents:
         if found.state == "answered" and await self._goes_on(found, session.stem, session.session_id):
             self._known[inbound.id] = found
             return None
-        await session.journal.conclude(inbound.id, "silent", reason="subagent")
         log.info("subagent.result_dropped", subagent=found.key)
-        return Reply(silent=True)
+        if found.state != "answered":
+            await session.journal.conclude(inbound.id, "silent", reason="subagent")
+            return Reply(silent=True)
+        # Nobody who ended it knows that something was still to come: a silence did, or the chat has moved.
+        known = await session.journal.conclude(inbound.id, "notice", text=LATE_SAID, reason=LATE)
+        return Reply(known.text, kind="notice", reason=LATE, seq=known.seq or 0)
 
     # -- both --------------------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,9 @@ import pytest
 
 from channels.tables import QueueMode
 from gateway.turns.collect import QueueRules
+from gateway.turns.subagents import LATE_SAID
 from session.errors import ModelRefused
+from session.store.switch_session import split_after_idle
 from session.subagents.records import Call, Subagent
 from session.transcript.key import SessionKey
 from tests.gateway.subagents_rig import Held, SubagentRig, spawn, subagent_rig
@@ -379,3 +382,21 @@ async def test_a_result_finds_its_conversation_behind_a_compaction(tmp_path: Pat
         model.go.set()
 
         assert await rig.texts(1) == ["heard"]
+
+
+async def test_a_result_behind_a_silence_that_ended_its_conversation_is_told_to_be_of_no_use(
+    tmp_path: Path,
+) -> None:
+    """The person waits for it, and has only read that a new conversation begins."""
+    model = Held("a")
+    async with subagent_rig(tmp_path, model=model) as rig:
+        await rig.put("go", "m1")
+        await rig.texts(1)
+        async with rig.store.open(ADA) as session:
+            assert await session.change(partial(split_after_idle, by="m2", due=lambda _: True))
+        model.go.set()
+
+        assert await rig.texts(1) == [LATE_SAID]
+        await rig.settled()
+        assert [each.state for each in rig.on_record()] == ["told"]
+        assert rig.left() == []
