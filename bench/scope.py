@@ -42,7 +42,7 @@ def run() -> list[Row]:
         messages = _fill(workspace, words)
         config = {"model__name": "openai/none", "model__api_key": "none"}
         found, parts, first_ms, late_ms = run_loop(
-            lambda: _measured(SessionServices(settings(workspace, **config), status=lambda _: []), words)
+            lambda: _measured(SessionServices(settings(workspace, **config), status=lambda *_: []), words)
         )
     what = f"{FACTS:,} facts, {messages:,} messages of {MEGABYTES} MB in {SESSIONS} ended sessions"
     return [

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """What all agents of an application have together; ``status`` says how a chat stands."""
+    """What all agents of an application have together; ``status`` says how a chat and its model stand."""
 
     store: Store
     circles: Circles
@@ -60,7 +60,7 @@ class Shared:
     library: Library
     mcp: McpServers | None
     spawning: Spawning | None
-    status: Callable[[str], list[str]]
+    status: Callable[[str, Model], list[str]]
     clock: Callable[[], datetime]
     observer: Observer
 
@@ -155,7 +155,7 @@ class AgentServices:
 
     def _status(self, key: str) -> list[str]:
         agent = [f"agent: {shown(self.name)}"] if self._settings.agents else []
-        return [*agent, f"model: {self.model.name}", *self._shared.status(key)]
+        return [*agent, f"model: {self.model.name}", *self._shared.status(key, self.model)]
 
     async def _left(self, request: Request) -> list[str]:
         """Say what of the limits is left to whoever asks, and which subagents work for the chat."""

@@ -57,6 +57,7 @@ from session.turn.command_names import DESCRIPTIONS
 if TYPE_CHECKING:
     from gateway.app.metrics import Metrics
     from gateway.outbound.adapters import Adapter
+    from session.models.model import Model
 
 log = structlog.get_logger("application")
 
@@ -373,13 +374,11 @@ class Application:
         """Say why letters of a channel wait for the workspace, "" of any; empty where none does."""
         return standings.held_of(self, channel)
 
-    def _status_lines(self, key: str) -> list[str]:
-        lines = []
-        if self.worker is not None:
-            if self.worker.outage.since is not None:
-                lines.append("the model does not answer right now")
-            lines += lane_lines(self.worker.lanes.get(key))
-        return lines
+    def _status_lines(self, key: str, model: Model) -> list[str]:
+        if self.worker is None:
+            return []
+        away = ["the model does not answer right now"] if self.worker.is_away(model) else []
+        return [*away, *lane_lines(self.worker.lanes.get(key))]
 
     async def ask_workers(self, what: str, **arguments: Any) -> list[Any]:
         """Ask all of its workers that work; an empty list where it has none."""

@@ -34,7 +34,7 @@ from session.errors import NoAgent, OtherAgent
 from session.library.library import Library
 from session.memory.consolidation import MemoryNotes
 from session.memory.former import FormerMemory
-from session.models.model import Warms
+from session.models.model import Model, Warms
 from session.recall.nearness import Nearness
 from session.recall.recall import Recall
 from session.store.store import Session, Store, utc_now
@@ -57,7 +57,7 @@ class SessionServices:
         self,
         settings: Settings,
         *,
-        status: Callable[[str], list[str]],
+        status: Callable[[str, Model], list[str]],
         spawning: Spawning | None = None,
         clock: Callable[[], datetime] = utc_now,
         observer: Observer = Observer(),  # noqa: B008 - it does nothing
@@ -113,7 +113,7 @@ class SessionServices:
         self,
         settings: Settings,
         embeddings: Embeddings | None,
-        status: Callable[[str], list[str]],
+        status: Callable[[str, Model], list[str]],
         clock: Callable[[], datetime],
         observer: Observer,
     ) -> Shared:
@@ -272,7 +272,7 @@ def _servers(settings: Settings, scopes: Scopes) -> McpServers | None:
 def build_session_services(
     settings: Settings,
     *,
-    status: Callable[[str], list[str]],
+    status: Callable[[str, Model], list[str]],
     spawning: Spawning | None = None,
     clock: Callable[[], datetime] = utc_now,
     observer: Observer | None = None,

@@ -160,7 +160,7 @@ async def _import(
     names: dict[str, str] = {}
     last: dict[str, Conversation] = {}
     ids: dict[str, str] = {}
-    async with aclosing(build_session_services(settings, status=lambda _: [])) as services:
+    async with aclosing(build_session_services(settings, status=lambda *_: [])) as services:
         for conversation in sorted(found, key=lambda one: not one.has_ended):
             target = SessionKey(key or _key_of(conversation))
             if (again or not conversation.lines) and await _is_here(services.store, target, conversation):

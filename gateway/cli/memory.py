@@ -123,7 +123,7 @@ def _said(report: Report, *, newest: int) -> list[str]:
 
 @asynccontextmanager
 async def _services(settings: Settings) -> AsyncIterator[SessionServices]:
-    services = build_session_services(settings, status=lambda _: [])
+    services = build_session_services(settings, status=lambda *_: [])
     try:
         yield services
     finally:

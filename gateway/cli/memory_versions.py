@@ -19,7 +19,7 @@ def history(args: argparse.Namespace) -> int:
     """List the former texts of the key's scope, the newest first."""
 
     async def work(settings: Settings) -> list[dict[str, Any]]:
-        services = build_session_services(settings, status=lambda _: [])
+        services = build_session_services(settings, status=lambda *_: [])
         try:
             scope = await services.scope_with(args.key, args.agent)
             return await services.former.history(args.key, scope, file=args.file or "")
@@ -40,7 +40,7 @@ def restore(args: argparse.Namespace) -> int:
     """Put a former text in the place of what stands there now, which becomes a version itself."""
 
     async def work(settings: Settings) -> Restored | None:
-        services = build_session_services(settings, status=lambda _: [])
+        services = build_session_services(settings, status=lambda *_: [])
         try:
             scope = await services.scope_with(args.key, args.agent)
             return await services.former.restore(args.key, scope, args.version_id.upper())

@@ -16,7 +16,7 @@ def search(args: argparse.Namespace) -> int:
     text = " ".join(args.text)
 
     async def work(settings: Settings) -> Found:
-        services = build_session_services(settings, status=lambda _: [])
+        services = build_session_services(settings, status=lambda *_: [])
         try:
             return await services.recall.search(
                 await services.scope_with(args.key, args.agent),

@@ -224,7 +224,7 @@ def _store(settings: Settings) -> aclosing[Store]:
 
 
 def _services(settings: Settings) -> aclosing[SessionServices]:
-    return aclosing(build_session_services(settings, status=lambda _: []))
+    return aclosing(build_session_services(settings, status=lambda *_: []))
 
 
 async def _awaited(settings: Settings) -> AwaitedFiles:

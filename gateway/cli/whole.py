@@ -189,7 +189,7 @@ async def _erasure(
         mailbox = None
         if queue and not _has_no_queue(settings):
             mailbox = await stack.enter_async_context(attach.queue(settings))
-        services = build_session_services(settings, status=lambda _: [])
+        services = build_session_services(settings, status=lambda *_: [])
         stack.push_async_callback(services.aclose)
         yield Erasure(settings, services, mailbox=mailbox), services
 

@@ -62,6 +62,10 @@ class Outages:
         away = (each for each in self._outages.values() if each.since is not None)
         return next(away, None) or self._of(next(iter(self._outages), None))
 
+    def is_away(self, model: Model) -> bool:
+        """Say whether this very model is known to be away."""
+        return model in self._outages and self._outages[model].since is not None
+
     def _of(self, model: Model | None) -> Outage:
         return self._outages.setdefault(model, Outage())
 

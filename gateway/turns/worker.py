@@ -109,6 +109,7 @@ class Worker:
         self._collecting = Collecting(rules.queue, self.lanes)
         self._arrivals = self._open_arrivals(store, notices, observer)
         self._outages = self._open_outages(notices, clock, confides)
+        self.is_away = self._outages.is_away
         self._runs = self._open_runs(turn_ended)
         ended = agents.every[""].commands.ended
         self._idle = IdleBoundary(rules.idle_hours, notices=notices, ended=ended, clock=clock)

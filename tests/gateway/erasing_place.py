@@ -184,7 +184,7 @@ def spent(workspace: Path) -> None:
 async def eraser(workspace: Path, **more: Any) -> AsyncIterator[tuple[Erasure, SessionServices]]:
     """Open what erases, with the queue of the workspace, as a command without a daemon does."""
     settings = configured(workspace, **more)
-    services = build_session_services(settings, status=lambda _: [])
+    services = build_session_services(settings, status=lambda *_: [])
     try:
         async with opened(settings.state) as mailbox:
             yield Erasure(settings, services, mailbox=mailbox), services

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import tarfile
 from itertools import product
@@ -299,3 +300,18 @@ async def test_a_former_conversation_is_opened_with_its_agent(tmp_path: Path) ->
     assert (code, shown, said, refused) == (0, 1, "", 1)
     assert "hello one" in json.dumps(two.body)
     assert "CODER" in json.dumps(two.body)
+
+
+async def test_status_says_of_the_model_of_its_own_chat_alone_that_it_is_away(tmp_path: Path) -> None:
+    away = "the model does not answer right now"
+    async with ModelServer() as model, Daemon(tmp_path, config=configured(model)) as daemon:
+        say = Talk(daemon)
+        await say("cli:ann", "/agent coder")
+        waits = asyncio.ensure_future(ask(daemon, "cli:ann", "late", "[[status:503]]"))
+
+        async def told() -> bool:
+            return away in (await say("cli:ann", "/status")).splitlines()
+
+        await until(told)
+        assert away not in await say("cli:bob", "/status")
+        waits.cancel()

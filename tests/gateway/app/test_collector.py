@@ -22,7 +22,7 @@ from session.models import library
 
 async def main(folder):
     model = {"CHAT_GATEWAY_MODEL__NAME": "openai/big", "CHAT_GATEWAY_MODEL__API_KEY": "sk-x"}
-    services = build_session_services(load(None, folder, model, tables={}), status=lambda _: [])
+    services = build_session_services(load(None, folder, model, tables={}), status=lambda *_: [])
     collector.calm()
     ready = asyncio.Event()
     ready.set()
@@ -118,7 +118,7 @@ async def left(services, usage):
 
 async def main(folder, whose):
     model = {"CHAT_GATEWAY_MODEL__NAME": "openai/big"}
-    services = build_session_services(load(None, folder, model, tables={}), status=lambda _: [])
+    services = build_session_services(load(None, folder, model, tables={}), status=lambda *_: [])
     if whose == "ours":
         collector.calm()
     gc.set_threshold(0)

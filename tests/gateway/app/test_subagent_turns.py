@@ -33,7 +33,7 @@ edit = "ask"
 async def test_they_share_everything_else_with_those_of_chats(tmp_path: Path) -> None:
     """Whatever turns come to have, those of subagents have it too."""
     model = {"CHAT_GATEWAY_MODEL__NAME": "openai/big", "CHAT_GATEWAY_MODEL__EMBEDDING": "openai/small"}
-    services = build_session_services(load(None, tmp_path, model, tables={}), status=lambda _: [])
+    services = build_session_services(load(None, tmp_path, model, tables={}), status=lambda *_: [])
     subagent_turns = services.agents[""].subagent_turns
     try:
         parts = {each.name for each in fields(services.turns)}
@@ -52,7 +52,7 @@ async def test_what_the_policy_says_of_a_job_holds_for_its_subagent(tmp_path: Pa
     config = tmp_path / "config.toml"
     config.write_text(POLICY)
     settings = load(config, tmp_path, {}, tables={})
-    services = build_session_services(settings, status=lambda _: [])
+    services = build_session_services(settings, status=lambda *_: [])
     turns = services.agents[""].subagent_turns
     call = Call("cron:1", "01J", "m1", "c1")
     origin = {"answer_to": "telegram:1", "source": "cron"}

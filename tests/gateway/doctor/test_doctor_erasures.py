@@ -21,7 +21,7 @@ async def test_doctor_names_an_erasure_that_is_not_whole(tmp_path: Path) -> None
     """Of a chat and of a person, each with the command that ends it; nothing when it has ended."""
     settings = Settings.model_validate({"workspace": tmp_path, "people": {"ada": ["web:ada"]}})
     before = await erasures(settings)
-    services = build_session_services(settings, status=lambda _: [])
+    services = build_session_services(settings, status=lambda *_: [])
     erasure = Erasure(settings, services, mailbox=None)
     owed = Owed(settings.state)
     owed.keep(await erasure.subject(key="web:bob"))
@@ -41,7 +41,7 @@ async def test_doctor_names_an_erasure_that_is_not_whole(tmp_path: Path) -> None
 async def test_doctor_says_how_an_order_goes_that_nothing_can_carry_out(tmp_path: Path) -> None:
     """A version before this one wrote it for a key that is not UTF-8."""
     settings = Settings.model_validate({"workspace": tmp_path})
-    services = build_session_services(settings, status=lambda _: [])
+    services = build_session_services(settings, status=lambda *_: [])
     subject = await Erasure(settings, services, mailbox=None).subject(key="cli:any")
     await services.aclose()
     Owed(settings.state).keep(replace(subject, name="cli:M\udcfcller"))
