@@ -215,6 +215,13 @@ class Reception:
             arrival, chat_id=old, kind="action", meta={"moved_to": f"{self._name}:{arrival.chat_id}"}
         )
         await self._intake.accept(self._inbound(moved, []))
+        # What a person wrote down for the old id holds no longer, a denied tool among it.
+        log.warning(
+            "group.moved",
+            old=old,
+            new=new,
+            hint="where the configuration names the old id, as [tools.policy.chats] may, name the new one too",
+        )
 
     async def _tell(self, arrival: Arrival, reason: str, text: str) -> None:
         inbound = self._inbound(arrival, [])

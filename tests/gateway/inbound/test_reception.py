@@ -9,6 +9,7 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from channels.base import Arrival, File
 from channels.message import Inbound, Sender
@@ -198,6 +199,17 @@ async def test_a_group_that_moves_is_one_letter_under_its_old_key(tmp_path: Path
     assert (inbound.id, inbound.key, inbound.chat_id) == ("telegram:9:1", "telegram:-5", GROUP)
     assert (inbound.kind, inbound.text) == ("action", "")
     assert inbound.meta == {"moved_to": "telegram:-1005"}
+
+
+async def test_whoever_configured_a_group_reads_that_its_id_is_another_now(tmp_path: Path) -> None:
+    """A table of the policy for the old id holds no longer, and what it denied would run."""
+    with capture_logs() as logs:
+        async with front(tmp_path) as place:
+            await place.accept(moved())
+
+    (warned,) = [each for each in logs if each["event"] == "group.moved"]
+    assert (warned["log_level"], warned["old"], warned["new"]) == ("warning", GROUP, "-1005")
+    assert "[tools.policy.chats]" in warned["hint"]
 
 
 async def test_a_group_that_was_let_in_still_is_after_it_moved(tmp_path: Path) -> None:
