@@ -220,7 +220,7 @@ class Reception:
             "group.moved",
             old=old,
             new=new,
-            hint="where the configuration names the old id, as [tools.policy.chats] may, name the new one too",
+            hint="where the configuration names the old id, as [tools.policy.chats] may, name the new one",
         )
 
     async def _tell(self, arrival: Arrival, reason: str, text: str) -> None:

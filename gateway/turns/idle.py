@@ -14,13 +14,13 @@ from session.compaction.snapshot import apart
 from session.store import switch_session
 from session.store.idle import is_idle
 from session.store.store import Session
-from session.transcript.line import read_time
+from session.transcript.line import FOR_EVER_DAYS, read_time
 from session.transcript.transcript import Transcript
 
 log = structlog.get_logger("idle")
 
 REASON = "idle"
-MAX_HOURS = 24 * 36_500.0
+MAX_HOURS = 24.0 * FOR_EVER_DAYS
 SAID = "This chat was silent for a while, so a new conversation begins. /resume goes on with the one before."
 
 

@@ -27,6 +27,7 @@ from session.store.unnamed import sweep
 from session.transcript import archive
 from session.transcript.archive import Archived
 from session.transcript.key import SessionKey
+from session.transcript.line import FOR_EVER_DAYS
 from session.transcript.loading import load
 from session.transcript.transcript import Transcript, decode
 
@@ -89,8 +90,7 @@ class Retention:
     ) -> None:
         self._store = store
         self._versions = versions or VersionRules()
-        # No calendar goes back further than some centuries: whoever says 999,999 days means for ever.
-        self._days = min(days, 36_500)
+        self._days = min(days, FOR_EVER_DAYS)
         self._left = left
         self._remembers = remembers
         self._sleep = sleep

@@ -20,6 +20,7 @@ from session.transcript import archive
 from session.transcript.agent import agent_in
 from session.transcript.archive import Archived
 from session.transcript.key import marked_stem, plain_stem
+from session.transcript.line import FOR_EVER_DAYS
 
 MAX_LINE_BYTES = 256 * 1024
 FOLDERS_KEPT = 1_000
@@ -51,7 +52,7 @@ class RecentSessions:
     def __init__(self, layout: Layout, *, most: int, days: float) -> None:
         self._layout = layout
         self._most = most
-        self._within = timedelta(days=min(days, 36_500))
+        self._within = timedelta(days=min(days, FOR_EVER_DAYS))
         self._heads: FileCache[Head] = FileCache(read_head, max_bytes=MAX_LINE_BYTES)
         self._folders: BoundedDict[Path, tuple[Seen, list[Archived]]] = BoundedDict(FOLDERS_KEPT)
         self._lock = threading.Lock()

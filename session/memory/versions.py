@@ -24,6 +24,7 @@ from session.context.profile import PROFILE_FILE
 from session.disk.layout import read_file, seen
 from session.disk.state import replace_file
 from session.errors import StoreError
+from session.transcript.line import FOR_EVER_DAYS
 
 FOLDER: Final = "versions"
 WRITTEN: Final = "written"
@@ -185,7 +186,7 @@ class Versions:
         Raises:
             StoreError: the disk refused.
         """
-        oldest = self._clock() - timedelta(days=min(self._rules.days, 36_500))
+        oldest = self._clock() - timedelta(days=min(self._rules.days, FOR_EVER_DAYS))
         gone: list[Path] = []
         for file in FILES:
             known = self.all(file)

@@ -16,6 +16,8 @@ from session.errors import LineTooLong
 MAX_LINE_BYTES = 2**24
 BLOCK_BYTES = 2**17
 ROLES = ("user", "assistant", "tool", "system")
+# No calendar goes back further than some centuries: whoever says 999,999 days means for ever.
+FOR_EVER_DAYS = 36_500
 _LEADING = ("tool_calls", "tool_call_id", "name")
 _ULID = re.compile(r"^[0-7][0-9A-HJKMNP-TV-Z]{25}\Z")
 _DIGITS = b"0" * 19
