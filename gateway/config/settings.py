@@ -86,7 +86,7 @@ class Broker(ConfigTable):
     url: str = Field(default="embedded", repr=False)
     partitions: int = Field(default=16, ge=1, le=256)
     queue_type: Literal["auto", "classic", "quorum"] = "auto"
-    heartbeat_s: Count = 10
+    heartbeat_s: int = Field(default=10, ge=1, le=65_534)
     name: str = Field(default="chat", pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}\Z")
     ca_file: str = ""
     cert_file: str = ""

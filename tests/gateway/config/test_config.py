@@ -91,6 +91,7 @@ port = 65536
             '[[bindings]]\nagent = "x"\nchannel = 1',
             "3: bindings[0].channel: expected text in quotes, got a whole",
         ),
+        ("[broker]\nheartbeat_s = 65535", "2: broker.heartbeat_s: expected a whole number from 1 to 65534,"),
         ("[limits]\noutage_hours = 1e12", "2: limits.outage_hours: expected a number from 0 to 1000000000,"),
         ("[facts]\nidle_s = 1e12", "2: facts.idle_s: expected a number from 0 to 1000000000,"),
         ("[compaction]\ntimeout_s = 1e300", "2: compaction.timeout_s: expected a number above 0 and at most"),
