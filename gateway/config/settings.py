@@ -35,7 +35,7 @@ from gateway.config.settings_tools import Shell, WebFetch
 from gateway.config.settings_watching import Metrics, Telemetry
 from session.compaction.presets import Preset
 
-HIDDEN, MIN_TOKEN_CHARS = "********", 16
+MIN_TOKEN_CHARS = 16
 Count = Annotated[int, Field(ge=1)]
 Amount = Annotated[int, Field(ge=0)]
 Share = Annotated[float, Field(ge=0, le=1)]
