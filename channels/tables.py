@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from typing import Annotated, Literal
-from urllib.parse import urlsplit
+from urllib.parse import urlsplit, urlunsplit
 
 from pydantic import (
     AfterValidator,
@@ -17,6 +17,8 @@ from pydantic import (
     field_validator,
 )
 
+# What stands in the place of a secret that is shown.
+HIDDEN = "********"
 QueueMode = Literal["followup", "collect", "steer", "interrupt"]
 
 
@@ -81,6 +83,18 @@ def sound_secret(value: SecretStr) -> SecretStr:
     if not text.isascii() or not text.isprintable() or " " in text:
         raise ValueError("expected printable ASCII characters without spaces (the value is not shown)")
     return value
+
+
+def hide_password(url: str) -> str:
+    """Return ``url`` with the password of its user hidden."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return HIDDEN
+    if parts.password is None:
+        return url
+    user, at, place = parts.netloc.rpartition("@")
+    return urlunsplit(parts._replace(netloc=f"{user.partition(':')[0]}:{HIDDEN}{at}{place}"))
 
 
 class Platform(ConfigTable):

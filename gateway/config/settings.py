@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from datetime import UTC, tzinfo
 from pathlib import Path
 from typing import Annotated, Literal
-from urllib.parse import unquote, urlsplit, urlunsplit
+from urllib.parse import unquote, urlsplit
 from zoneinfo import ZoneInfo
 
 from pydantic import Field, SecretStr, ValidationInfo, field_validator
@@ -25,6 +25,7 @@ from channels.tables import (
     Strings,
     TelegramTable,
     Web,
+    hide_password,
     sound_secret,
 )
 from gateway.config.settings_agents import Bindings
@@ -66,18 +67,6 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
         return False
-
-
-def hide_password(url: str) -> str:
-    """Return ``url`` with the password of its user hidden."""
-    try:
-        parts = urlsplit(url)
-    except ValueError:
-        return HIDDEN
-    if parts.password is None:
-        return url
-    user, at, place = parts.netloc.rpartition("@")
-    return urlunsplit(parts._replace(netloc=f"{user.partition(':')[0]}:{HIDDEN}{at}{place}"))
 
 
 class Broker(ConfigTable):

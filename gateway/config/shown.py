@@ -8,13 +8,12 @@ from pathlib import Path
 
 from pydantic import BaseModel, SecretStr
 
+from channels.tables import HIDDEN
 from gateway.config.agents import settings_of
 from gateway.config.load import effective_compaction, effective_history
 from gateway.config.redact import Redactor
 from gateway.config.settings import Broker, Settings
 from gateway.config.settings_mcp import McpServer
-
-_HIDDEN = "********"
 
 
 def shown_settings(settings: Settings) -> dict[str, object]:
@@ -42,7 +41,7 @@ def _plain(table: BaseModel, redactor: Redactor) -> dict[str, object]:
         elif isinstance(table, McpServer) and name == "url":
             # Many a server has its key there.
             address, mark, _ = table.url.partition("?")
-            found[name] = redactor.text(address) + (f"?{_HIDDEN}" if mark else "")
+            found[name] = redactor.text(address) + (f"?{HIDDEN}" if mark else "")
         else:
             found[info.alias or name] = _shown(getattr(table, name), redactor)
     return found | {name: _shown(value, redactor) for name, value in (table.model_extra or {}).items()}
@@ -52,7 +51,7 @@ def _shown(value: object, redactor: Redactor) -> object:
     if isinstance(value, BaseModel):
         return _plain(value, redactor)
     if isinstance(value, SecretStr):
-        return _HIDDEN if value.get_secret_value() else ""
+        return HIDDEN if value.get_secret_value() else ""
     if isinstance(value, Path):
         return str(value)
     if isinstance(value, Mapping):
