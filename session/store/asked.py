@@ -16,7 +16,7 @@ from session.transcript import archive, journal_lines
 from session.transcript.attachments import attachments_of
 from session.transcript.history import is_record
 from session.transcript.journal_lines import Entry
-from session.transcript.life import SAID, Step, in_order, of_journal, of_lines
+from session.transcript.life import SAID, Mentions, Step, in_order, of_journal, of_lines
 from session.transcript.line import decode, read_time
 from session.transcript.loading import load
 from session.transcript.repair import plain_text
@@ -54,6 +54,22 @@ def stems(layout: Layout) -> list[str]:
 
 
 @dataclass(slots=True)
+class _Session:
+    """The lines of one session, and which of them tell of which message."""
+
+    transcript: Transcript
+    source: str
+    lines: Sequence[bytes]
+    mentions: Mentions = field(default_factory=Mentions)
+
+    def steps(self, id_: str) -> list[Step]:
+        among = self.mentions.of(id_)
+        return of_lines(
+            self.lines, id_, session_id=self.transcript.session_id, source=self.source, among=among
+        )
+
+
+@dataclass(slots=True)
 class Conversation:
     """What the files of one conversation tell of a time.
 
@@ -71,9 +87,10 @@ class Conversation:
     until: datetime
     key: str = ""
     left_out: Counter[str] = field(default_factory=Counter)
-    _sessions: list[tuple[Transcript, str, Sequence[bytes]]] = field(default_factory=list)
-    _entries: Sequence[Entry] = ()
-    _commands: Mapping[str, Entry] = field(default_factory=dict)
+    _sessions: list[_Session] = field(default_factory=list)
+    # What the journal says of each message.
+    _entries: dict[str, list[Entry]] = field(default_factory=dict)
+    _commands: dict[str, Entry] = field(default_factory=dict)
     # Each message by its id; None: one that is counted as left out.
     _asked: dict[str, Asked | None] = field(default_factory=dict)
     # What the lines say that end a turn, by the id of its message.
@@ -87,11 +104,15 @@ class Conversation:
         """
         for path, source in self._paths():
             if (read := load(path, self.stem)) is not None:
-                self._sessions.append((read[0], source, list(read[0].messages)))
+                self._sessions.append(_Session(read[0], source, list(read[0].messages)))
                 self.key = read[0].key
         if (journal := read_file(self.layout.journal(self.stem))) is not None:
-            self._entries = [entry for entry, _ in journal_lines.read(journal[0])[0]]
-            self._commands = {str(entry.get("id")): entry for entry in self._entries if SAID in entry}
+            for entry, _ in journal_lines.read(journal[0])[0]:
+                ids = entry.get("ids") if entry.get("do") == "ended" else [entry.get("id")]
+                for id_ in ids if isinstance(ids, dict | list) else ():
+                    self._entries.setdefault(str(id_), []).append(entry)
+                if SAID in entry:
+                    self._commands[str(entry.get("id"))] = entry
             self.key = self.key or owner_of(self.layout, self.stem) or ""
         return bool(self.key)
 
@@ -106,14 +127,15 @@ class Conversation:
 
     def messages(self) -> Iterator[Asked]:
         """Yield the messages of the time, commands behind all others."""
-        for _, _, lines in self._sessions:
-            for at, raw in enumerate(lines):
-                self._take(decode(raw), lines[at + 1 : at + 2])
+        for session in self._sessions:
+            for at, raw in enumerate(session.lines):
+                session.mentions.take(at, line := decode(raw))
+                self._take(line, session.lines[at + 1 : at + 2])
         for id_, entry in self._commands.items():
             self._replies.setdefault(id_, str(entry.get("text") or ""))
             if id_ not in self._asked and self._is_of_time(entry):
                 self._asked[id_] = self._message(entry, id_, str(entry[SAID]))
-        if unbegun := len(set(self._unbegun())):
+        if unbegun := sum(1 for _ in self._unbegun()):
             self.left_out[UNBEGUN] += unbegun
         for id_, asked in self._asked.items():
             if asked is not None:
@@ -160,16 +182,14 @@ class Conversation:
         return Asked(self.key, id_, at, text, who, files)
 
     def _steps(self, id_: str) -> list[Step]:
-        steps = list(of_journal(self._entries, id_))
-        for transcript, source, lines in self._sessions:
-            steps += of_lines(lines, id_, session_id=transcript.session_id, source=source)
-        return in_order(steps)
+        steps = of_journal(self._entries.get(id_, ()), id_)
+        return in_order([*steps, *(step for session in self._sessions for step in session.steps(id_))])
 
     def _unbegun(self) -> Iterator[str]:
         """Yield the ids that ended, and of whose text nothing is kept."""
-        for entry in self._entries:
-            id_ = str(entry.get("id"))
-            if entry.get("do") == "end" and id_ not in self._asked and self._is_of_time(entry):
+        for id_, entries in self._entries.items():
+            ends = (entry for entry in entries if entry.get("do") == "end")
+            if id_ not in self._asked and any(self._is_of_time(entry) for entry in ends):
                 yield id_
 
 
