@@ -18,6 +18,7 @@ from session.store.vectors import forget
 from session.transcript import archive, journal_lines
 from session.transcript.archive import Archived
 from session.transcript.beginning import beginning
+from session.transcript.life import SAID
 from session.transcript.loading import load
 from session.transcript.transcript import Transcript, parse, read_time
 
@@ -110,9 +111,10 @@ def _replace(held: Held, archived: Archived, transcript: Transcript, head: bytes
 
 
 def _forget_answers(held: Held, journal: Path, session_id: str) -> None:
-    """Take what a session answered out of the journal of its key; its messages stay known, as cleared ones.
+    """Take what a session answered, and what was typed in it, out of the journal of its key.
 
-    For two days the journal knows them by that, and no later write takes them out of a small one.
+    Its messages stay known, as cleared ones. For two days the journal knows them by that, and no later write
+    takes them out of a small one.
     """
     try:
         lines = journal.read_bytes().split(b"\n")
@@ -125,10 +127,14 @@ def _forget_answers(held: Held, journal: Path, session_id: str) -> None:
 
 
 def _without_answers(raw: bytes, session_id: str) -> bytes:
-    """Return a line of a journal: that of the session's end without texts, any other as it is."""
+    """Return a line of a journal: without texts those of the session, any other as it is."""
     entry = next((entry for entry, _ in journal_lines.read(raw + b"\n")[0]), {}) if raw else {}
+    if entry.get("session") != session_id:
+        return raw
+    if entry.pop(SAID, None) is not None:
+        return journal_lines.write(entry).rstrip(b"\n")
     ids = entry.get("ids")
-    if entry.get("do") != "ended" or entry.get("session") != session_id or not isinstance(ids, dict):
+    if entry.get("do") != "ended" or not isinstance(ids, dict):
         return raw
     for id_, end in ids.items():
         # What has a kind is a reply or notice of the gateway's own, which was in no conversation.

@@ -20,6 +20,8 @@ async def test_no_answer_of_a_deleted_session_stays_in_the_journal(tmp_path: Pat
             # The journal keeps those of two days.
             now = store.clock().isoformat()
             await session.append([{**line, "timestamp": now} for line in lines])
+            typed = f"/compact {answer}"
+            await session.journal.conclude(f"command {id_}", "command", text="done", said=typed)
             ended, stem = session.session_id, session.stem
             await session.end()
             if id_ == "a":
@@ -31,6 +33,7 @@ async def test_no_answer_of_a_deleted_session_stays_in_the_journal(tmp_path: Pat
     assert archived.delete(Fence(store.layout, stem, owner="me"), store.layout, stem, first)
 
     assert b"sesame" not in b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
+    assert b"/compact of the next one" in journal.read_bytes()
     # One that has the journal in memory reads it anew before its next write.
     async with store.open(ADA) as session:
         await session.journal.conclude("c", "silent")
@@ -39,5 +42,5 @@ async def test_no_answer_of_a_deleted_session_stays_in_the_journal(tmp_path: Pat
             ("cleared", ""),
             ("archived", "of the next one"),
         ]
-    assert (await store.look(ADA)).seq == before == 2
+    assert (await store.look(ADA)).seq == before == 4
     await store.aclose()
