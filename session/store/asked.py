@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,6 +29,7 @@ EDITS: Final = "edits and deletions of messages"
 RESULTS: Final = "results of subagents, which are started anew"
 UNBEGUN: Final = "messages that ended before a turn began, whose text is not kept"
 _RESULT: Final = "#result"
+_TRIES: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +50,9 @@ class Asked:
 
 
 def stems(layout: Layout) -> list[str]:
-    """List the conversations that have a transcript, or an ended session."""
-    return sorted({*(path.stem for path in transcripts(layout)), *archive.stems(layout)})
+    """List the conversations that have a transcript, an ended session, or commands in a journal alone."""
+    journals = (path.stem for path in layout.keys.glob("*.log"))
+    return sorted({*(path.stem for path in transcripts(layout)), *archive.stems(layout), *journals})
 
 
 @dataclass(slots=True)
@@ -102,10 +104,16 @@ class Conversation:
         Raises:
             SessionError: a file cannot be read.
         """
-        for path, source in self._paths():
-            if (read := load(path, self.stem)) is not None:
-                self._sessions.append(_Session(read[0], source, list(read[0].messages)))
-                self.key = read[0].key
+        for _ in range(_TRIES):
+            paths = [*self._paths()]
+            self._sessions = []
+            for path, source in paths:
+                if (read := load(path, self.stem)) is not None:
+                    self._sessions.append(_Session(read[0], source, list(read[0].messages)))
+                    self.key = read[0].key
+            # A session that ended or was opened again meanwhile was in neither place.
+            if paths == [*self._paths()]:
+                break
         if (journal := read_file(self.layout.journal(self.stem))) is not None:
             for entry, _ in journal_lines.read(journal[0])[0]:
                 ids = entry.get("ids") if entry.get("do") == "ended" else [entry.get("id")]
@@ -118,7 +126,8 @@ class Conversation:
 
     def _paths(self) -> Iterator[tuple[Path, str]]:
         for ended in archive.of_stem(self.layout, self.stem):
-            if ended.ended_at >= self.since:
+            # Its name tells the second alone.
+            if ended.ended_at + timedelta(seconds=1) > self.since:
                 yield ended.path, "archive"
         active = self.layout.transcript(self.stem)
         now = seen(active)
@@ -186,9 +195,14 @@ class Conversation:
         return in_order([*steps, *(step for session in self._sessions for step in session.steps(id_))])
 
     def _unbegun(self) -> Iterator[str]:
-        """Yield the ids that ended, and of whose text nothing is kept."""
+        """Yield the ids that ended, and of whose text nothing is kept.
+
+        What was cleared is to be found no more; what was handed on is told where it went.
+        """
         for id_, entries in self._entries.items():
-            ends = (entry for entry in entries if entry.get("do") == "end")
+            ends = [entry for entry in entries if entry.get("do") == "end"]
+            if any(entry.get("kind") == "cleared" or entry.get("to") for entry in ends):
+                continue
             if id_ not in self._asked and any(self._is_of_time(entry) for entry in ends):
                 yield id_
 
