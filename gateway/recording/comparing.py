@@ -49,8 +49,11 @@ class Report:
     def order(self) -> list[dict[str, Any]]:
         """The chats whose turns were begun in another order, with the letters of both orders."""
         found = []
-        for key in dict.fromkeys(each.letter.key for each in self.played):
-            both = [each for each in self.played if each.letter.key == key and _has_place(each)]
+        chats: dict[str, list[Played]] = {}
+        for each in self.played:
+            if _has_place(each):
+                chats.setdefault(each.letter.key, []).append(each)
+        for key, both in chats.items():
             before = [each.letter.id for each in sorted(both, key=_began_then)]
             now = [each.letter.id for each in sorted(both, key=_began_now)]
             if before != now:

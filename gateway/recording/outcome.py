@@ -35,7 +35,7 @@ class Outcome:
     Args:
         word: one of ``WORDS``; ``open``: no end of it is known.
         began: when its turn began, or its command was answered; None: neither is known.
-        ended: when its end was stored.
+        ended: when its end was stored; of one that was taken back later, when it was answered.
         prompt: tokens of all model calls of its turn, those of another message's turn not among them.
         completion: as ``prompt``, of what the model wrote.
         cost_usd: as ``prompt``, their price.
@@ -61,11 +61,13 @@ def outcome_of(steps: Steps) -> Outcome:
         return _spent(steps, OPEN, began, {})
     last = told[-1]
     word = _ENDS[last["step"]]
-    return _spent(steps, TOGETHER if word == "answered" and last.get("turn") else word, began, last)
+    # What came until it was taken back was written by somebody who had read the answer.
+    ended = next((step for step in reversed(told) if step["step"] != "withdrawn"), last)
+    return _spent(steps, TOGETHER if word == "answered" and last.get("turn") else word, began, ended)
 
 
-def _spent(steps: Steps, word: str, began: Mapping[str, Any], last: Mapping[str, Any]) -> Outcome:
-    times = read_time(began.get("at")), read_time(last.get("at"))
+def _spent(steps: Steps, word: str, began: Mapping[str, Any], ended: Mapping[str, Any]) -> Outcome:
+    times = read_time(began.get("at")), read_time(ended.get("at"))
     if word == TOGETHER:
         return Outcome(word, *times)
     calls = [step for step in steps if step.get("step") == "model" and not step.get("turn")]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -110,6 +111,8 @@ class _Chat:
         self._letters = letters
         self._key = key_of(plan.run, letters[0].key)
         self._answers: list[asyncio.Task[Told | str | None]] = []
+        # The letters that are not answered yet, as far as is known.
+        self._open: list[int] = []
 
     async def play(self) -> list[Played]:
         now = asyncio.get_running_loop().time
@@ -117,22 +120,22 @@ class _Chat:
         async with asyncio.TaskGroup() as group:
             for at, letter in enumerate(self._letters):
                 before = self._letters[at - 1] if at else letter
-                if open_ones := self._answered_before(letter, at):
+                if open_ones := self._answered_before(letter):
                     await asyncio.wait(open_ones)
                 if before.outcome.ended is not None and before.outcome.ended > letter.at:
                     between = min((letter.at - before.at).total_seconds(), MOST_BETWEEN_S)
                     await asyncio.sleep(handed + between - now())
                 fault = await self._hand_in(at)
                 handed = now()
+                self._open.append(at)
                 self._answers.append(group.create_task(self._ask(at) if not fault else _said(fault)))
         return [await self._played(at) for at in range(len(self._letters))]
 
-    def _answered_before(self, letter: Letter, at: int) -> list[asyncio.Task[Told | str | None]]:
-        """List the letters before it that had ended when it came, as far as is known."""
-        past = zip(self._letters[:at], self._answers, strict=True)
-        return [
-            task for other, task in past if other.outcome.ended is None or other.outcome.ended <= letter.at
-        ]
+    def _answered_before(self, letter: Letter) -> list[asyncio.Task[Told | str | None]]:
+        """List what is still open of the letters that had ended when it came, as far as is known."""
+        self._open = [at for at in self._open if not self._answers[at].done()]
+        past = ((at, self._letters[at].outcome.ended) for at in self._open)
+        return [self._answers[at] for at, ended in past if ended is None or ended <= letter.at]
 
     async def _hand_in(self, at: int) -> str:
         """Hand a letter in; return why it was not taken."""
@@ -144,9 +147,15 @@ class _Chat:
             return str(error)
         return ""
 
-    async def _ask(self, at: int) -> Told | None:
+    async def _ask(self, at: int) -> Told | str | None:
+        """Wait for how a letter ends; return why in words where the gateway does not say."""
         text = text_of(self._letters[at])
-        return await self._gateway.ask(self._key, text, self._id(at), within_s=self._plan.within_s)
+        try:
+            return await self._gateway.ask(self._key, text, self._id(at), within_s=self._plan.within_s)
+        except Unreachable:
+            raise
+        except GatewayError as error:
+            return str(error)
 
     async def _played(self, at: int) -> Played:
         letter, told = self._letters[at], self._answers[at].result()
@@ -172,8 +181,10 @@ async def _said(fault: str) -> str:
 def key_of(run: str, key: str) -> str:
     """Return the chat in which the letters of ``key`` are asked: one of the web, which no platform serves."""
     name = f"web:replay-{run}:{key}"
-    if len(name.encode("utf-8", "surrogatepass")) <= MAX_KEY_BYTES:
-        return name
+    # No gateway takes half a character.
+    with contextlib.suppress(UnicodeEncodeError):
+        if len(name.encode()) <= MAX_KEY_BYTES:
+            return name
     return f"web:replay-{run}:{hashlib.sha256(key.encode('utf-8', 'surrogatepass')).hexdigest()}"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
@@ -119,6 +120,25 @@ def test_an_outcome_is_read_from_the_steps_of_a_life() -> None:
     assert outcome_of([*steps, step("withdrawn", 9)]).word == "withdrawn"
     assert outcome_of(steps[:2]) == Outcome("open", AT + timedelta(seconds=1))
     assert outcome_of([]) == Outcome("open")
+
+
+def test_of_what_was_taken_back_later_the_answer_is_the_end() -> None:
+    steps = [step("begun", 1), step("stored", 4), step("withdrawn", 90)]
+
+    found = outcome_of(steps)
+
+    assert (found.word, found.ended) == ("withdrawn", AT + timedelta(seconds=4))
+    assert outcome_of([step("withdrawn", 90)]).ended == AT + timedelta(seconds=90)
+
+
+def test_the_order_of_many_chats_is_compared_in_a_time_that_grows_with_the_letters() -> None:
+    of = [played("a", outcome(), outcome(), key=f"telegram:{n}") for n in range(8000)]
+
+    begun = time.thread_time()
+    found = report(*of).order
+
+    assert found == []
+    assert time.thread_time() - begun < 2
 
 
 def test_what_another_turn_cost_is_not_counted_twice() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -33,6 +34,7 @@ class Stub:
     takes_s: float = 0.01
     told: list[str] = field(default_factory=list)
     refuses: Mapping[str, GatewayError] = field(default_factory=dict)
+    fails: Mapping[str, GatewayError] = field(default_factory=dict)
     taken: dict[tuple[str, str], str] = field(default_factory=dict)
     at_once: int = 0
     most: int = 0
@@ -45,6 +47,8 @@ class Stub:
 
     async def ask(self, key: str, text: str, message_id: str, *, within_s: float | None = None) -> Told:
         assert self.taken[key, message_id] == text
+        if text in self.fails:
+            raise self.fails[text]
         self.at_once += 1
         self.most = max(self.most, self.at_once)
         await asyncio.sleep(self.takes_s)
@@ -100,6 +104,23 @@ async def test_what_is_refused_is_told_and_the_next_ones_are_asked() -> None:
     assert stub.told == ["in a", "out a", "in c", "out c"]
 
 
+async def test_one_whose_answer_is_refused_ends_no_other() -> None:
+    stub = Stub(fails={"b": GatewayError("the daemon answered 500")})
+
+    played = await replay(stub, [letter("a", 0, 1), letter("b", 2, 3), letter("c", 4, 5)], PLAN)
+
+    assert [each.fault for each in played] == ["", "the daemon answered 500", ""]
+
+
+async def test_a_long_chat_is_asked_in_a_time_that_grows_with_its_length() -> None:
+    letters = [letter("a", n, n + 0.5) for n in range(6000)]
+
+    begun = time.thread_time()
+    await replay(Stub(takes_s=0), letters, PLAN)
+
+    assert time.thread_time() - begun < 4
+
+
 async def test_a_gateway_that_is_gone_ends_it_and_the_same_run_asks_under_the_same_ids() -> None:
     letters = [letter("a", 0, 1), letter("b", 2, 3)]
     stub = Stub(refuses={"b": Unreachable("gone")})
@@ -124,6 +145,7 @@ def test_its_chats_are_of_the_web_and_apart() -> None:
     assert long.startswith("web:replay-run:")
     assert len(long.encode()) <= MAX_KEY_BYTES
     assert long != key_of("run", "telegram:" + "é" * 901)
+    assert key_of("run", "telegram:\ud800").encode().startswith(b"web:replay-run:")
 
 
 def test_a_letter_without_words_has_the_names_of_its_files() -> None:
