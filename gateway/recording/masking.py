@@ -14,7 +14,11 @@ from gateway.recording.letter import Letter, Recording
 from session.transcript.key import split
 from session.turn.command_names import ALIASES, DESCRIPTIONS
 
-_COMMAND: Final = re.compile(r"/([A-Za-z][A-Za-z0-9_]*)(?=\s|$)")
+_COMMAND: Final = re.compile(r"(\s*/([A-Za-z][A-Za-z0-9_]*))(@[A-Za-z0-9_]+)?(?=\s|$)")
+# Behind others a number may be anybody's words.
+_NUMBERED: Final = frozenset({"resume", "forget"})
+# What a program of somebody else's is called may say whose it is.
+_CHANNELS: Final = frozenset({"telegram", "discord", "web", "cli", "cron"})
 _NUMBERS: Final = re.compile(r"\s+\d{1,4}\s*")
 _NAME_CHARS: Final = 12
 
@@ -40,7 +44,7 @@ def _masked(letter: Letter, at: int, name_of: Callable[[str], str]) -> Letter:
     hidden = name_of(letter.key)
     return replace(
         letter,
-        key=f"{channel}:{hidden}" if channel and chat_id else hidden,
+        key=f"{channel if channel in _CHANNELS else 'other'}:{hidden}" if chat_id else hidden,
         id=str(at),
         text=hidden_text(letter.text),
         reply=hidden_text(letter.reply),
@@ -52,10 +56,11 @@ def _masked(letter: Letter, at: int, name_of: Callable[[str], str]) -> Letter:
 def hidden_text(text: str) -> str:
     """Return a text of the same shape that says nothing."""
     found = _COMMAND.match(text)
-    if found is None or found[1].lower() not in {*DESCRIPTIONS, *ALIASES}:
+    if found is None or (name := found[2].lower()) not in {*DESCRIPTIONS, *ALIASES}:
         return "".join(map(_hidden, text))
-    rest = text[found.end() :]
-    return found[0] + (rest if _NUMBERS.fullmatch(rest) else "".join(map(_hidden, rest)))
+    rest, bot = text[found.end() :], found[3] or ""
+    stays = name in _NUMBERED and _NUMBERS.fullmatch(rest)
+    return found[1] + "".join(map(_hidden, bot)) + (rest if stays else "".join(map(_hidden, rest)))
 
 
 def _hidden(char: str) -> str:

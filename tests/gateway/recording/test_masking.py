@@ -40,12 +40,20 @@ def test_who_is_the_same_stays_the_same_within_one_recording_alone() -> None:
     assert len({each.id for each in one}) == 3
 
 
+def test_a_channel_of_somebody_elses_program_is_not_named() -> None:
+    (one,) = masked(recording(asked(key="lovelace_home:1"))).letters
+
+    assert one.key.partition(":")[0] == "other"
+
+
 def test_commands_of_ours_stay_with_a_number_alone() -> None:
     assert hidden_text("/new") == "/new"
     assert hidden_text("/resume 2") == "/resume 2"
     assert hidden_text("/compact the wedding") == "/compact xxx xxxxxxx"
     assert hidden_text("/wedding") == "/xxxxxxx"
     assert hidden_text("/newer plans") == "/xxxxx xxxxx"
+    assert hidden_text(" /new@ada_bot") == " /new@xxx_xxx"
+    assert hidden_text("/compact 1234") == "/compact 0000"
 
 
 @drawn(200)
