@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 import re
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta, tzinfo
+from datetime import MAXYEAR, MINYEAR, UTC, datetime, timedelta, tzinfo
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
@@ -132,13 +132,18 @@ def _when(text: str, now: datetime, zone: tzinfo) -> datetime:
     Raises:
         ConfigError: it is neither.
     """
-    if ago := _AGO.fullmatch(text):
-        return now - timedelta(**{_UNITS[ago[2]]: int(ago[1])})
     try:
-        at = datetime.fromisoformat(text)
-        return (at if at.tzinfo is not None else at.replace(tzinfo=zone)).astimezone(UTC)
+        if ago := _AGO.fullmatch(text):
+            at = now - timedelta(**{_UNITS[ago[2]]: int(ago[1])})
+        else:
+            at = datetime.fromisoformat(text)
+            at = (at if at.tzinfo is not None else at.replace(tzinfo=zone)).astimezone(UTC)
+        # At either end of the calendar there are zones in which the time could not be written.
+        if MINYEAR < at.year < MAXYEAR:
+            return at
     except (ValueError, OverflowError):
-        raise ConfigError([f"{text} is no time"], hint="2026-11-26T08:00, or 24h for a day ago") from None
+        pass
+    raise ConfigError([f"{text} is no time"], hint="2026-11-26T08:00, or 24h for a day ago")
 
 
 def _span(since: datetime, until: datetime, zone: tzinfo) -> str:
