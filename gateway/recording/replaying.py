@@ -11,11 +11,14 @@ from typing import Any, Final, Protocol
 
 from channels.message import MAX_KEY_BYTES
 from gateway.errors import GatewayError, Unreachable
+from gateway.http.client import AWAY_S
 from gateway.recording.letter import Letter
 from gateway.recording.outcome import OPEN, Outcome, outcome_of
 
 # A person who wrote while an answer was being written may have waited long for the next thought.
 MOST_BETWEEN_S: Final = 30.0
+# Each answer that is waited for takes a connection of a hundred, and new letters need some, too.
+MOST_WAITS: Final = 64
 
 
 class Told(Protocol):
@@ -87,12 +90,12 @@ async def replay(
     chats: dict[str, list[tuple[int, Letter]]] = {}
     for at, letter in enumerate(letters):
         chats.setdefault(letter.key, []).append((at, letter))
-    places = asyncio.Semaphore(plan.side_by_side)
+    places, waits = asyncio.Semaphore(plan.side_by_side), asyncio.Semaphore(MOST_WAITS)
     found: dict[int, Played] = {}
 
     async def chat(numbered: Sequence[tuple[int, Letter]]) -> None:
         async with places:
-            played = await _Chat(gateway, plan, [letter for _, letter in numbered]).play()
+            played = await _Chat(gateway, plan, [letter for _, letter in numbered], waits).play()
             found.update(zip((at for at, _ in numbered), played, strict=True))
             told(len(found))
 
@@ -105,8 +108,11 @@ async def replay(
 class _Chat:
     """The letters of one chat."""
 
-    def __init__(self, gateway: Gateway, plan: Plan, letters: Sequence[Letter]) -> None:
+    def __init__(
+        self, gateway: Gateway, plan: Plan, letters: Sequence[Letter], waits: asyncio.Semaphore
+    ) -> None:
         self._gateway = gateway
+        self._waits = waits
         self._plan = plan
         self._letters = letters
         self._key = key_of(plan.run, letters[0].key)
@@ -151,7 +157,8 @@ class _Chat:
         """Wait for how a letter ends; return why in words where the gateway does not say."""
         text = text_of(self._letters[at])
         try:
-            return await self._gateway.ask(self._key, text, self._id(at), within_s=self._plan.within_s)
+            async with self._waits:
+                return await self._gateway.ask(self._key, text, self._id(at), within_s=self._plan.within_s)
         except Unreachable:
             raise
         except GatewayError as error:
@@ -162,13 +169,25 @@ class _Chat:
         if isinstance(told, str):
             return Played(letter, self._id(at), Outcome(OPEN), fault=told)
         try:
-            life = await self._gateway.trace(self._id(at), self._key)
+            life = await self._life(at)
         except Unreachable:
             raise
         except GatewayError as error:
             return Played(letter, self._id(at), Outcome(OPEN), fault=str(error))
         reply = told.text if told is not None else ""
         return Played(letter, self._id(at), outcome_of(life["steps"]), reply)
+
+    async def _life(self, at: int) -> dict[str, Any]:
+        """Ask what became of a letter, over restarts of the gateway too."""
+        now = asyncio.get_running_loop().time
+        until = now() + AWAY_S
+        while True:
+            try:
+                return await self._gateway.trace(self._id(at), self._key)
+            except Unreachable:
+                if now() > until:
+                    raise
+                await asyncio.sleep(0.5)
 
     def _id(self, at: int) -> str:
         return f"web:{self._plan.run}:{at + 1}"

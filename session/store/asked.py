@@ -28,6 +28,8 @@ FOREIGN: Final = "messages that another program wrote"
 EDITS: Final = "edits and deletions of messages"
 RESULTS: Final = "results of subagents, which are started anew"
 UNBEGUN: Final = "messages that ended before a turn began, whose text is not kept"
+# What the journal says of those of them that came too late.
+_DROPPED: Final = {"edit": EDITS, "subagent": RESULTS}
 _RESULT: Final = "#result"
 _TRIES: Final = 5
 
@@ -144,8 +146,8 @@ class Conversation:
             self._replies.setdefault(id_, str(entry.get("text") or ""))
             if id_ not in self._asked and self._is_of_time(entry):
                 self._asked[id_] = self._message(entry, id_, str(entry[SAID]))
-        if unbegun := sum(1 for _ in self._unbegun()):
-            self.left_out[UNBEGUN] += unbegun
+        for reason in self._unbegun():
+            self.left_out[_DROPPED.get(reason, UNBEGUN)] += 1
         for id_, asked in self._asked.items():
             if asked is not None:
                 yield replace(asked, reply=self._replies.get(id_, ""), steps=self._steps(id_))
@@ -195,7 +197,7 @@ class Conversation:
         return in_order([*steps, *(step for session in self._sessions for step in session.steps(id_))])
 
     def _unbegun(self) -> Iterator[str]:
-        """Yield the ids that ended, and of whose text nothing is kept.
+        """Yield of each message that ended, and of whose text nothing is kept, the journal's reason.
 
         What was cleared is to be found no more; what was handed on is told where it went.
         """
@@ -204,7 +206,7 @@ class Conversation:
             if any(entry.get("kind") == "cleared" or entry.get("to") for entry in ends):
                 continue
             if id_ not in self._asked and any(self._is_of_time(entry) for entry in ends):
-                yield id_
+                yield str(ends[-1].get("reason"))
 
 
 def _came(found: Line) -> datetime | None:

@@ -12,7 +12,7 @@ from typing import Any
 from gateway.recording.gathering import gather
 from gateway.recording.letter import Recording
 from session.disk.layout import Layout
-from session.store.asked import UNBEGUN, Conversation
+from session.store.asked import EDITS, UNBEGUN, Conversation
 
 AT = datetime(2026, 11, 27, 8, tzinfo=UTC)
 
@@ -88,9 +88,10 @@ def test_what_was_cleared_or_handed_on_is_not_counted_as_left_out(tmp_path: Path
         {**end, "id": "telegram:7:5", "kind": "cleared"},
         {**end, "id": "cron:daily:1", **handed_on},
         {**end, "id": "telegram:7:6", "kind": "notice", "reason": "quota"},
+        {**end, "id": "telegram:7:2#edit", "kind": "silent", "reason": "edit"},
     )
 
-    assert gathered(tmp_path).left_out == {UNBEGUN: 1}
+    assert gathered(tmp_path).left_out == {UNBEGUN: 1, EDITS: 1}
 
 
 def test_a_session_that_ended_within_the_first_second_is_of_the_time(tmp_path: Path) -> None:

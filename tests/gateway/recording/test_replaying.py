@@ -15,7 +15,7 @@ from channels.message import MAX_KEY_BYTES
 from gateway.errors import GatewayError, Unreachable
 from gateway.recording.letter import Letter
 from gateway.recording.outcome import Outcome
-from gateway.recording.replaying import Plan, key_of, replay, text_of
+from gateway.recording.replaying import MOST_WAITS, Plan, key_of, replay, text_of
 from gateway.service.outcome import Outcome as Told
 
 AT = datetime(2026, 11, 27, 8, tzinfo=UTC)
@@ -36,6 +36,7 @@ class Stub:
     refuses: Mapping[str, GatewayError] = field(default_factory=dict)
     fails: Mapping[str, GatewayError] = field(default_factory=dict)
     taken: dict[tuple[str, str], str] = field(default_factory=dict)
+    restarts: int = 0
     at_once: int = 0
     most: int = 0
 
@@ -57,6 +58,9 @@ class Stub:
         return Told("reply", f"re: {text}")
 
     async def trace(self, message_id: str, key: str | None) -> dict[str, Any]:
+        if self.restarts:
+            self.restarts -= 1
+            raise Unreachable("it starts")
         at = AT.isoformat()
         return {"steps": [{"step": "begun", "at": at}, {"step": "stored", "at": at}]}
 
@@ -95,6 +99,15 @@ async def test_chats_are_asked_side_by_side_as_many_as_may_be() -> None:
     assert stub.most == PLAN.side_by_side
 
 
+async def test_no_more_answers_are_waited_for_than_there_are_connections() -> None:
+    stub = Stub(takes_s=0.05)
+
+    played = await replay(stub, [letter(f"{n}", 0, 9) for n in range(300)], PLAN)
+
+    assert len(played) == 300
+    assert stub.most <= MOST_WAITS
+
+
 async def test_what_is_refused_is_told_and_the_next_ones_are_asked() -> None:
     stub = Stub(refuses={"b": GatewayError("too long")})
 
@@ -110,6 +123,14 @@ async def test_one_whose_answer_is_refused_ends_no_other() -> None:
     played = await replay(stub, [letter("a", 0, 1), letter("b", 2, 3), letter("c", 4, 5)], PLAN)
 
     assert [each.fault for each in played] == ["", "the daemon answered 500", ""]
+
+
+async def test_a_gateway_that_restarts_is_asked_again_what_became_of_a_letter() -> None:
+    stub = Stub(restarts=1)
+
+    (played,) = await replay(stub, [letter("a", 0, 1)], PLAN)
+
+    assert (played.outcome.word, played.fault) == ("answered", "")
 
 
 async def test_a_long_chat_is_asked_in_a_time_that_grows_with_its_length() -> None:
