@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import contextlib
 import re
+import socket
 from collections.abc import Iterator
 from datetime import MAXYEAR, MINYEAR, UTC, datetime, timedelta, tzinfo
 from pathlib import Path
@@ -30,7 +31,6 @@ _AGO: Final = re.compile(r"(\d{1,6})([mhd])")
 _UNITS: Final = {"m": "minutes", "h": "hours", "d": "days"}
 _RUN: Final = re.compile(r"[a-z0-9-]{1,40}")
 _SAY_EACH_S: Final = 10.0
-_HERE: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
 def record(args: argparse.Namespace) -> int:
@@ -119,11 +119,22 @@ def _check(url: str, recording: Recording, settings: Settings) -> None:
         return
     for one in DaemonRegistry(settings.workspace).running():
         own = urlsplit(one.url)
-        if own.port == port and place.hostname in {own.hostname, *_HERE}:
+        if own.port == port and (place.hostname == own.hostname or _is_here(place.hostname)):
             raise GatewayError(
                 f"{url} is the gateway that was recorded: all would be asked in it a second time",
                 hint="start one with a workspace of its own: chat-gateway --workspace DIR run",
             )
+
+
+def _is_here(host: str) -> bool:
+    """Say whether a host is this machine, by whichever of its names and addresses."""
+    with contextlib.suppress(OSError, UnicodeError):
+        for family, _, _, _, address in socket.getaddrinfo(host, 0, type=socket.SOCK_DGRAM):
+            # Only an address of our own can be bound; nothing is sent.
+            with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as own:
+                own.bind(address)
+                return True
+    return False
 
 
 def _when(text: str, now: datetime, zone: tzinfo) -> datetime:
