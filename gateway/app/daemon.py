@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -32,6 +34,8 @@ log = structlog.get_logger("daemon")
 
 # Beside what the running turns are given: the adapters' end, and the last words.
 END_BEYOND_DRAIN_S = 15.0
+# When all is let go of and said, threads may still be in calls.
+LEAVES_WITHIN_S = 3.0
 
 
 class Server(Protocol):
@@ -76,12 +80,20 @@ def run(
     """
     logs.setup(settings)
     descriptors.raise_limit()
-    with (
-        # A signal may end it before it was ready.
-        contextlib.suppress(asyncio.CancelledError),
-        asyncio.Runner(loop_factory=loop_factory()) as runner,
-    ):
-        runner.run(_main(settings, server, role, team))
+    leaving = threading.Timer(LEAVES_WITHIN_S, os._exit, (0,))
+    leaving.daemon = True
+    try:
+        with (
+            # A signal may end it before it was ready.
+            contextlib.suppress(asyncio.CancelledError),
+            asyncio.Runner(loop_factory=loop_factory()) as runner,
+        ):
+            runner.run(_main(settings, server, role, team))
+            # The runner waits for threads however long they take: nothing stops one that loads the model's
+            # library on a slow machine, or reads a folder that does not answer.
+            leaving.start()
+    finally:
+        leaving.cancel()
     return 0
 
 

@@ -50,6 +50,17 @@ async def test_ready_is_one_plain_line_with_the_address_and_sigterm_ends_with_0(
         assert await daemon.stop() == 0
 
 
+async def test_a_thread_that_nothing_can_stop_does_not_hold_it_up(tmp_path: Path) -> None:
+    config = with_model("http://127.0.0.1:9/v1", **{"limits.drain_s": 0.2})
+    async with Daemon(tmp_path, config=config, program=["tests.support.never_loads"]) as daemon:
+        asking = asyncio.create_task(ask(daemon, "web:ada", "1", "hello"))
+        await until_running(daemon, 0)
+
+        assert await daemon.stop(within_s=30) == 0
+        assert b'"daemon.drained"' in daemon.log
+        assert await asking is None
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 async def test_a_signal_lets_the_running_turn_end_and_leaves_what_waits(
     tmp_path: Path, number: signal.Signals
