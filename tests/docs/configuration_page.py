@@ -11,6 +11,7 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
+from channels.tables import MOST
 from gateway.config.reference import is_table, json_schema, keys
 from gateway.config.settings import Settings
 
@@ -114,6 +115,8 @@ def wants(entry: dict[str, Any]) -> str:
 def bounds(entry: dict[str, Any]) -> str:
     """Say between which numbers a key's value lies; empty where every one will do."""
     low, high = entry.get("minimum"), entry.get("maximum")
+    # What only keeps a time within the calendar is no bound that anybody asks for.
+    high = None if high == MOST else high
     if "exclusiveMinimum" in entry:
         return f"above {entry['exclusiveMinimum']}" + (f", at most {high}" if high is not None else "")
     if high is not None:
