@@ -328,10 +328,11 @@ class CronScheduler:
             if len(self._due) > MOST_PUTS:
                 await self._pause(never, LOOK_S)
             self._to_note.clear()
-            ran, plans = self._take_notes()
             began = time.monotonic()
             try:
                 async with self._access:
+                    # Whoever is ended while it waits here has taken nothing.
+                    ran, plans = self._take_notes()
                     contents, slots = await self._write(ran, plans)
                     # Where the clock was set back meanwhile, the file is read anew.
                     if self._contents is not None:

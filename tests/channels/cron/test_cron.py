@@ -147,6 +147,23 @@ async def test_what_is_noted_at_the_end_is_not_overtaken_by_what_was_being_noted
     assert (state["lastSlotMs"], state["nextRunAtMs"]) == (ms(NOON) + 10_000, ms(NOON) + 15_000)
 
 
+async def test_what_waits_to_be_noted_at_the_end_is_noted(place: Place) -> None:
+    """The clock is stopped while somebody else has the file: what ran meanwhile stands there all the same."""
+    place.write(hourly())
+    async with place.running():
+        await place.noted(lambda jobs: "nextRunAtMs" in jobs["a"]["state"])
+        await place.taken_over()
+        async with place.access:
+            await place.time.to(NOON + timedelta(hours=1))
+            await place.count(1)
+            # The note has been begun, and waits.
+            await asyncio.sleep(0.05)
+            place.task.cancel()
+            await asyncio.sleep(0)
+
+    assert place.on_disk()["a"]["state"]["lastStatus"] == "ok"
+
+
 async def test_slots_that_pass_while_a_run_is_noted_are_made_up(place: Place) -> None:
     """The note knows of the first run alone; the process has run on, and is behind its clock."""
     job = every(5)
