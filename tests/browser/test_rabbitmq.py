@@ -25,6 +25,9 @@ from tests.support.harness import Daemon, ask, status
 from tests.support.model_server import ModelServer, Reply
 from tests.support.place import on, with_model
 
+# Over the embedded queue `make test` has the same; what another daemon does is told by HTTP there, too.
+pytestmark = pytest.mark.chaos
+
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def gateway(tmp_path_factory: pytest.TempPathFactory, broker: Broker) -> AsyncIterator[Gateway]:

@@ -84,9 +84,7 @@ ONE_IN = {
     "system/test_mcp.py::test_a_call_that_a_kill_interrupts_is_made_once": 2,
     "system/test_metrics.py::test_all_in_one": 2,
     "system/test_no_model.py::test_a_refused_key_ends_the_wait": 2,
-    "system/test_openai.py::test_a_model_names_an_agent": 2,
     "system/test_openai.py::test_a_repeat_is_not_asked_twice": 2,
-    "system/test_openai.py::test_what_the_client_can_do": 2,
     "system/test_openai.py::test_who_breaks_off_stops_the_turn": 2,
     "system/test_queue_modes.py::test_messages_that_wait_are_collected": 2,
     "system/test_schedules.py::test_a_kill_in_a_run_answers_it_once": 2,
@@ -221,6 +219,10 @@ system/test_no_model.py::test_doctor_does_not_blame_the_model_for_a_slow_machine
     system/test_no_model.py::test_doctor_fails_with_the_cure
 system/test_onboard.py::test_it_goes_on_where_ctrl_c_stopped_it
     system/test_onboard.py::test_from_nothing_to_the_first_answer
+system/test_openai.py::test_a_model_names_an_agent
+    system/test_openai.py::test_a_repeat_is_not_asked_twice
+system/test_openai.py::test_what_the_client_can_do
+    system/test_openai.py::test_a_repeat_is_not_asked_twice
 system/test_rolling.py::test_all_processes_are_restarted_in_turn
     gateway/queue/test_sharing.py::test_ten_start_at_once_under_load_and_leave_again
 system/test_schedules.py::test_a_kill_in_a_run_over_a_broker_answers_it_once
