@@ -16,6 +16,12 @@ from session.turn.commands import OUT_OF_LINE, parse
 _DEARER: Final = 2
 _DEARER_TOKENS: Final = 500
 _SHOWN: Final = 20
+_FIGURES: Final = {
+    "prompt": "prompt tokens",
+    "completion": "completion tokens",
+    "cost_usd": "USD",
+    "tools": "calls of tools",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +111,8 @@ class Report:
             before, after = then["outcomes"].get(name, 0), now["outcomes"].get(name, 0)
             if before or after:
                 yield f"{name}: {before} recorded, {after} replayed"
-        for name in ("prompt", "completion", "cost_usd", "tools"):
-            yield f"{name}: {then[name]:g} recorded, {now[name]:g} replayed"
+        for name, words in _FIGURES.items():
+            yield f"{words}: {_figure(then[name])} recorded, {_figure(now[name])} replayed"
         dear = [f"{r['key']} {r['letter']}: {r['recorded']} → {r['replayed']}" for r in found["dearer"]]
         yield from _listed("letters took far more tokens", dear)
         if found["without_files"]:
@@ -127,6 +133,10 @@ def _listed(what: str, rows: Sequence[str]) -> Iterator[str]:
         yield from (f"  {row}" for row in rows[:_SHOWN])
         if len(rows) > _SHOWN:
             yield f"  and {len(rows) - _SHOWN} more: --json lists all"
+
+
+def _figure(value: float) -> str:
+    return f"{value:,.4f}" if isinstance(value, float) else f"{value:,}"
 
 
 def _outcome_line(row: dict[str, Any]) -> str:

@@ -86,6 +86,8 @@ def test_what_takes_far_more_tokens_stands_out_the_worst_first() -> None:
 
     assert [row["letter"] for row in found.dearer] == ["c", "a"]
     assert found.document()["replayed"]["cost_usd"] == 0.5
+    assert "prompt tokens: 900 recorded, 10,800 replayed" in [*found.lines()]
+    assert "USD: 0.0000 recorded, 0.5000 replayed" in [*found.lines()]
     assert found.is_same
 
 
