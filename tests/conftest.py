@@ -56,6 +56,10 @@ LONGEST = (
     "gateway/queue/test_arbitrary_letters.py",
 )
 
+# What some tests look at depends on it, and each may set it as the program does.
+USUAL_MASK = 0o022
+os.umask(USUAL_MASK)
+
 _numbers = itertools.count(1)
 _used: list[str] = []
 
@@ -80,9 +84,13 @@ def pytest_collection_finish() -> None:
 
 
 @pytest.fixture(autouse=True)
-def _log_given_back() -> Iterator[None]:
-    """A test that sets the log up gives it back: no other one sees its level, its stream or its warnings."""
+def _given_back() -> Iterator[None]:
+    """Give back what a test has set up of its process.
+
+    No other one sees the level, the stream or the warnings of its log, nor the mask of ``gateway.__main__``.
+    """
     yield
+    os.umask(USUAL_MASK)
     if structlog.is_configured():
         structlog.reset_defaults()
         root = logging.getLogger()
