@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from websockets.exceptions import InvalidState
 
 from gateway.http.connections import LET_IN, Connection
 
@@ -27,6 +28,14 @@ class Socket(WebSocketsSansIOProtocol):
         self._former = former
         self._routes: Any = self.app
         self.app = self._carry
+
+    def data_received(self, data: bytes) -> None:
+        """Read frames; what cannot be answered any more ends the connection, and is no fault of ours."""
+        try:
+            super().data_received(data)
+        except InvalidState:
+            # Text that is none, and behind it at once the client's own end, which was answered first.
+            self.transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Give the place back."""
