@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import errno
 import re
 import socket
 from collections.abc import Iterator
@@ -42,7 +43,7 @@ def record(args: argparse.Namespace) -> int:
         raise ConfigError([f"--since {args.since} is not before --until"], hint="chat-gateway record --help")
     with _words(args.path):
         if args.path.exists():
-            raise FileExistsError(17, "it is there already", str(args.path))
+            raise FileExistsError(errno.EEXIST, "it is there already", str(args.path))
         recording, unread = gather(settings.workspace, since=since, until=until, keys=args.key or ())
         letter.write(args.path, masking.masked(recording) if args.mask else recording)
     for why in unread:

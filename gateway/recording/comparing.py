@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Final
 
-from gateway.recording.letter import Letter, Recording
+from gateway.recording.letter import Recording
 from gateway.recording.outcome import OPEN, TOGETHER, Outcome
 from gateway.recording.replaying import Played
 from session.turn.commands import OUT_OF_LINE, parse
@@ -60,8 +61,8 @@ class Report:
             if _has_place(each):
                 chats.setdefault(each.letter.key, []).append(each)
         for key, both in chats.items():
-            before = [each.letter.id for each in sorted(both, key=_began_then)]
-            now = [each.letter.id for each in sorted(both, key=_began_now)]
+            before = [each.letter.id for each in sorted(both, key=lambda each: _began(each.letter.outcome))]
+            now = [each.letter.id for each in sorted(both, key=lambda each: _began(each.outcome))]
             if before != now:
                 found.append({"key": key, "recorded": before, "replayed": now})
         return found
@@ -94,7 +95,7 @@ class Report:
             "replies": self._replies(),
             "recorded": _sums([each.letter.outcome for each in self.played]),
             "replayed": _sums([each.outcome for each in self.played]),
-            "without_files": _with_files([each.letter for each in self.played]),
+            "without_files": sum(bool(each.letter.files) for each in self.played),
             "left_out": dict(self.of.left_out),
         }
 
@@ -156,16 +157,9 @@ def _has_place(played: Played) -> bool:
     return played.outcome.began is not None and played.letter.outcome.began is not None
 
 
-def _began_then(played: Played) -> float:
-    began = played.letter.outcome.began
-    assert began is not None
-    return began.timestamp()
-
-
-def _began_now(played: Played) -> float:
-    began = played.outcome.began
-    assert began is not None
-    return began.timestamp()
+def _began(outcome: Outcome) -> datetime:
+    assert outcome.began is not None
+    return outcome.began
 
 
 def _tokens(outcome: Outcome) -> int:
@@ -180,7 +174,3 @@ def _sums(outcomes: Sequence[Outcome]) -> dict[str, Any]:
         "cost_usd": round(sum(each.cost_usd for each in outcomes), 6),
         "tools": sum(each.tools for each in outcomes),
     }
-
-
-def _with_files(letters: Sequence[Letter]) -> int:
-    return sum(bool(letter.files) for letter in letters)

@@ -23,14 +23,14 @@ _NUMBERS: Final = re.compile(r"\s+\d{1,4}\s*")
 _NAME_CHARS: Final = 12
 
 
-def masked(recording: Recording, *, salt: bytes = b"") -> Recording:
+def masked(recording: Recording) -> Recording:
     """Return it without a word of anybody's, their ids and the names of their files.
 
     A letter becomes ``x``, a digit ``0``; white space and punctuation stay, and so does a command of ours
-    with a number behind it. The same chat or person has the same name throughout one recording, which nobody
-    finds out without the ``salt``, that is kept nowhere; empty: one by chance.
+    with a number behind it. The same chat or person has the same name throughout one recording; the salt that
+    would lead back from it is kept nowhere.
     """
-    salt = salt or secrets.token_bytes(32)
+    salt = secrets.token_bytes(32)
 
     def name_of(text: str) -> str:
         return hmac.new(salt, text.encode("utf-8", "surrogatepass"), hashlib.sha256).hexdigest()[:_NAME_CHARS]
