@@ -384,9 +384,7 @@ async def test_a_result_finds_its_conversation_behind_a_compaction(tmp_path: Pat
         assert await rig.texts(1) == ["heard"]
 
 
-async def test_a_result_behind_a_silence_that_ended_its_conversation_is_told_to_be_of_no_use(
-    tmp_path: Path,
-) -> None:
+async def test_a_result_behind_a_silence_that_ended_its_chat_is_of_no_use(tmp_path: Path) -> None:
     """The person waits for it, and has only read that a new conversation begins."""
     model = Held("a")
     async with subagent_rig(tmp_path, model=model) as rig:
