@@ -262,8 +262,17 @@ def _is_bare(address: Address) -> bool:
     return address.channel == "cli" and address.key == address.chat_id and ":" not in address.key
 
 
+def address_fault(inbound: Inbound) -> str:
+    """Say why no letter can be addressed so, whatever it says; empty where one can."""
+    return _address_fault(_address_of(inbound))
+
+
+def _address_of(inbound: Inbound) -> Address:
+    return Address(inbound.id, inbound.key, inbound.channel, inbound.chat_id)
+
+
 def _check(inbound: Inbound) -> None:
-    address = Address(inbound.id, inbound.key, inbound.channel, inbound.chat_id)
+    address = _address_of(inbound)
     fault = _address_fault(address)
     if fault:
         raise Unreadable(fault)

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import structlog
 
 from durable import first_of
-from gateway.app import collector, descriptors
+from gateway.app import collector, descriptors, huge_pages
 from gateway.app import log as logs
 from gateway.app.app import Application
 from gateway.app.daemons import DaemonRegistry
@@ -120,7 +120,8 @@ async def _main(
     collector.calm()
     manager = Manager()
     with manager.watching(lambda: _standing(application)):
-        async with application.open(serve=http.serve if http is not None else None):
+        serve = http.serve if http is not None else None
+        async with huge_pages.kept(), application.open(serve=serve):
             if http is not None:
                 await http.bound.wait()
             # Whoever looks for a daemon to talk to finds none where there are metrics alone.

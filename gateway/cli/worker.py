@@ -24,7 +24,7 @@ from typing import Any, Final
 import structlog
 
 import durable
-from gateway.app import allocator, collector, descriptors
+from gateway.app import allocator, collector, descriptors, huge_pages
 from gateway.app import log as logs
 from gateway.app.app import Application
 from gateway.app.daemon import END_BEYOND_DRAIN_S, loop_factory
@@ -132,7 +132,7 @@ async def _main(settings: Settings, end: socket.socket) -> None:
     collector.calm()
     # The line keeps a copy, so that why a start failed can still be told when the loop has ended.
     line = await Line.of(socket.fromfd(end.fileno(), socket.AF_UNIX, socket.SOCK_STREAM))
-    async with _Gateway(line, application, ending).served(), application.open():
+    async with _Gateway(line, application, ending).served(), huge_pages.kept(), application.open():
         async with DaemonRegistry(settings.workspace).listed(url="", role=ROLE):
             line.say({"standing": standing_of_worker(application)})
             line.say({"ready": True})

@@ -89,14 +89,16 @@ class CompletionStream(Response):
 
     async def _send(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+        # It goes out with what comes first: on its own it is one more write before the first word.
+        role = self._chunk({"role": "assistant", "content": ""})
         async with aclosing(self._frames()) as frames:
             async for frame in frames:
                 async with asyncio.timeout(SLOW_S):
-                    await send({"type": "http.response.body", "body": frame, "more_body": True})
+                    await send({"type": "http.response.body", "body": role + frame, "more_body": True})
+                role = b""
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _frames(self) -> AsyncGenerator[bytes]:
-        yield self._chunk({"role": "assistant", "content": ""})
         written = Written()
         try:
             async with aclosing(self._completion.events()) as shown:

@@ -5,14 +5,17 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Request
 from starlette.responses import Response
+from starlette.types import ASGIApp
 
 from channels.message import Inbound
 from gateway.config.agents import agents_of, settings_of
 from gateway.errors import MailboxDown
+from gateway.http.completion_route import MAX_KEY_HEADER_CHARS, CompletionHeaders, CompletionRoute
 from gateway.http.completion_shapes import CompletionIn, CompletionOut, ModelOut, ModelsOut
 from gateway.http.completion_stream import CompletionStream
 from gateway.http.errors import HttpError, json_response, unavailable
@@ -27,7 +30,6 @@ from session.transcript.agent import named, parted
 
 OURS = "chat-gateway"
 CHANNEL = "web"
-MAX_KEY_HEADER_CHARS = 190
 ChatHeader = Annotated[str | None, Header(max_length=MAX_KEY_CHARS)]
 
 
@@ -127,21 +129,35 @@ def _add_completions(router: APIRouter, chats: ChatService) -> None:
             Header(min_length=1, max_length=MAX_KEY_HEADER_CHARS, description="the message's id"),
         ] = None,
     ) -> Response:
-        check_words(request.scope, body.text)
-        own = caller_of(request.scope).name
-        chat = body.user or x_chat_id or x_openwebui_chat_id or f"openai-{own}".removesuffix("-")
-        key = f"{CHANNEL}:{chat}"
-        agent = _agent(chats, key, body.model)
-        message = _message(key, body.text, idempotency_key, agent)
-        goes_on = idempotency_key is not None
-        completion = Completion(chats, message, goes_on=goes_on, reads=bool(body.stream))
-        model = await _answering(chats, key, agent)
-        if body.stream:
-            options = body.stream_options
-            with _refusals(message.id):
-                await completion.begin()
-            return CompletionStream(completion, model, usage=bool(options and options.include_usage))
-        return await _whole(request, completion, model)
+        return await _answer(
+            chats, request, body, CompletionHeaders(x_chat_id, x_openwebui_chat_id, idempotency_key)
+        )
+
+
+def short_way(chats: ChatService, otherwise: ASGIApp) -> CompletionRoute:
+    """Build the route that takes the requests that are in order, ahead of all others."""
+    return CompletionRoute(partial(_answer, chats), otherwise)
+
+
+async def _answer(
+    chats: ChatService, request: Request, body: CompletionIn, headers: CompletionHeaders
+) -> Response:
+    """Hand in what is asked, and answer with it; a stream begins once the message is durable."""
+    check_words(request.scope, body.text)
+    own = caller_of(request.scope).name
+    named = body.user or headers.x_chat_id or headers.x_openwebui_chat_id
+    key = f"{CHANNEL}:{named or f'openai-{own}'.removesuffix('-')}"
+    agent = _agent(chats, key, body.model)
+    id_ = headers.idempotency_key
+    message = _message(key, body.text, id_, agent)
+    completion = Completion(chats, message, goes_on=id_ is not None, reads=bool(body.stream))
+    model = await _answering(chats, key, agent)
+    if body.stream:
+        options = body.stream_options
+        with _refusals(message.id):
+            await completion.begin()
+        return CompletionStream(completion, model, usage=bool(options and options.include_usage))
+    return await _whole(request, completion, model)
 
 
 def _message(key: str, text: str, message_id: str | None, agent: str) -> Inbound:

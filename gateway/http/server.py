@@ -190,7 +190,7 @@ class _Server(uvicorn.Server):
 def build_app(chats: ChatService, gate: Gate, peers: Peers | None = None) -> FastAPI:
     """Put all routes together; ``peers`` are the other daemons, None: whoever is registered."""
     others = peers if peers is not None else Peers(chats.application.settings)
-    return _with(
+    app = _with(
         health.routes(chats, gate),
         messages.routes(chats),
         completions.routes(chats),
@@ -216,6 +216,8 @@ def build_app(chats: ChatService, gate: Gate, peers: Peers | None = None) -> Fas
         login.routes(gate),
         page.routes(),
     )
+    app.router.routes.insert(0, completions.short_way(chats, app.router))
+    return app
 
 
 def build_watched_app(chats: ChatService, gate: Gate) -> FastAPI:

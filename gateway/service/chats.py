@@ -130,17 +130,20 @@ class ChatService:
                 except TimeoutError:
                     return (await self.record.standing(message.key, message.id)).outcome
 
-    async def follow(self, message: Inbound, *, reads: bool = True) -> AsyncGenerator[Event | Outcome | None]:
+    async def follow(
+        self, message: Inbound, *, reads: bool = True, new: bool = False
+    ) -> AsyncGenerator[Event | Outcome | None]:
         """Hand in a message; yield None once it is durable, what its turn shows, and at last how it ended.
 
         None comes again after each ``heartbeat_s`` seconds in which nothing was shown. Without ``reads`` the
-        text of its answer is not wanted before its end.
+        text of its answer is not wanted before its end. A ``new`` one has an id that nobody knew until now,
+        and so is looked for nowhere.
 
         Raises:
             Conflict, MailboxDown, Closing: as ``ask``.
         """
         async with self._listen(message.key, draft=True, reads=reads) as bodies:
-            known = await self._known(message)
+            known = None if new else await self._known(message)
             if known is not None:
                 yield None
                 yield known

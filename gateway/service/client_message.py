@@ -7,15 +7,14 @@ from typing import TYPE_CHECKING
 
 from ulid import ULID
 
-from channels.errors import Unreadable
 from channels.message import (
     MAX_ID_BYTES,
     MAX_KEY_BYTES,
     Attachment,
     Inbound,
+    address_fault,
     key_fault,
     now_text,
-    read_inbound,
 )
 from gateway.errors import GatewayError
 from session.transcript.key import SUBAGENTS, SessionKey, split
@@ -86,8 +85,6 @@ def inbound(
     )
     if not (kept and ":" not in key) and (fault := key_fault(key)):
         raise NoAddress(fault, hint=hint)
-    try:
-        read_inbound(message.model_copy(update={"text": "any"}).to_bytes())
-    except Unreadable as error:
-        raise NoAddress(str(error), hint=hint) from None
+    if fault := address_fault(message):
+        raise NoAddress(fault, hint=hint)
     return message

@@ -16,7 +16,8 @@ class Completion:
     Args:
         chats: where to.
         message: what is asked.
-        goes_on: whether the turn does so when the client leaves, since the same message may come again.
+        goes_on: whether the turn does so when the client leaves, since the same message may come again:
+            its id is the client's, and no new one.
         reads: whether the client reads the answer while it is written.
     """
 
@@ -24,7 +25,7 @@ class Completion:
         self.message = message
         self._chats = chats
         self._goes_on = goes_on
-        self._shown = chats.follow(message, reads=reads)
+        self._shown = chats.follow(message, reads=reads, new=not goes_on)
         self._begun = False
         self._ended = False
 

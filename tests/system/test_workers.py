@@ -20,6 +20,7 @@ from tests.support.arenas import arenas, needs_glibc
 from tests.support.broker import Broker
 from tests.support.gateway_team import gone, pids, post, running, worker_of, workers
 from tests.support.harness import Daemon, ask, command, status
+from tests.support.huge import needs_huge_pages, on_huge_pages
 from tests.support.model_server import ModelServer, Reply
 from tests.support.place import contents, on
 from tests.support.until import until
@@ -102,6 +103,17 @@ async def test_what_a_worker_lets_go_of_lies_in_few_places(team: Team) -> None:
             group.create_task(ask(team.daemon, f"web:place{number}", "m", f"question {number}"))
 
     assert [arenas(pid) <= ARENAS for pid in await pids(team.daemon)] == [True, True]
+
+
+@needs_huge_pages
+async def test_workers_lie_on_huge_pages(team: Team) -> None:
+    """Half of what each has, as of a daemon in one process."""
+
+    async def dense() -> bool:
+        found = [on_huge_pages(pid) for pid in await pids(team.daemon)]
+        return len(found) == 2 and all(huge > own / 2 for huge, own in found)
+
+    await until(dense, 60)
 
 
 async def test_both_workers_have_chats(team: Team) -> None:

@@ -1,0 +1,100 @@
+"""What a gateway has in memory lies on huge pages where it fills them, and nothing else does."""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gateway.app import huge_pages
+from gateway.app.huge_pages import HugePages
+from tests.support.harness import Daemon
+from tests.support.huge import needs_huge_pages, on_huge_pages
+from tests.support.until import until
+
+BLOCK = 2 * 2**20
+SOME = 8 * BLOCK
+
+
+@pytest.fixture
+def memory() -> Iterator[mmap.mmap]:
+    """Memory of this process alone, of which no page is in use yet."""
+    with mmap.mmap(-1, SOME, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as found:
+        yield found
+
+
+@needs_huge_pages
+async def test_a_daemon_lies_on_them(tmp_path: Path) -> None:
+    """Half of what it has, once it has been up for a moment."""
+    async with Daemon(tmp_path, anew=True) as daemon:
+        assert daemon.pid is not None
+        pid = daemon.pid
+
+        def dense() -> bool:
+            huge, own = on_huge_pages(pid)
+            return huge > own / 2
+
+        await until(dense, 30)
+
+
+@needs_huge_pages
+def test_what_is_in_use_is_gathered_and_stays_as_it_was(memory: mmap.mmap) -> None:
+    said = bytes(range(256)) * (SOME // 256)
+    memory[:] = said
+    pages = HugePages()
+    before, _ = on_huge_pages()
+
+    gathered = pages.gather()
+
+    assert on_huge_pages()[0] - before >= SOME - 2 * BLOCK
+    assert memory[:] == said
+    assert pages.gather() >= gathered
+
+
+@needs_huge_pages
+def test_what_is_hardly_in_use_takes_no_more_than_before(memory: mmap.mmap) -> None:
+    """A page of each four, as an arena is left by what came and went: on huge ones it would take all four."""
+    HugePages().gather()
+    for place in range(0, SOME, 4 * mmap.PAGESIZE):
+        memory[place] = 1
+    before, own = on_huge_pages()
+
+    HugePages().gather()
+
+    huge, now = on_huge_pages()
+    assert huge - before < SOME / 2
+    assert now - own < SOME / 4
+
+
+@pytest.mark.parametrize("said", ["always madvise [never]\n", None])
+def test_where_the_system_gives_none_nothing_is_done(
+    said: str | None, memory: mmap.mmap, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the operator says, or on a system that has none."""
+    setting = tmp_path / "enabled"
+    if said is not None:
+        setting.write_text(said)
+    monkeypatch.setattr(huge_pages, "SETTING", setting)
+    memory[:] = b"x" * SOME
+    pages = HugePages()
+
+    assert not pages.allowed
+    assert pages.gather() == 0
+
+
+def test_only_what_is_this_process_s_alone_counts() -> None:
+    """Whole blocks at their places, of the heap and of what has no name; no file, stack or shared memory."""
+    size = 0x200000
+    said = """\
+10000000-10100000 rw-p 00000000 00:00 0                          [heap]
+20000000-20400000 rw-p 00000000 00:00 0
+201ff000-20601000 rw-p 00000000 00:00 0                          [anon:arena]
+30000000-30400000 rw-p 00000000 fe:00 12                         /a file
+40000000-40400000 rw-s 00000000 00:01 0                          /dev/zero (deleted)
+50000000-50400000 r-xp 00000000 00:00 0
+60000000-60800000 rw-p 00000000 00:00 0                          [stack]
+"""
+
+    assert list(huge_pages.own_blocks(said, size)) == [0x20000000, 0x20200000, 0x20200000, 0x20400000]
