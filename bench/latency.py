@@ -225,10 +225,12 @@ async def _firsts() -> tuple[Samples, Samples]:
         config = {"model.name": MODEL, "model.api_base": model, "model.api_key": "none"}
         with folder() as workspace, process(workspace, config, role="all") as daemon:
             _, url = daemon.ready()
-            plain = await _beside(url, model, "plain", partial(_plain, model))
+            with _no_garbage_collected():
+                plain = await _beside(url, model, "plain", partial(_plain, model))
             # Behind the other: from here on LiteLLM is set in this process as the gateway sets it.
             client = LiteLLM(name=MODEL, api_base=model, api_key="none", max_output_tokens=4096)
-            alone = await _beside(url, model, "alone", partial(_alone, client))
+            with _no_garbage_collected():
+                alone = await _beside(url, model, "alone", partial(_alone, client))
             await client.close()
     return alone, plain
 

@@ -44,6 +44,7 @@ class SurroundingsReader:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
+        self._jobs_folder = settings.state / "jobs"
         self._subagent_files = SubagentFiles(settings.state)
         self._cron = CronFile(settings.workspace, zone=settings.zone)
         self._jobs: tuple[Seen | None, Sequence[CronJob]] = (None, ())
@@ -107,7 +108,7 @@ class SurroundingsReader:
     def _background(self, key: str) -> Iterator[OpenWork]:
         """Name what the background still has to do for a chat, by the names of its files alone."""
         mark = f"-{mark_of(key)}."
-        names = [entry.name for entry in _entries(self._settings.state / "jobs") if mark in entry.name]
+        names = [entry.name for entry in _entries(self._jobs_folder) if mark in entry.name]
         for suffix, done in _WORK.items():
             count = sum(name.partition(".")[2] == suffix for name in names)
             if count:

@@ -47,7 +47,7 @@ class ContextParts:
     ) -> None:
         """``persona`` stands for that of the workspace; else the first of ``personas`` that has one."""
         self._persona_given = persona
-        self._persona_folders = (*personas, workspace)
+        self._persona_files = [folder / name for folder in (*personas, workspace) for name in PERSONA_FILES]
         self._library = library
         self._recent = recent
         self._zone = zone
@@ -150,8 +150,7 @@ class ContextParts:
         self._library.close()
 
     def _persona(self) -> str:
-        files = (folder / name for folder in self._persona_folders for name in PERSONA_FILES)
-        texts = (self._texts.get(path) or "" for path in files)
+        texts = (self._texts.get(path) or "" for path in self._persona_files)
         return self._persona_given or next((found for found in texts if found.strip()), "")
 
     def _ended(self, key: str, recent: Callable[[], list[Recent]]) -> list[Recent]:

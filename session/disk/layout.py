@@ -40,7 +40,7 @@ class Layout:
 
     def archive(self, stem: str) -> Path:
         """The folder of the ended sessions."""
-        return self.sessions / "archive" / stem
+        return self.workspace / f"sessions/archive/{stem}"
 
     def lock(self, stem: str) -> Path:
         """The lock file, which also names owner and epoch."""

@@ -57,6 +57,7 @@ class Library:
 
     def __init__(self, workspace: Path, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._workspace = workspace
+        self._playbooks_folder, self._skills_folder = workspace / "playbooks", workspace / "skills"
         self._clock = clock
         self._searcher = Searcher()
         self._playbooks: FileCache[Playbook | Bad] = FileCache(read_playbook)
@@ -128,13 +129,13 @@ class Library:
         self._searcher.close()
 
     def _all_playbooks(self) -> Iterator[Playbook | Bad]:
-        for path in _sorted(self._workspace / "playbooks"):
+        for path in _sorted(self._playbooks_folder):
             if path.suffix == ".md" and not path.name.startswith("."):
                 found = self._playbooks.get(path)
                 yield found if found is not None else Bad(path, "it is no file that can be read")
 
     def _all_skills(self) -> Iterator[Skill | Bad]:
-        for folder in _sorted(self._workspace / "skills"):
+        for folder in _sorted(self._skills_folder):
             if folder.is_dir() and not folder.name.startswith("."):
                 found = self._skills.get(folder / "SKILL.md")
                 yield (

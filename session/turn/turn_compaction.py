@@ -158,7 +158,9 @@ class TurnCompaction:
             lines = [*map(decode, raw), *filter(None, [pending])] if rules.by_history else []
             return self._weighed(transcript, first, prompt, rules, lines)
 
-        self._estimate, verdict = await apart(len(raw), weighed)
+        # What is only measured takes a tenth of what is read as well.
+        many = len(raw) if rules.by_history else len(raw) // 10
+        self._estimate, verdict = await apart(many, weighed)
         return verdict
 
     def _weighed(
