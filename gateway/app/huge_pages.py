@@ -32,8 +32,8 @@ MAPS: Final = Path("/proc/self/maps")
 _COLLAPSE: Final = 25
 # Of a huge page so much must be in use: the rest of it counts as ours from then on.
 DENSE: Final = 0.75
-# Most is there once the model's library is imported, which takes some seconds; a cache fills for hours. Whoever
-# touches a block in the milliseconds in which it is moved waits, and so they are not sought all the time.
+# Most is there once the model's library is imported, which takes some seconds; a cache fills for hours.
+# Whoever touches a block in the milliseconds in which it is moved waits: they are not sought all the time.
 PAUSES_S: Final = (1.0, 2.0, 4.0, 50.0, 240.0)
 EVERY_S: Final = 600.0
 # Whoever asks for memory meanwhile waits for a block, and not for all of them.
