@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import errno
-import time
+import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from mmap import PAGESIZE
@@ -43,16 +43,19 @@ BREATH_S: Final = 0.005
 @asynccontextmanager
 async def kept() -> AsyncIterator[None]:
     """Look again and again for what has become dense, while the context is open."""
-    looking = asyncio.create_task(_keep(), name="huge pages")
+    pages = HugePages()
+    looking = asyncio.create_task(_keep(pages), name="huge pages")
     try:
         yield
     finally:
+        # The thread outlives its task, and the process would wait for it.
+        pages.ending.set()
         looking.cancel()
         await asyncio.gather(looking, return_exceptions=True)
 
 
-async def _keep() -> None:
-    pauses, pages = iter(PAUSES_S), HugePages()
+async def _keep(pages: HugePages) -> None:
+    pauses = iter(PAUSES_S)
     while pages.allowed:
         await asyncio.sleep(next(pauses, EVERY_S))
         try:
@@ -65,9 +68,13 @@ async def _keep() -> None:
 
 
 class HugePages:
-    """Those of this process. Where the system has none, or is told to give none, it does nothing."""
+    """Those of this process. Where the system has none, or is told to give none, it does nothing.
+
+    ``ending`` ends the search that is under way.
+    """
 
     def __init__(self) -> None:
+        self.ending = threading.Event()
         self._on_one: set[int] = set()
         try:
             self.allowed = "[never]" not in SETTING.read_text()
@@ -94,7 +101,8 @@ class HugePages:
                 continue
             if self._library.madvise(block, self._size, _COLLAPSE) == 0:
                 self._on_one.add(block)
-                time.sleep(BREATH_S)
+                if self.ending.wait(BREATH_S):
+                    break
             elif ctypes.get_errno() == errno.ENOMEM:
                 # There is none left, and the next would cost the system a search for one.
                 break

@@ -68,6 +68,15 @@ def test_what_is_hardly_in_use_takes_no_more_than_before(memory: mmap.mmap) -> N
     assert now - own < SOME / 4
 
 
+@needs_huge_pages
+def test_who_ends_waits_for_no_more_than_a_block(memory: mmap.mmap) -> None:
+    memory[:] = b"x" * SOME
+    pages = HugePages()
+    pages.ending.set()
+
+    assert pages.gather() == 1
+
+
 @pytest.mark.parametrize("said", ["always madvise [never]\n", None])
 def test_where_the_system_gives_none_nothing_is_done(
     said: str | None, memory: mmap.mmap, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
