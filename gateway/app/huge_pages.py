@@ -37,7 +37,7 @@ DENSE: Final = 0.75
 PAUSES_S: Final = (1.0, 2.0, 4.0, 50.0, 240.0)
 EVERY_S: Final = 600.0
 # Whoever asks for memory meanwhile waits for a block, and not for all of them.
-BREATH_S: Final = 0.005
+BREATH_S: Final = 0.02
 
 
 @asynccontextmanager
