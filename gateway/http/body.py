@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
-from starlette.types import Receive, Scope
+from starlette.types import Message, Receive, Scope
 
 MAX_BYTES = 2 * 2**20
 # What needs no token has no more to say than a token.
@@ -119,3 +119,17 @@ def declared(scope: Scope) -> int:
         if name == b"content-length" and value.isdigit():
             return int(value)
     return 0
+
+
+def read_again(body: bytes, receive: Receive) -> Receive:
+    """Give out a body that was read, then what comes behind it."""
+    given = False
+
+    async def again() -> Message:
+        nonlocal given
+        if given:
+            return await receive()
+        given = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return again

@@ -11,12 +11,12 @@ import json
 from collections.abc import Awaitable, Callable
 from typing import Final, NamedTuple, NoReturn
 
-from pydantic import ValidationError
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Match, NoMatchFound
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
+from gateway.http.body import read_again
 from gateway.http.completion_shapes import CompletionIn
 from gateway.http.shape import caller_of
 from gateway.service.client_message import MAX_KEY_CHARS
@@ -71,7 +71,7 @@ class CompletionRoute(BaseRoute):
         asked = _read(scope, body)
         if asked is None:
             scope[_TRIED] = True
-            await self._otherwise(scope, _again(body, receive), send)
+            await self._otherwise(scope, read_again(body, receive), send)
             return
         response = await self._answer(request, *asked)
         await response(scope, receive, send)
@@ -93,19 +93,6 @@ def _read(scope: Scope, body: bytes) -> tuple[CompletionIn, CompletionHeaders] |
             found[field] = value.decode("latin-1")
     try:
         asked = CompletionIn.model_validate(json.loads(body)) if is_json else None
-    except (ValueError, RecursionError, ValidationError):
+    except (ValueError, RecursionError):
         return None
     return None if asked is None else (asked, CompletionHeaders(**found))
-
-
-def _again(body: bytes, receive: Receive) -> Receive:
-    given = False
-
-    async def again() -> Message:
-        nonlocal given
-        if given:
-            return await receive()
-        given = True
-        return {"type": "http.request", "body": body, "more_body": False}
-
-    return again

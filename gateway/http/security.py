@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import structlog
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from gateway.http.body import BadBody, Bodies
+from gateway.http.body import BadBody, Bodies, read_again
 from gateway.http.connections import LET_IN
 from gateway.http.errors import error_response
 from gateway.http.guesses import Guesses
@@ -245,7 +245,7 @@ class Guard:
             if isinstance(body, Refusal):
                 refusal = body
             else:
-                receive = _replay(body, receive)
+                receive = read_again(body, receive)
         if refusal is None:
             await self._app(scope, receive, guarded)
             return
@@ -284,19 +284,6 @@ class Guard:
 
 def _nothing() -> None:
     """Stand in where there is no connection to tell."""
-
-
-def _replay(body: bytes, receive: Receive) -> Receive:
-    given = False
-
-    async def again() -> Message:
-        nonlocal given
-        if given:
-            return await receive()
-        given = True
-        return {"type": "http.request", "body": body, "more_body": False}
-
-    return again
 
 
 class _Headers:
