@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import errno
+import os
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -39,10 +40,27 @@ EVERY_S: Final = 600.0
 # Whoever asks for memory meanwhile waits for a block, and not for all of them.
 BREATH_S: Final = 0.02
 
+# Whether this process came out of another one, with whose pages it shares most of its own.
+_forked = False
+
+
+def _note_fork() -> None:
+    global _forked  # noqa: PLW0603 - a process is forked once, and knows it from nowhere else
+    _forked = True
+
+
+os.register_at_fork(after_in_child=_note_fork)
+
 
 @asynccontextmanager
 async def kept() -> AsyncIterator[None]:
-    """Look again and again for what has become dense, while the context is open."""
+    """Look again and again for what has become dense, while the context is open.
+
+    Not in a process that was forked: a page that is moved is shared no longer.
+    """
+    if _forked:
+        yield
+        return
     pages = HugePages()
     looking = asyncio.create_task(_keep(pages), name="huge pages")
     try:

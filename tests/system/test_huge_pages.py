@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import mmap
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 
 from gateway.app import huge_pages
 from gateway.app.huge_pages import HugePages
-from tests.support.harness import Daemon
+from tests.support.harness import FORKS, Daemon
 from tests.support.huge import needs_huge_pages, on_huge_pages
 from tests.support.until import until
 
@@ -37,6 +38,18 @@ async def test_a_daemon_lies_on_them(tmp_path: Path) -> None:
             return huge > own / 2
 
         await until(dense, 30)
+
+
+@needs_huge_pages
+@pytest.mark.skipif(not FORKS, reason="these tests start their daemons anew")
+async def test_one_that_was_forked_stays_where_it_is(tmp_path: Path) -> None:
+    """As the tests' own daemons are: moved, their memory would no longer be that of all of them."""
+    async with Daemon(tmp_path) as daemon:
+        assert daemon.pid is not None
+        # The first time that it is sought, and more than enough for a block.
+        await asyncio.sleep(huge_pages.PAUSES_S[0] + 0.5)
+
+        assert on_huge_pages(daemon.pid)[0] == 0
 
 
 @needs_huge_pages
