@@ -11,7 +11,8 @@ import pytest
 
 from gateway.app import huge_pages
 from gateway.app.huge_pages import HugePages
-from tests.support.harness import FORKS, Daemon
+from tests.support import harness
+from tests.support.harness import Daemon
 from tests.support.huge import needs_huge_pages, on_huge_pages
 from tests.support.until import until
 
@@ -41,9 +42,10 @@ async def test_a_daemon_lies_on_them(tmp_path: Path) -> None:
 
 
 @needs_huge_pages
-@pytest.mark.skipif(not FORKS, reason="these tests start their daemons anew")
 async def test_one_that_was_forked_stays_where_it_is(tmp_path: Path) -> None:
     """As the tests' own daemons are: moved, their memory would no longer be that of all of them."""
+    if not harness.FORKS:
+        pytest.skip("these tests start their daemons anew")
     async with Daemon(tmp_path) as daemon:
         assert daemon.pid is not None
         # The first time that it is sought, and more than enough for a block.
