@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import math
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, Literal, cast
+from typing import Any, Literal, TypeVar, cast
 from urllib.parse import quote
 
 import httpx
@@ -20,6 +20,7 @@ from gateway.service.outcome import Outcome, ToldAway
 from gateway.turns.event import Event, read_event
 from gateway.turns.model_standing import ModelStanding, of_part
 
+T = TypeVar("T")
 # A longer wait is several requests of this length.
 WAIT_S = 60.0
 # A queue that is written anew takes its time.
@@ -28,6 +29,7 @@ ERASE_WITHIN_S = 600.0
 PAGE = 1000
 # A daemon that was there may restart: only one that is away for longer is given up.
 AWAY_S = 15.0
+AGAIN_S = 0.5
 QUICK_S = 10.0
 # Its process lives, and one that is busy must not be taken for none.
 ALIVE_S = 5.0
@@ -121,7 +123,7 @@ class Client:
                 since, last = since or now(), error
                 if now() - since > AWAY_S:
                     break
-                await asyncio.sleep(min(0.5, max(until - now(), 0)))
+                await asyncio.sleep(min(AGAIN_S, max(until - now(), 0)))
                 continue
             since = None
             if "reply" in found:
@@ -139,18 +141,25 @@ class Client:
             Unreachable: the daemon, or its queue, went away and did not come back.
             GatewayError: it refused.
         """
+        body = {"key": key, "text": text, "id": message_id}
+        await self.over_restarts(lambda: self._once("POST", "/v1/messages", body))
+
+    async def over_restarts(self, work: Callable[[], Awaitable[T]]) -> T:
+        """Return what ``work`` does, which is begun again as long as the daemon is away.
+
+        Raises:
+            Unreachable: it did not come back.
+        """
         now = asyncio.get_running_loop().time
         until = math.inf
-        body = {"key": key, "text": text, "id": message_id}
         while True:
             try:
-                await self._call("POST", "/v1/messages", body, timeout=QUICK_S, params=None)
-                return
-            except _Away as error:
+                return await work()
+            except Unreachable:
                 until = min(until, now() + AWAY_S)
                 if now() > until:
-                    raise Unreachable(str(error), hint=error.hint) from None
-                await asyncio.sleep(0.5)
+                    raise
+                await asyncio.sleep(AGAIN_S)
 
     async def stop(self, key: str) -> None:
         """Stop the turn that runs for ``key``."""

@@ -5,16 +5,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
 from channels.message import MAX_KEY_BYTES
 from gateway.errors import GatewayError, Unreachable
-from gateway.http.client import AWAY_S
 from gateway.recording.letter import Letter
 from gateway.recording.outcome import OPEN, Outcome, outcome_of
 
+T = TypeVar("T")
 # A person who wrote while an answer was being written may have waited long for the next thought.
 MOST_BETWEEN_S: Final = 30.0
 # Each answer that is waited for takes a connection of a hundred, and new letters need some, too.
@@ -45,6 +45,10 @@ class Gateway(Protocol):
 
     async def trace(self, message_id: str, key: str | None) -> dict[str, Any]:
         """Tell the life of a message."""
+        ...
+
+    async def over_restarts(self, work: Callable[[], Awaitable[T]]) -> T:
+        """Return what ``work`` does, which is begun again as long as the gateway is away."""
         ...
 
 
@@ -169,25 +173,13 @@ class _Chat:
         if isinstance(told, str):
             return Played(letter, self._id(at), Outcome(OPEN), fault=told)
         try:
-            life = await self._life(at)
+            life = await self._gateway.over_restarts(lambda: self._gateway.trace(self._id(at), self._key))
         except Unreachable:
             raise
         except GatewayError as error:
             return Played(letter, self._id(at), Outcome(OPEN), fault=str(error))
         reply = told.text if told is not None else ""
         return Played(letter, self._id(at), outcome_of(life["steps"]), reply)
-
-    async def _life(self, at: int) -> dict[str, Any]:
-        """Ask what became of a letter, over restarts of the gateway too."""
-        now = asyncio.get_running_loop().time
-        until = now() + AWAY_S
-        while True:
-            try:
-                return await self._gateway.trace(self._id(at), self._key)
-            except Unreachable:
-                if now() > until:
-                    raise
-                await asyncio.sleep(0.5)
 
     def _id(self, at: int) -> str:
         return f"web:{self._plan.run}:{at + 1}"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -18,6 +18,7 @@ from gateway.recording.outcome import Outcome
 from gateway.recording.replaying import MOST_WAITS, Plan, key_of, replay, text_of
 from gateway.service.outcome import Outcome as Told
 
+T = TypeVar("T")
 AT = datetime(2026, 11, 27, 8, tzinfo=UTC)
 PLAN = Plan("run", side_by_side=4, within_s=5)
 
@@ -63,6 +64,13 @@ class Stub:
             raise Unreachable("it starts")
         at = AT.isoformat()
         return {"steps": [{"step": "begun", "at": at}, {"step": "stored", "at": at}]}
+
+    async def over_restarts(self, work: Callable[[], Awaitable[T]]) -> T:
+        while True:
+            try:
+                return await work()
+            except Unreachable:
+                await asyncio.sleep(0)
 
 
 async def test_a_letter_waits_for_what_was_answered_when_it_came() -> None:
