@@ -19,11 +19,13 @@ from gateway.service.chats import SLOW_S, Closing
 from gateway.service.completion import Completion
 from gateway.service.outcome import Outcome
 from gateway.turns.event import Event
+from session.errors import SessionError
 
 log = structlog.get_logger("http")
 
 # A person has to see it, since the answer waits for a word about it.
 _SHOWN_NOTICES: Final = frozenset({"approval"})
+_KEPT: Final = "the message is kept, and answered once the store works"
 
 
 class Written:
@@ -114,11 +116,16 @@ class CompletionStream(Response):
                     if isinstance(each, Outcome):
                         files = {"files": each.files.split("\n")} if each.files else {}
                         yield self._chunk(files, "stop")
+            if self._usage:
+                yield _frame({**self._head, "choices": [], "usage": await self._completion.usage()})
         except Closing:
             yield _frame(error_body(503, "the gateway ends", "send it again with the same Idempotency-Key"))
             return
-        if self._usage:
-            yield _frame({**self._head, "choices": [], "usage": await self._completion.usage()})
+        except SessionError as error:
+            # The status is out: without this the stream would break off, and say nothing of why.
+            log.warning("request.failed", error=str(error), hint=error.hint)
+            yield _frame(error_body(503, f"the store refused: {error}", _KEPT))
+            return
         yield b"data: [DONE]\n\n"
 
     def _chunk(self, delta: dict[str, Any], finish: str | None = None) -> bytes:

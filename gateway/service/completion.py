@@ -25,7 +25,9 @@ class Completion:
         self.message = message
         self._chats = chats
         self._goes_on = goes_on
-        self._shown = chats.follow(message, reads=reads, new=not goes_on)
+        # Who waits for the whole has the time to be refused by a store that cannot be read, before anything
+        # is kept: such a client asks again by itself, and each time it would be another message.
+        self._shown = chats.follow(message, reads=reads, new=reads and not goes_on)
         self._begun = False
         self._ended = False
 

@@ -235,3 +235,24 @@ async def test_a_quiet_stream_says_that_it_is_still_there(place: Place) -> None:
     assert '"content":"hello"' in text
     assert "data: [DONE]" in text
     assert orjson.loads(ended.split("\n\n")[-2].removeprefix("data: "))["error"]["code"] == "server_error"
+
+
+async def test_a_store_that_refuses(place: Place) -> None:
+    """Whoever waits for the whole is refused before it is kept; a stream, whose status is out, says why."""
+    transcript = place.application.settings.workspace / "sessions/web_ada.jsonl"
+    transcript.parent.mkdir(exist_ok=True)
+    transcript.mkdir()
+
+    whole = [await place.http.post("/v1/chat/completions", json=asked("hello", user="ada")) for _ in "ab"]
+    assert {answer.status_code for answer in whole} == {503}
+    assert (await place.application.status())["queues"]["inbound"]["count"] == 0
+
+    streamed = await place.http.post("/v1/chat/completions", json=asked("hello", user="ada", stream=True))
+    *_, last = streamed.text.strip().split("\n\n")
+    error = orjson.loads(last.removeprefix("data: "))["error"]
+    assert "the store refused" in error["message"]
+    assert error["hint"] == "the message is kept, and answered once the store works"
+
+    transcript.rmdir()
+    answer = await place.http.post("/v1/chat/completions", json=asked("are you there", user="ada"))
+    assert answer.status_code == 200
