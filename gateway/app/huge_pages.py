@@ -31,6 +31,9 @@ SIZE: Final = Path("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size")
 MAPS: Final = Path("/proc/self/maps")
 # From linux/mman.h; the kernel knows it since 6.1.
 _COLLAPSE: Final = 25
+# There is none left in the machine, or in what a container may have: there the system threw out whatever it
+# could of what the container holds, which are the programs that it runs, before it said no.
+_NONE_LEFT: Final = frozenset({errno.ENOMEM, errno.EBUSY})
 # Of a huge page so much must be in use: the rest of it counts as ours from then on.
 DENSE: Final = 0.75
 # Most is there once the model's library is imported, which takes some seconds; a cache fills for hours.
@@ -111,7 +114,8 @@ class HugePages:
         """
         if not self.allowed:
             return 0
-        blocks = set(own_blocks(MAPS.read_text(), self._size))
+        # A file that is mapped may have any name.
+        blocks = set(own_blocks(MAPS.read_text("utf-8", "replace"), self._size))
         # Asked again of one that is there, the system stops each of its processors for a moment.
         self._on_one &= blocks
         for block in sorted(blocks - self._on_one):
@@ -121,8 +125,8 @@ class HugePages:
                 self._on_one.add(block)
                 if self.ending.wait(BREATH_S):
                     break
-            elif ctypes.get_errno() == errno.ENOMEM:
-                # There is none left, and the next would cost the system a search for one.
+            elif ctypes.get_errno() in _NONE_LEFT:
+                # The next would cost the system another search for one.
                 break
         return len(self._on_one)
 
@@ -136,7 +140,7 @@ class HugePages:
 
 def own_blocks(mappings: str, size: int) -> Iterator[int]:
     """Yield the address of each block, whole and at its place, of memory that is this process's alone."""
-    for line in mappings.splitlines():
+    for line in mappings.removesuffix("\n").split("\n"):
         place, rights, _, _, inode, *name = line.split(maxsplit=5)
         own = not name or name[0] == "[heap]" or name[0].startswith("[anon:")
         if rights != "rw-p" or inode != "0" or not own:

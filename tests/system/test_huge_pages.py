@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
+import errno
 import mmap
 from collections.abc import Iterator
 from pathlib import Path
@@ -106,6 +108,49 @@ def test_where_the_system_gives_none_nothing_is_done(
 
     assert not pages.allowed
     assert pages.gather() == 0
+
+
+@pytest.mark.parametrize("why", [errno.ENOMEM, errno.EBUSY])
+def test_where_none_is_left_no_further_one_is_asked_for(
+    why: int, memory: mmap.mmap, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the machine, or in a container: there each call throws out what the container has read of files."""
+    for path, said in (("SETTING", "[madvise]"), ("SIZE", str(BLOCK))):
+        (tmp_path / path).write_text(said)
+        monkeypatch.setattr(huge_pages, path, tmp_path / path)
+    memory[:] = b"x" * SOME
+    asked: list[int] = []
+
+    def refused(block: int, *_: int) -> int:
+        asked.append(block)
+        ctypes.set_errno(why)
+        return -1
+
+    pages = HugePages()
+    monkeypatch.setattr(pages._library, "madvise", refused)
+
+    assert pages.gather() == 0
+    assert len(asked) == 1
+
+
+def test_a_mapped_file_may_have_any_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A name is bytes, and may have what ends a line elsewhere."""
+    maps = tmp_path / "maps"
+    maps.write_bytes(
+        b"30000000-30400000 rw-p 00000000 fe:00 12 /a \xff\xc2\x85 \x0c \x1c\xe2\x80\xa8 file\n"
+        b"40000000-40200000 rw-p 00000000 00:00 0 \n"
+    )
+    for path, said in (("SETTING", "[madvise]"), ("SIZE", str(BLOCK))):
+        (tmp_path / path).write_text(said)
+        monkeypatch.setattr(huge_pages, path, tmp_path / path)
+    monkeypatch.setattr(huge_pages, "MAPS", maps)
+    looked: list[int] = []
+    pages = HugePages()
+    monkeypatch.setattr(pages, "_is_dense", looked.append)
+
+    pages.gather()
+
+    assert looked == [0x40000000]
 
 
 def test_only_what_is_this_process_s_alone_counts() -> None:
