@@ -82,17 +82,18 @@ def _read(scope: Scope, body: bytes) -> tuple[CompletionIn, CompletionHeaders] |
     if not caller_of(scope).may("write"):
         return None
     found: dict[str, str] = {}
-    is_json = False
+    types: list[bytes] = []
     for name, value in scope["headers"]:
         if name == b"content-type":
-            is_json = value in _JSON
+            types.append(value)
         elif name in _LONGEST:
             field, most = _LONGEST[name]
             if field in found or not 0 < len(value) <= most:
                 return None
             found[field] = value.decode("latin-1")
+    if len(types) != 1 or types[0] not in _JSON:
+        return None
     try:
-        asked = CompletionIn.model_validate(json.loads(body)) if is_json else None
+        return CompletionIn.model_validate(json.loads(body)), CompletionHeaders(**found)
     except (ValueError, RecursionError):
         return None
-    return None if asked is None else (asked, CompletionHeaders(**found))

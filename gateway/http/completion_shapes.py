@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -27,7 +27,8 @@ class ChatMessage(BaseModel):
     model_config = ConfigDict(extra="allow", strict=True)
 
     role: str
-    content: str | list[ContentPart] | None = None
+    # A body may hold a million elements: to describe the fault of each would hold up the loop for seconds.
+    content: str | Annotated[list[ContentPart], Field(fail_fast=True)] | None = None
 
 
 class StreamOptions(BaseModel):
@@ -48,7 +49,7 @@ class CompletionIn(BaseModel):
     model_config = ConfigDict(extra="allow", strict=True)
 
     model: str = Field(max_length=MAX_USER_CHARS)
-    messages: list[ChatMessage] = Field(min_length=1)
+    messages: list[ChatMessage] = Field(min_length=1, fail_fast=True)
     user: str | None = Field(default=None, max_length=MAX_USER_CHARS)
     stream: bool | None = None
     stream_options: StreamOptions | None = None

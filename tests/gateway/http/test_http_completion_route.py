@@ -9,10 +9,12 @@ from typing import Any
 import httpx
 import orjson
 import pytest
+from pydantic import ValidationError
 from starlette.routing import Match
 
 from gateway.http import completion_route
 from gateway.http.completion_route import MAX_KEY_HEADER_CHARS, CompletionRoute
+from gateway.http.completion_shapes import CompletionIn
 from gateway.service.tokens import Tokens
 from tests.gateway.http_place import Place, open_place
 
@@ -107,6 +109,26 @@ async def test_anything_else_is_answered_as_without_it(
 
 def _error(answer: httpx.Response) -> tuple[int, object]:
     return answer.status_code, answer.json().get("error")
+
+
+async def test_the_first_content_type_counts(place: Place) -> None:
+    """As everywhere else; whoever sends two is looked at where the errors are told."""
+    types = [("Content-Type", "text/plain"), ("Content-Type", "application/json")]
+    headers = [*types, ("Authorization", f"Bearer {TOKEN}")]
+
+    answer = await place.http.post(PATH, content=orjson.dumps(PLAIN), headers=headers)
+
+    assert answer.status_code == 400
+    assert "its Content-Type is text/plain" in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("messages", [[1] * 1_000, [{"role": "user", "content": [1] * 1_000}]])
+def test_of_many_faults_the_first_suffices(messages: list[object]) -> None:
+    """Two mebibytes hold a million, and the description of each takes microseconds of the loop."""
+    with pytest.raises(ValidationError) as caught:
+        CompletionIn.model_validate(PLAIN | {"messages": messages})
+
+    assert caught.value.error_count() <= 2
 
 
 async def test_another_method_is_told_so(place: Place) -> None:
