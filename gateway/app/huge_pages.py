@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import errno
+import math
 import os
 import threading
 from collections.abc import AsyncIterator, Iterator
@@ -29,6 +30,7 @@ log = structlog.get_logger("memory")
 SETTING: Final = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 SIZE: Final = Path("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size")
 MAPS: Final = Path("/proc/self/maps")
+ROLLUP: Final = Path("/proc/self/smaps_rollup")
 # From linux/mman.h; the kernel knows it since 6.1.
 _COLLAPSE: Final = 25
 # There is none left in the machine, or in what a container may have: there the system threw out whatever it
@@ -36,6 +38,8 @@ _COLLAPSE: Final = 25
 _NONE_LEFT: Final = frozenset({errno.ENOMEM, errno.EBUSY})
 # Of a huge page so much must be in use: the rest of it counts as ours from then on.
 DENSE: Final = 0.75
+# Of what was put onto huge pages so much must still be there, else each block is asked for again.
+STILL: Final = 0.9
 # Most is there once the model's library is imported, which takes some seconds; a cache fills for hours.
 # Whoever touches a block in the milliseconds in which it is moved waits: they are not sought all the time.
 PAUSES_S: Final = (1.0, 2.0, 4.0, 50.0, 240.0)
@@ -81,6 +85,10 @@ async def _keep(pages: HugePages) -> None:
         await asyncio.sleep(next(pauses, EVERY_S))
         try:
             gathered = await asyncio.to_thread(pages.gather)
+        except OSError as error:
+            # Where there is no /proc, as in some containers, nothing is out of order.
+            log.info("memory.no_huge_pages", error=str(error))
+            return
         except Exception:
             # It ends here: turns are only slower without.
             log.exception("memory.huge_pages_failed")
@@ -118,6 +126,9 @@ class HugePages:
         blocks = set(own_blocks(MAPS.read_text("utf-8", "replace"), self._size))
         # Asked again of one that is there, the system stops each of its processors for a moment.
         self._on_one &= blocks
+        # What was given back, and taken again at the same place, lies on small ones: nothing says which.
+        if _on_huge_pages() < STILL * len(self._on_one) * self._size:
+            self._on_one.clear()
         for block in sorted(blocks - self._on_one):
             if not self._is_dense(block):
                 continue
@@ -147,3 +158,12 @@ def own_blocks(mappings: str, size: int) -> Iterator[int]:
             continue
         begin, end = (int(each, 16) for each in place.split("-"))
         yield from range(-(-begin // size) * size, end - size + 1, size)
+
+
+def _on_huge_pages() -> float:
+    """Return how many bytes of this process's own memory lie on them; endless where nothing says so."""
+    try:
+        rows = ROLLUP.read_text().splitlines()
+    except OSError:
+        return math.inf
+    return next((int(row.split()[1]) * 1024.0 for row in rows if row.startswith("AnonHugePages:")), math.inf)

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from gateway.app import huge_pages
 from gateway.app.huge_pages import HugePages
@@ -68,6 +69,45 @@ def test_what_is_in_use_is_gathered_and_stays_as_it_was(memory: mmap.mmap) -> No
     assert on_huge_pages()[0] - before >= SOME - 2 * BLOCK
     assert memory[:] == said
     assert pages.gather() >= gathered
+
+
+@pytest.mark.parametrize(("still", "again"), [(1.0, False), (0.5, True), (None, False)])
+def test_what_was_given_back_and_taken_again_is_gathered_again(
+    still: float | None,
+    again: bool,
+    memory: mmap.mmap,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """At the same place, where small pages came to be; only how many are on huge ones is told, if that."""
+    for path, said in (("SETTING", "[madvise]"), ("SIZE", str(BLOCK)), ("MAPS", _maps_of(memory))):
+        (tmp_path / path).write_text(said)
+        monkeypatch.setattr(huge_pages, path, tmp_path / path)
+    rollup = tmp_path / "rollup"
+    monkeypatch.setattr(huge_pages, "ROLLUP", rollup)
+    memory[:] = b"x" * SOME
+    asked: list[int] = []
+
+    def put(block: int, *_: int) -> int:
+        asked.append(block)
+        return 0
+
+    pages = HugePages()
+    monkeypatch.setattr(pages._library, "madvise", put)
+    gathered = pages.gather()
+    assert gathered == len(asked) > 1
+    if still is not None:
+        rollup.write_text(f"Rss: 1 kB\nAnonHugePages:  {int(still * gathered * BLOCK) // 1024} kB\n")
+
+    assert pages.gather() == gathered
+
+    assert (len(asked) > gathered) is again
+
+
+def _maps_of(memory: mmap.mmap) -> str:
+    """Say where it lies, as the system does."""
+    begin = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    return f"{begin:x}-{begin + SOME:x} rw-p 00000000 00:00 0 \n"
 
 
 @needs_huge_pages
@@ -131,6 +171,21 @@ def test_where_none_is_left_no_further_one_is_asked_for(
 
     assert pages.gather() == 0
     assert len(asked) == 1
+
+
+async def test_where_nothing_says_what_is_mapped_the_search_ends_without_an_alarm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for path, said in (("SETTING", "[madvise]"), ("SIZE", str(BLOCK))):
+        (tmp_path / path).write_text(said)
+        monkeypatch.setattr(huge_pages, path, tmp_path / path)
+    monkeypatch.setattr(huge_pages, "MAPS", tmp_path / "none")
+    monkeypatch.setattr(huge_pages, "PAUSES_S", (0.0,))
+
+    with capture_logs() as said_there:
+        await huge_pages._keep(HugePages())
+
+    assert [(each["event"], each["log_level"]) for each in said_there] == [("memory.no_huge_pages", "info")]
 
 
 def test_a_mapped_file_may_have_any_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
