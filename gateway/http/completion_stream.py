@@ -35,25 +35,29 @@ class Written:
     """
 
     def __init__(self) -> None:
-        self._text = ""
+        # Joined only where it is compared: a copy for each piece would hold the loop up for seconds.
+        self._pieces: list[str] = []
         self._gap = ""
 
     def more(self, text: str) -> str:
         """Take the next piece."""
-        self._text += text
+        if text:
+            self._pieces.append(text)
         return self._with_gap(text)
 
     def whole(self, text: str) -> str:
         """Take the whole text so far, or the answer; what was sent of it is not sent again."""
-        if not text.startswith(self._text):
+        sent = "".join(self._pieces)
+        if not text.startswith(sent):
             self.other()
-        rest, self._text = text[len(self._text) :], text
-        return self._with_gap(rest)
+            sent = ""
+        self._pieces = [text] if text else []
+        return self._with_gap(text[len(sent) :])
 
     def other(self) -> None:
         """Begin another text."""
-        if self._text:
-            self._text, self._gap = "", "\n\n"
+        if self._pieces:
+            self._pieces, self._gap = [], "\n\n"
 
     def _with_gap(self, text: str) -> str:
         if not text:

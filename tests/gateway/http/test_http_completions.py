@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncIterator
 from io import StringIO
 from pathlib import Path
@@ -56,6 +57,19 @@ def test_pieces_end_as_the_answer_does() -> None:
     silent = Written()
     silent.other()
     assert silent.whole("all") == "all"
+
+
+def test_many_pieces_cost_as_much_as_their_text() -> None:
+    """A copy of all that was sent for each piece took the loop ten seconds and more for this answer."""
+    pieces = [f"{number:0100}" for number in range(20_000)]
+    written = Written()
+    began = time.process_time()
+    for piece in pieces:
+        written.more(piece)
+    rest = written.whole("".join(pieces) + "!")
+
+    assert rest == "!"
+    assert time.process_time() - began < 1.0
 
 
 async def test_a_stream(place: Place) -> None:
