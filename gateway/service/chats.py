@@ -123,7 +123,8 @@ class ChatService:
             if known is not None:
                 return known
             await self._put(message)
-            async with aclosing(self._events(message.key, bodies, LOOK_AFTER_S, reads=False)) as events:
+            heard = self._events(message.key, bodies, LOOK_AFTER_S, reads=False, of=message.id)
+            async with aclosing(heard) as events:
                 try:
                     async with asyncio.timeout(within_s):
                         return await self._outcome(message, events)
@@ -152,7 +153,8 @@ class ChatService:
             yield None
             # A client may be slow for longer than a listener may be behind: what is heard is kept here.
             shown: asyncio.Queue[Event | None] = asyncio.Queue()
-            async with aclosing(self._events(message.key, bodies, LOOK_AFTER_S, reads=reads)) as events:
+            heard = self._events(message.key, bodies, LOOK_AFTER_S, reads=reads, of=message.id)
+            async with aclosing(heard) as events:
                 ending = asyncio.ensure_future(self._outcome(message, events, shown.put_nowait))
                 ending.add_done_callback(lambda _: shown.put_nowait(None))
                 try:
@@ -288,11 +290,18 @@ class ChatService:
             yield bodies
 
     async def _events(
-        self, key: str, bodies: AsyncIterator[bytes], pauses_s: Sequence[float], *, reads: bool = True
+        self,
+        key: str,
+        bodies: AsyncIterator[bytes],
+        pauses_s: Sequence[float],
+        *,
+        reads: bool = True,
+        of: str | None = None,
     ) -> AsyncGenerator[Event | None]:
         """Yield the events of ``key``; None after each pause without one. Ends when the daemon does.
 
-        Other keys of the slot end no pause. The watch that ``_listen`` began goes on meanwhile.
+        Other keys of the slot end no pause, nor do other messages than ``of``: a busy chat would keep whoever
+        waits for one that is lost from the record. The watch that ``_listen`` began goes on meanwhile.
         """
         next_of = _Next(bodies)
         closing = asyncio.ensure_future(self.closing.wait())
@@ -307,16 +316,18 @@ class ChatService:
                     watch_again = clock() + WATCH_EVERY_S
                 body = await next_of.within(min(pause_ends, watch_again) - clock())
                 event = read_event(body) if body is not None else None
-                if event is not None and event.key == key:
+                if event is not None and event.key != key:
+                    event = None
+                if event is not None:
                     yield event
-                elif clock() >= pause_ends or self.closing.is_set():
+                if event is None or of not in (None, event.in_reply_to):
+                    if clock() < pause_ends and not self.closing.is_set():
+                        continue
                     quiet += 1
                     # A daemon that began to listen meanwhile knows of no watch.
                     await self.watch(key, reads=reads)
                     watch_again = clock() + WATCH_EVERY_S
                     yield None
-                else:
-                    continue
                 pause_ends = clock() + pauses_s[min(quiet, len(pauses_s) - 1)]
         finally:
             closing.cancel()

@@ -87,8 +87,8 @@ async def test_an_answer_that_is_written_for_minutes_is_shown_whole(
 
 
 @asynccontextmanager
-async def beside_a_busy_one(workspace: Path) -> AsyncIterator[Place]:
-    """A place in which another chat of the slot is told something all the time, and ``KEY`` hears nothing."""
+async def beside_a_busy_one(workspace: Path, busy: str = NEIGHBOUR) -> AsyncIterator[Place]:
+    """A place in which one message in ``busy`` is told of all the time, and no other in ``KEY`` at all."""
     async with open_place(workspace) as place:
         events = place.application.events
         tell = events.tell
@@ -99,7 +99,7 @@ async def beside_a_busy_one(workspace: Path) -> AsyncIterator[Place]:
 
         async def chatter() -> None:
             while True:
-                await events.tell("tool", NEIGHBOUR, "web:m", text="look")
+                await tell("tool", busy, "web:m", text="look")
                 await asyncio.sleep(0.01)
 
         events.tell = told  # type: ignore[method-assign]
@@ -132,9 +132,10 @@ async def _until_told(shown: AsyncIterator[chats.Shown]) -> AsyncIterator[chats.
             return
 
 
-async def test_a_busy_neighbour_keeps_no_answer_back(tmp_path: Path) -> None:
-    """Whoever waits for an answer whose event was lost gets it from the record."""
-    async with beside_a_busy_one(tmp_path) as place:
+@pytest.mark.parametrize("busy", [NEIGHBOUR, KEY])
+async def test_a_busy_neighbour_keeps_no_answer_back(tmp_path: Path, busy: str) -> None:
+    """Whoever waits for an answer whose event was lost gets it from the record, in a busy chat as well."""
+    async with beside_a_busy_one(tmp_path, busy) as place:
         async with asyncio.timeout(WITHIN_S):
             asked = await place.server.chats.ask(inbound(KEY, "one"), within_s=None)
         async with asyncio.timeout(WITHIN_S):
