@@ -127,7 +127,10 @@ class ListenQueue:
                 # Only who takes letters needs it: an adapter's user may not even make it.
                 await channel.declare_exchange(exchange, "fanout")
             await channel.bind(queue, exchange, routes)
-        for exchange, route in self._bound - wanted:
+        left = self._bound - wanted
+        # Whoever comes for one of them while it is being unbound has to wait until it is bound again.
+        self._bound -= left
+        for exchange, route in left:
             await channel.unbind(queue, exchange, route)
         async with self._settled:
             self._bound = wanted

@@ -57,6 +57,20 @@ async def test_listeners_that_come_and_go_leave_no_binding_behind(broker: Broker
         assert await bindings(broker, f"{broker_name}.events")
 
 
+async def test_who_comes_while_the_last_one_is_leaving_hears(broker: Broker, broker_name: str) -> None:
+    """As the next request of a client: what is just being unbound is bound again before it is counted on."""
+    async with opened(broker.url, broker_name) as mailbox, mailbox.listen("events", {1}):
+        for number in range(100):
+            async with mailbox.listen("events", {2}):
+                pass
+            # After so many rounds of the loop the unbinding is on its way, and not yet answered.
+            for _ in range(number % 10):
+                await asyncio.sleep(0)
+            async with mailbox.listen("events", {2}) as heard:
+                await mailbox.tell("events", 2, b"%d" % number)
+                assert await collect(heard, 1) == [b"%d" % number]
+
+
 async def test_listeners_hear_again_after_their_connection_was_cut(broker: Broker, broker_name: str) -> None:
     """All that was bound is bound again, and letters go on meanwhile."""
     async with opened(broker.url, broker_name) as mailbox, mailbox.listen("events", {5}) as heard:
