@@ -25,6 +25,7 @@ log = structlog.get_logger("http")
 
 # A person has to see it, since the answer waits for a word about it.
 _SHOWN_NOTICES: Final = frozenset({"approval"})
+_AGAIN: Final = "send it again with the same Idempotency-Key"
 _KEPT: Final = "the message is kept, and answered once the store works"
 
 
@@ -123,7 +124,7 @@ class CompletionStream(Response):
             if self._usage:
                 yield _frame({**self._head, "choices": [], "usage": await self._completion.usage()})
         except Closing:
-            yield _frame(error_body(503, "the gateway ends", "send it again with the same Idempotency-Key"))
+            yield _frame(error_body(503, "the gateway ends", _AGAIN))
             return
         except SessionError as error:
             # The status is out: without this the stream would break off, and say nothing of why.

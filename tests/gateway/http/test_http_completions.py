@@ -16,7 +16,9 @@ from gateway.app import log as logs
 from gateway.errors import MailboxDown
 from gateway.http.completion_stream import Written
 from gateway.service.chats import ChatService
+from gateway.service.records import Record
 from gateway.service.tokens import Tokens
+from session.errors import StoreError
 from tests.gateway.http_place import Place, open_place
 from tests.support.until import until
 
@@ -118,6 +120,26 @@ async def test_a_queue_that_confirms_nothing(
 
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
     assert "did not confirm" in answer.json()["error"]["message"]
+
+
+async def test_a_store_that_refuses_in_the_middle_of_a_stream(
+    place: Place, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The stream ends with an error that says what to do, and is no crash."""
+    model = place.gate()
+
+    async def refused(*_: object) -> None:
+        raise StoreError("Too many open files", hint="raise the limit")
+
+    monkeypatch.setattr(Record, "standing", refused)
+    answer = await place.http.post("/v1/chat/completions", json=asked("one", stream=True))
+    model.let.set()
+    error = orjson.loads(answer.text.split("\n\n")[-2].removeprefix("data: "))["error"]
+
+    assert error["code"] == "server_error"
+    assert "Too many open files" in error["message"]
+    assert error["hint"] == "the message is kept, and answered once the store works"
+    assert "Traceback" not in caplog.text
 
 
 async def test_what_gets_no_answer(place: Place) -> None:
