@@ -37,7 +37,7 @@ from session.memory.former import FormerMemory
 from session.models.model import Model, Warms
 from session.recall.nearness import Nearness
 from session.recall.recall import Recall
-from session.store.store import Session, Store, utc_now
+from session.store.store import Session, Store, View, utc_now
 from session.transcript.agent import DEFAULT, agent_in, home_of, is_name, shown
 from session.transcript.attachments import Attachment
 from session.turn.turn import Reply, Request
@@ -157,9 +157,15 @@ class SessionServices:
 
     async def enclosures(self, session: Session, request: Request, text: str) -> list[Attachment]:
         """List the files of the scope that a turn sends, then those that its answer links to."""
-        scope = await self.circles.of(session, request)
-        exchange = session.find(request.id)
-        lines = session.lines(exchange.start, exchange.stop) if exchange is not None else []
+        return await self._enclosed(session, request.id, text, await self.circles.of(session, request))
+
+    async def enclosed_before(self, view: View, message_id: str, text: str) -> list[Attachment]:
+        """List the files that went out with an answer which is on record, as far as they are still there."""
+        return await self._enclosed(view, message_id, text, await self.circles.of_session(view.key, None))
+
+    async def _enclosed(self, view: View, message_id: str, text: str, scope: Scope) -> list[Attachment]:
+        exchange = view.find(message_id)
+        lines = view.lines(exchange.start, exchange.stop) if exchange is not None else []
         return await asyncio.to_thread(
             enclosed,
             text,

@@ -9,7 +9,7 @@ from pathlib import Path
 import structlog
 
 from channels.errors import Unreadable
-from channels.message import Attachment, Outbound, read_outbound
+from channels.message import Outbound, read_outbound
 from durable import first_of
 from gateway.errors import LetterLost
 from gateway.queue.mailbox import Letter, Mailbox, ParkedAs, outbound
@@ -69,7 +69,7 @@ class LocalDelivery:
         message = read_outbound(letter.body)
         kind: EventKind = "notice" if message.kind == "notice" else "reply"
         if message.attachments and message.in_reply_to:
-            text = "\n".join(_where(self._workspace, file) for file in message.attachments)
+            text = "\n".join(where(self._workspace, file.ref, file.caption) for file in message.attachments)
             named = f"{message.in_reply_to}#notice.{FILES}"
             await self._events.tell("notice", message.key, message.in_reply_to, text=text, event_id=named)
         await self._events.tell(
@@ -110,10 +110,10 @@ class LocalDelivery:
         await first_of(self._closing.wait(), timeout_s=after_s)
 
 
-def _where(workspace: Path, file: Attachment) -> str:
+def where(workspace: Path, ref: str, caption: str) -> str:
     """Name a file by its path on the machine, and by its caption."""
-    path = str((workspace / file.ref).absolute())
-    return f"{path}: {file.caption}" if file.caption else path
+    path = str((workspace / ref).absolute())
+    return f"{path}: {caption}" if caption else path
 
 
 def _seq(message: Outbound) -> int:

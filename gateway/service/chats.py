@@ -21,6 +21,7 @@ from session.turn.turn import TOGETHER
 
 if TYPE_CHECKING:
     from gateway.app.app import Application
+    from gateway.app.sessions import SessionServices
     from session.store.store import Store, View
 
 # An event or a heartbeat (None), and the seq to resume from.
@@ -62,14 +63,18 @@ class ChatService:
         Raises:
             MailboxDown: the application is not open yet.
         """
+        return self._services.store
+
+    @property
+    def _services(self) -> SessionServices:
         if self.application.services is None:
             raise MailboxDown("the session side is not open yet")
-        return self.application.services.store
+        return self.application.services
 
     @property
     def record(self) -> Record:
         """What is stored of the chats; as ``store``."""
-        return Record(self.store)
+        return Record(self.store, self._services.enclosed_before)
 
     # -- handing in --------------------------------------------------------------------------------
 

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from gateway.outbound.local import where
 from gateway.service.outcome import Outcome
+from gateway.turns.events import LOCAL_CHANNELS
 from gateway.turns.outcomes import CLEARED_SAID
-from session.store.store import Store
+from session.context.enclosures import sends_files
+from session.context.links import may_link
+from session.store.store import Store, View
+from session.transcript.attachments import Attachment
 from session.transcript.journal import Known, Told
-from session.transcript.key import SessionKey
+from session.transcript.key import SessionKey, split
 from session.turn.commands import STOPPED
 
+# Lists the files that went out with the answer to a message, of which the text is given.
+Enclosed = Callable[[View, str, str], Awaitable[Sequence[Attachment]]]
 # From so many replies on they are read in a thread, since other chats would wait for the loop.
 MANY = 200
 _SAID: Mapping[str, str] = {
@@ -32,10 +39,15 @@ class MessageStanding:
 
 
 class Record:
-    """Reads what is stored of chats; it owns no key and writes nothing."""
+    """Reads what is stored of chats; it owns no key and writes nothing.
 
-    def __init__(self, store: Store) -> None:
+    Args:
+        enclosed: None: no files are named.
+    """
+
+    def __init__(self, store: Store, enclosed: Enclosed | None = None) -> None:
         self._store = store
+        self._enclosed = enclosed
 
     async def standing(self, key: str, message_id: str) -> MessageStanding:
         """Return what is known of a message."""
@@ -56,7 +68,17 @@ class Record:
                 # It is answered together with the message that stopped it.
                 return MessageStanding(text, None)
             return MessageStanding(text, Outcome("notice", told or STOPPED))
-        return MessageStanding(text, Outcome("reply", str(final.get("content") or "")))
+        reply = str(final.get("content") or "")
+        encloses = sends_files(final.get("tools_used")) or may_link(reply)
+        files = await self._files(session, message_id, reply) if encloses else ""
+        return MessageStanding(text, Outcome("reply", reply, files))
+
+    async def _files(self, session: View, message_id: str, reply: str) -> str:
+        """Name the files of a reply, as the notice of its delivery did that is not on record."""
+        if self._enclosed is None or split(session.key)[0] not in LOCAL_CHANNELS:
+            return ""
+        sent = await self._enclosed(session, message_id, reply)
+        return "\n".join(where(self._store.layout.workspace, file.ref, file.caption) for file in sent)
 
     async def usage(self, key: str, message_id: str) -> tuple[int, int]:
         """Sum up the prompt and completion tokens of the turn that answered a message; 0 where none did."""
