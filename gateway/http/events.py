@@ -17,6 +17,7 @@ from gateway.http.errors import HttpError
 from gateway.http.shape import needs, still_let_in
 from gateway.service.chats import SLOW_S, ChatService
 from gateway.service.client_message import MAX_KEY_CHARS
+from session.errors import SessionError
 
 log = structlog.get_logger("http")
 
@@ -86,13 +87,17 @@ async def _frames(
     chats: ChatService, key: str, last: int | None, *, drafts: bool, still: Callable[[], bool]
 ) -> AsyncIterator[bytes]:
     yield b"retry: 1000\n: listening\n\n"
-    async with aclosing(chats.stream(key, last, drafts=drafts)) as stream:
-        async for event, resume in stream:
-            if not still():
-                return
-            if event is None:
-                # An id alone is no event, and still what a client comes back with that has no reply yet.
-                yield b"id: %d\n\n" % resume if resume is not None else b": still here\n\n"
-                continue
-            head = b"id: %d\n" % resume if resume is not None else b""
-            yield head + b"data: " + event.to_bytes() + b"\n\n"
+    try:
+        async with aclosing(chats.stream(key, last, drafts=drafts)) as stream:
+            async for event, resume in stream:
+                if not still():
+                    return
+                if event is None:
+                    # An id alone is no event, and still what a client comes back with that has no reply yet.
+                    yield b"id: %d\n\n" % resume if resume is not None else b": still here\n\n"
+                    continue
+                head = b"id: %d\n" % resume if resume is not None else b""
+                yield head + b"data: " + event.to_bytes() + b"\n\n"
+    except SessionError as error:
+        # The stream has begun: its client is told when it comes back.
+        log.warning("request.failed", error=str(error), hint=error.hint)

@@ -11,7 +11,9 @@ import pytest
 
 from gateway.http.events import EventStream
 from gateway.service.client_message import inbound
+from gateway.service.records import Record
 from gateway.turns.event import read_event
+from session.errors import StoreError
 from session.transcript.key import SessionKey
 from tests.gateway.http_place import Place, open_place
 
@@ -162,6 +164,24 @@ async def test_heartbeats(tmp_path: Path) -> None:
     async with open_place(tmp_path, prepare=quick) as place, place.stream("web:ada") as stream:
         for _ in range(3):
             await stream.heartbeat()
+
+
+async def test_a_store_that_refuses_ends_a_stream(
+    place: Place, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its client comes back and is told then; each that looks on would have left a traceback in the log."""
+
+    async def refused(*_: object) -> None:
+        raise StoreError("Too many open files")
+
+    place.server.chats.heartbeat_s = 0.05
+    async with place.http.stream("GET", "/v1/events", params={"key": "web:ada"}) as answer:
+        monkeypatch.setattr(Record, "told", refused)
+        async with asyncio.timeout(30):
+            text = "".join([piece async for piece in answer.aiter_text()])
+
+    assert "id: 0" in text
+    assert "Traceback" not in caplog.text
 
 
 async def test_deltas_only_while_somebody_looks(place: Place) -> None:
