@@ -21,9 +21,10 @@ from session.errors import SessionError
 
 log = structlog.get_logger("http")
 
-# Codes of RFC 6455: the daemon ends; the client sends what nobody reads; it may not, or cannot, go on.
 CLOSE_S = 1.0
-RESTART, UNREAD, TOO_SLOW, REVOKED = 1012, 1003, 1008, 1008
+# Codes of RFC 6455: the daemon ends; the client sends what nobody reads; it may not, or cannot, go on; the
+# store refuses, which tells the client to come back.
+RESTART, UNREAD, TOO_SLOW, REVOKED, REFUSED = 1012, 1003, 1008, 1008, 1011
 
 
 def routes(chats: ChatService) -> APIRouter:
@@ -66,6 +67,9 @@ async def _show(
     try:
         await asyncio.wait((showing, leaving), return_when=asyncio.FIRST_COMPLETED)
         code, reason = leaving.result() if leaving.done() else showing.result()
+    except SessionError as error:
+        log.warning("request.failed", error=str(error), hint=error.hint)
+        code, reason = REFUSED, "the store refused"
     finally:
         for task in (showing, leaving):
             task.cancel()

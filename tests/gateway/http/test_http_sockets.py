@@ -14,7 +14,9 @@ import pytest
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
+from gateway.service.records import Record
 from gateway.service.tokens import Tokens
+from session.errors import StoreError
 from tests.gateway.http_place import Place, open_place
 from tests.support.until import until
 
@@ -166,6 +168,24 @@ async def test_who_takes_nothing_holds_no_turn(place: Place) -> None:
     reading.close()
 
     assert [event["text"].split()[1] for event in told] == [str(number) for number in range(12)]
+
+
+async def test_a_store_that_refuses_is_told_by_the_code(
+    place: Place, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def refused(*_: object) -> None:
+        raise StoreError("Too many open files")
+
+    place.server.chats.heartbeat_s = 0.05
+    async with opened(place) as client:
+        monkeypatch.setattr(Record, "told", refused)
+        async with asyncio.timeout(30):
+            with pytest.raises(ConnectionClosed) as caught:
+                await client.recv()
+
+    assert caught.value.rcvd is not None
+    assert (caught.value.rcvd.code, caught.value.rcvd.reason) == (1011, "the store refused")
+    assert "Traceback" not in caplog.text
 
 
 async def test_the_end_of_the_daemon(tmp_path: Path) -> None:
