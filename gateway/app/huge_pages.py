@@ -17,6 +17,7 @@ import errno
 import math
 import os
 import threading
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from mmap import PAGESIZE
@@ -41,9 +42,12 @@ DENSE: Final = 0.75
 # Of what was put onto huge pages so much must still be there, else each block is asked for again.
 STILL: Final = 0.9
 # Most is there once the model's library is imported, which takes some seconds; a cache fills for hours.
-# Whoever touches a block in the milliseconds in which it is moved waits: they are not sought all the time.
-PAUSES_S: Final = (1.0, 2.0, 4.0, 50.0, 240.0)
+PAUSES_S: Final = (1.0, 2.0, 4.0)
 EVERY_S: Final = 600.0
+# Whoever touches a block while it is moved waits, on a machine with much to do for up to 80 ms: from then on
+# they are sought behind a second in which the process did little.
+WATCHED_S: Final = 1.0
+LITTLE_S: Final = 0.1
 # Whoever asks for memory meanwhile waits for a block, and not for all of them.
 BREATH_S: Final = 0.02
 
@@ -82,7 +86,11 @@ async def kept() -> AsyncIterator[None]:
 async def _keep(pages: HugePages) -> None:
     pauses = iter(PAUSES_S)
     while pages.allowed:
-        await asyncio.sleep(next(pauses, EVERY_S))
+        if (pause := next(pauses, None)) is not None:
+            await asyncio.sleep(pause)
+        else:
+            await asyncio.sleep(EVERY_S)
+            await _until_little_is_done()
         try:
             gathered = await asyncio.to_thread(pages.gather)
         except OSError as error:
@@ -94,6 +102,14 @@ async def _keep(pages: HugePages) -> None:
             log.exception("memory.huge_pages_failed")
             return
         log.debug("memory.huge_pages", blocks=gathered)
+
+
+async def _until_little_is_done() -> None:
+    while True:
+        before = time.process_time()
+        await asyncio.sleep(WATCHED_S)
+        if time.process_time() - before < LITTLE_S:
+            return
 
 
 class HugePages:

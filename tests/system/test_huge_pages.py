@@ -57,6 +57,36 @@ async def test_one_that_was_forked_stays_where_it_is(tmp_path: Path) -> None:
         assert on_huge_pages(daemon.pid)[0] == 0
 
 
+async def test_later_ones_are_sought_when_little_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever touches what is being moved waits: behind a second of work it is left where it is."""
+    used = iter([0.0, 0.9, 0.9, 1.1, 1.1, 1.15, 9.9])
+    slept: list[float] = []
+
+    async def sleep(for_s: float) -> None:
+        slept.append(for_s)
+        assert len(slept) < 9
+
+    monkeypatch.setattr(huge_pages.time, "process_time", lambda: next(used))
+    monkeypatch.setattr(huge_pages.asyncio, "sleep", sleep)
+    monkeypatch.setattr(huge_pages, "PAUSES_S", (1.5,))
+    pages = HugePages()
+    pages.allowed = True
+    gathered: list[int] = []
+
+    def gather() -> int:
+        gathered.append(len(slept))
+        pages.allowed = len(gathered) < 2
+        return 0
+
+    monkeypatch.setattr(pages, "gather", gather)
+
+    await huge_pages._keep(pages)
+
+    watched = huge_pages.WATCHED_S
+    assert slept == [1.5, huge_pages.EVERY_S, watched, watched, watched]
+    assert gathered == [1, 5]
+
+
 @needs_huge_pages
 def test_what_is_in_use_is_gathered_and_stays_as_it_was(memory: mmap.mmap) -> None:
     said = bytes(range(256)) * (SOME // 256)
