@@ -20,6 +20,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from itertools import chain, repeat
 from mmap import PAGESIZE
 from pathlib import Path
 from typing import Final
@@ -43,6 +44,7 @@ DENSE: Final = 0.75
 STILL: Final = 0.9
 # Most is there once the model's library is imported, which takes some seconds; a cache fills for hours.
 PAUSES_S: Final = (1.0, 2.0, 4.0)
+LATER_S: Final = (8.0, 16.0, 60.0)
 EVERY_S: Final = 600.0
 # Whoever touches a block while it is moved waits, on a machine with much to do for up to 80 ms: from then on
 # they are sought behind a second in which the process did little.
@@ -84,12 +86,13 @@ async def kept() -> AsyncIterator[None]:
 
 
 async def _keep(pages: HugePages) -> None:
-    pauses = iter(PAUSES_S)
-    while pages.allowed:
-        if (pause := next(pauses, None)) is not None:
-            await asyncio.sleep(pause)
-        else:
-            await asyncio.sleep(EVERY_S)
+    at_once = ((pause_s, False) for pause_s in PAUSES_S)
+    later = ((pause_s, True) for pause_s in chain(LATER_S, repeat(EVERY_S)))
+    for pause_s, gently in chain(at_once, later):
+        if not pages.allowed:
+            return
+        await asyncio.sleep(pause_s)
+        if gently:
             await _until_little_is_done()
         try:
             gathered = await asyncio.to_thread(pages.gather)

@@ -69,6 +69,7 @@ async def test_later_ones_are_sought_when_little_is_done(monkeypatch: pytest.Mon
     monkeypatch.setattr(huge_pages.time, "process_time", lambda: next(used))
     monkeypatch.setattr(huge_pages.asyncio, "sleep", sleep)
     monkeypatch.setattr(huge_pages, "PAUSES_S", (1.5,))
+    monkeypatch.setattr(huge_pages, "LATER_S", (2.5,))
     pages = HugePages()
     pages.allowed = True
     gathered: list[int] = []
@@ -83,7 +84,7 @@ async def test_later_ones_are_sought_when_little_is_done(monkeypatch: pytest.Mon
     await huge_pages._keep(pages)
 
     watched = huge_pages.WATCHED_S
-    assert slept == [1.5, huge_pages.EVERY_S, watched, watched, watched]
+    assert slept == [1.5, 2.5, watched, watched, watched]
     assert gathered == [1, 5]
 
 
