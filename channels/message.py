@@ -264,6 +264,10 @@ def _is_bare(address: Address) -> bool:
 
 def address_fault(inbound: Inbound) -> str:
     """Say why no letter can be addressed so, whatever it says; empty where one can."""
+    try:
+        f"{inbound.key}{inbound.id}".encode()
+    except UnicodeEncodeError:
+        return "half of a surrogate pair is no text, in a key or an id"
     return _address_fault(_address_of(inbound))
 
 

@@ -292,3 +292,22 @@ async def test_a_store_that_refuses(place: Place) -> None:
     transcript.rmdir()
     answer = await place.http.post("/v1/chat/completions", json=asked("are you there", user="ada"))
     assert answer.status_code == 200
+
+
+async def test_a_repeat_names_the_files_again(place: Place, tmp_path: Path) -> None:
+    """A client whose connection broke learns where they are, over each of the ways in."""
+    file = tmp_path / "files" / "chats" / "web_ada" / "may.txt"
+    file.parent.mkdir(parents=True)
+    file.write_text("figures")
+    text = "see [the figures](may.txt)"
+    body = {"model": "echo", "user": "ada", "messages": [{"role": "user", "content": text}]}
+    key = {"Idempotency-Key": "one"}
+
+    first = await place.post(text, id="one", wait=30)
+    repeated = await place.post(text, id="one", wait=30)
+    completed = await place.http.post("/v1/chat/completions", json=body, headers=key)
+    streamed = await place.http.post("/v1/chat/completions", json={**body, "stream": True}, headers=key)
+
+    assert first.json()["files"] == repeated.json()["files"] == [str(file)]
+    assert completed.json()["choices"][0]["message"]["files"] == [str(file)]
+    assert orjson.dumps([str(file)]).decode() in streamed.text

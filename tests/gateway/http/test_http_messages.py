@@ -95,25 +95,6 @@ async def test_same_id_is_answered_again(place: Place) -> None:
     assert model.asked == ["hello"]
 
 
-async def test_a_repeat_names_the_files_again(place: Place, tmp_path: Path) -> None:
-    """A client whose connection broke learns where they are, over each of the ways in."""
-    file = tmp_path / "files" / "chats" / "web_ada" / "may.txt"
-    file.parent.mkdir(parents=True)
-    file.write_text("figures")
-    text = "see [the figures](may.txt)"
-    body = {"model": "echo", "user": "ada", "messages": [{"role": "user", "content": text}]}
-    key = {"Idempotency-Key": "one"}
-
-    first = await place.post(text, id="one", wait=30)
-    repeated = await place.post(text, id="one", wait=30)
-    completed = await place.http.post("/v1/chat/completions", json=body, headers=key)
-    streamed = await place.http.post("/v1/chat/completions", json={**body, "stream": True}, headers=key)
-
-    assert first.json()["files"] == repeated.json()["files"] == [str(file)]
-    assert completed.json()["choices"][0]["message"]["files"] == [str(file)]
-    assert json.dumps([str(file)]) in streamed.text
-
-
 async def test_same_id_with_another_text(place: Place) -> None:
     """Once its user line is stored, an id stands for one text in its chat: another one is a conflict."""
     await place.post("hello", id="one", wait=30)

@@ -33,3 +33,10 @@ def test_a_job_cannot_answer_to_a_key_that_is_too_long() -> None:
 
     with pytest.raises(BadJob, match="too long"):
         new_row(hourly, "hello", at=now + timedelta(hours=1), to=LONG)
+
+
+@pytest.mark.parametrize(("key", "id_"), [("web:\ud800", "one"), ("web:ada", "\udfff")])
+def test_half_a_character_is_refused_in_words(key: str, id_: str) -> None:
+    """No file, queue or header can hold it, and whoever sent it learns why."""
+    with pytest.raises(NoAddress, match="half of a surrogate pair"):
+        inbound(key, "hello", id_)
