@@ -61,20 +61,6 @@ def test_a_sqlite_file_is_opened_in_two_places_alone() -> None:
     assert users == {"durable/database.py", "session/disk/derived.py"}
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_modules_and_functions_keep_their_size(path: Path) -> None:
-    text = path.read_text()
-    long = [
-        node.name
-        for node in ast.walk(ast.parse(text))
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-        and (node.end_lineno or 0) - node.lineno + 1 > 60
-    ]
-
-    assert text.count("\n") <= 400
-    assert long == []
-
-
 def test_every_promise_names_a_test_that_exists() -> None:
     text = (ROOT / "ARCHITECTURE.md").read_text()
     named = re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", text)
@@ -107,33 +93,6 @@ def test_named_commands_and_targets_exist(document: Path) -> None:
 def test_no_address_of_a_registry_in_the_locks() -> None:
     for lock in (ROOT / "deploy" / "locks").glob("*.txt"):
         assert not re.search(r"https?://|--index|--find-links", lock.read_text()), lock.name
-
-
-def mapped() -> dict[str, set[str]]:
-    """What the map of ARCHITECTURE.md names: the modules of each folder, by the folder's path."""
-    block = (ROOT / "ARCHITECTURE.md").read_text().split("## The map", 1)[1].split("```")[1]
-    found: dict[str, set[str]] = {}
-    package = room = ""
-    for line in block.strip("\n").splitlines():
-        if line[:1].strip():
-            package = line.split()[0]
-        if line[10:11].strip():
-            room = f"{package}/{line[10:].split()[0]}".removesuffix("/.").rstrip("/")
-            found[room] = set()
-        else:
-            found[room].update(line.split())
-    return found
-
-
-def test_the_map_names_every_module_and_folder_and_nothing_else() -> None:
-    """A folder's line has its path from column 10 on; the lines below it name its modules."""
-    here: dict[str, set[str]] = {}
-    for path in SOURCES:
-        names = here.setdefault(str(path.parent.relative_to(ROOT)), set())
-        if path.stem not in ("__init__", "__main__"):
-            names.add(path.stem)
-
-    assert mapped() == here
 
 
 def test_the_shell_scripts_parse() -> None:
