@@ -51,14 +51,18 @@ async def test_a_command_runs_in_the_folder_of_its_chat_and_sees_no_other(tmp_pa
                 "1",
                 calls(f"echo x > own.txt; cat {tmp_path}/files/*/*/diary.txt; ls -R {tmp_path}; env")
                 + calls("cat own.txt; cat /proc/*/environ; :")
-                + calls("for n in {3..254}; do (: >&$n) 2>&- || (: <&$n) 2>&- && echo open $n; done; :"),
+                + calls(
+                    "for n in {3..254}; do (: >&$n) 2>&- || (: <&$n) 2>&- && echo open $n; done; "
+                    "for f in sys/kernel/core_pattern sysrq-trigger; do (: >> /proc/$f) 2>&- && echo $f; done; "
+                    "chmod 4755 own.txt 2>&- && echo set-user-id; :"
+                ),
             )
             _, printed = await command(tmp_path, "doctor", "--json", config=config)
 
     assert answer is not None
     told = "\n".join(str(seen.messages) for seen in model.turns if "web:b" not in str(seen.messages))
     assert "exit code: 0\\nstdout:\\nx\\n" in told
-    # Nothing that the daemon has open is handed on.
+    # Nothing that the daemon has open is handed on, and nothing of the machine is open to be changed.
     assert results(tmp_path)[-1] == "exit code: 0"
     assert "exit code: 3" in str(model.turns[1].messages)
     assert [path.read_text() for path in tmp_path.glob("files/chats/*/own.txt")] == ["x\n"]

@@ -61,7 +61,9 @@ def _places(rules: Rules) -> list[str]:
         # It has to be there, or the command could put something in its place.
         durable.make_folder(closed)
         argv += ["--size", "4096", "--tmpfs", str(closed), "--remount-ro", str(closed)]
-    return [*argv, "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", folder]
+    # The kernel's settings in /proc ask for the user alone: a command of a gateway of root could write them.
+    sealed = ("/proc", "/dev", "/")
+    return [*argv, *(word for path in sealed for word in ("--remount-ro", path)), "--chdir", folder]
 
 
 def _programs() -> list[str]:

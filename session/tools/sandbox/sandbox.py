@@ -17,7 +17,9 @@ from session.tools.sandbox.running import run
 
 Wanted = Literal["auto", "bubblewrap", "landlock"]
 TRIAL_S = 20.0
-_TRIAL = ("/bin/sh", "-c", "echo yes > here && echo works")
+# A command whose user is root outside could change the machine by the kernel's settings.
+_SETTING = "/proc/sys/kernel/core_pattern"
+_TRIAL = ("/bin/sh", "-c", f"(: >> {_SETTING}) 2> here && echo {_SETTING} is open >&2 && exit 1; echo works")
 CURE = "apt-get install bubblewrap"
 _TOLD_CHARS = 200
 

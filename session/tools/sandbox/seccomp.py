@@ -48,6 +48,9 @@ _ALLOW, _KILL, _ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
 _NUMBER_AT, _MACHINE_AT, _ARGUMENTS_AT = 0, 4, 16
 _X32 = 0x40000000
 _NEW_NAMESPACES = 0x7E020000
+# Set-user-ID and set-group-ID: the file would run as the gateway's user for everybody who reaches it.
+_SET_ID = 0o6000
+_MODE_OF = {"chmod": 1, "fchmod": 1, "fchmodat": 2, "fchmodat2": 2}
 
 # They reach what is not a file and no namespace bounds, or hold memory that no limit counts.
 _ALWAYS = """
@@ -115,6 +118,9 @@ def program(machine: str, *, families: Sequence[int], landlock: bool) -> bytes:
         # Its flags lie in memory, where no filter reads; libraries then take the older call.
         steps += _on(numbers["clone3"], [_Step(_RETURN, _ERRNO | errno.ENOSYS)])
         steps += _on(numbers["clone"], _without(0, _NEW_NAMESPACES))
+    else:
+        for name in numbers.keys() & _MODE_OF.keys():
+            steps += _on(numbers[name], _without(_MODE_OF[name], _SET_ID))
     steps.append(_Step(_RETURN, _ALLOW))
     return b"".join(step.packed() for step in steps)
 

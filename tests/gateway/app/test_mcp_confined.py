@@ -36,10 +36,12 @@ async def test_a_server_sees_its_own_folder_alone(tmp_path: Path) -> None:
     async with confined(workspace, spec) as server:
         looked = (await called(server, "peek", path=str(secret))).text
         changed = (await called(server, "peek", path=str(GOOD))).text
+        setting = (await called(server, "peek", path="/proc/sys/kernel/domainname")).text
         own = (await called(server, "add", a=1, b=2)).text
 
     assert looked == "refused: No such file or directory"
     assert changed.startswith("refused: ")
+    assert setting.startswith("refused: ")
     assert GOOD.read_bytes() == before
     assert own == "3"
     assert (workspace / "state/mcp/good/log").read_text() == "add 1 2\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 import threading
 from contextlib import suppress
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from session.tools.sandbox.rules import NoSandbox, Rules
+from session.tools.sandbox.sandbox import sandbox_here
 from tests.session.tools.sandbox_place import KINDS, SECRET, Yard, yard
 
 # Each would show the secret, or change what is not the command's own. "$W" is the workspace.
@@ -124,6 +126,7 @@ async def test_without_network_nothing_is_reached(there: Yard) -> None:
         named.bind(str(there.workspace / "state/s"))
         named.listen()
         outcome = await there.python(f"""
+import shutil
 import socket
 def tried(family, kind, where):
     try:
@@ -275,3 +278,73 @@ async def test_of_the_shared_folder_the_parts_of_others_are_closed(tmp_path: Pat
     assert outcome.out.text() == "ourschats:\n\npeople:\nno\n"
     with pytest.raises(NoSandbox, match="Landlock cannot close"):
         (await yard("landlock", tmp_path)).sandbox.wrap(["true"], Rules(shared, closed=("chats",)))
+
+
+# Lists what could change the machine for everybody on it, were it written to: nothing is written.
+MACHINE = r"""
+import os, stat, subprocess
+
+def opens(path):
+    try:
+        os.close(os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY))
+    except OSError:
+        return False
+    return True
+
+HARMLESS = {"null", "zero", "full", "random", "urandom", "tty", "ptmx"}
+tries = "mount -o remount,rw /proc; mount -o remount,rw /proc/sys; mount -t sysfs none /sys"
+subprocess.run(tries, shell=True)
+for top in ("/proc", "/sys", "/dev"):
+    for parent, folders, names in os.walk(top):
+        if parent == "/proc":
+            # Processes of the command's own; the first belongs to the sandbox.
+            folders[:] = [each for each in folders if each == "1" or not each.isdigit() and each != "self"]
+        if parent.endswith("/fd"):
+            # The command's own output.
+            continue
+        for name in names:
+            path = f"{parent}/{name}"
+            if not (top == "/dev" and (name in HARMLESS or not stat.S_ISBLK(os.lstat(path).st_mode) and
+                    not stat.S_ISCHR(os.lstat(path).st_mode))) and opens(path):
+                print("open:", path)
+open("own", "w").close()
+own = os.open("own", os.O_RDWR)
+for change in (lambda: os.chmod("own", 0o4755), lambda: os.fchmod(own, 0o2755),
+               lambda: os.chmod("own", 0o4755, dir_fd=os.open(".", os.O_RDONLY)),
+               lambda: os.close(os.open("made", os.O_CREAT | os.O_WRONLY, 0o644)) or os.chmod("made", 0o6644),
+               lambda: os.mknod("disk", 0o60600, os.makedev(8, 0))):
+    try:
+        change()
+        print("changed")
+    except OSError:
+        pass
+print("end")
+"""
+
+
+async def test_the_machine_is_not_changed_whoever_runs_the_gateway(there: Yard) -> None:
+    """The kernel lets the user root write its settings, without any capability, and in any namespace."""
+    outcome = await there.python(MACHINE)
+
+    assert outcome.out.text() == "end\n", outcome.err.text()
+    assert [path.stat().st_mode & 0o6000 for path in there.folder.iterdir()] == [0, 0]
+
+
+async def test_a_sandbox_in_which_the_kernel_can_be_set_is_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tried with a bubblewrap that leaves /proc as it is; as nobody its settings are closed all the same."""
+    program = tmp_path / "bwrap"
+    program.write_text(
+        f'#!/bin/bash\na=("$@")\nfor i in "${{!a[@]}}"; do [ "${{a[i]}}" = /proc ] && '
+        f'[ "${{a[i-1]}}" = --remount-ro ] && unset "a[i]" "a[i-1]"; done\n'
+        f'exec {shutil.which("bwrap")} "${{a[@]}}"\n'
+    )
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+
+    if os.geteuid():
+        await sandbox_here("bubblewrap")
+        return
+    with pytest.raises(NoSandbox, match="/proc/sys/kernel/core_pattern is open"):
+        await sandbox_here("bubblewrap")
