@@ -9,6 +9,7 @@ from typing import Any, Literal, Protocol
 
 from durable import plain_value, whole_text
 from session.errors import BadAnswer, ModelAway, ModelRefused
+from session.models import opaque
 from session.models.model import Answer, ToolCall, Usage
 
 # No request has as many tokens: what says so is no count, and would be added up for days.
@@ -36,9 +37,11 @@ class Assembly:
         self._text: list[str] = []
         self._reasoning: list[str] = []
         self._thinking: list[dict[str, Any]] = []
-        self._calls: list[dict[str, str]] = []
+        self._calls: list[dict[str, Any]] = []
+        # Fields of the message that nobody here knows.
+        self._opaque: dict[str, Any] = {}
         # By the index that the provider gives to a call.
-        self._at: dict[int, dict[str, str]] = {}
+        self._at: dict[int, dict[str, Any]] = {}
         self._refusal = ""
         # The first half of a character that a piece ended with.
         self._half = ""
@@ -85,7 +88,7 @@ class Assembly:
         for call in getattr(message, "tool_calls", None) or ():
             function = call.function
             known = {"id": call.id or "", "name": function.name or "", "arguments": function.arguments or ""}
-            self._calls.append(known)
+            self._calls.append({**known, "opaque": opaque.of_call(call)})
         text = getattr(message, "content", None)
         if isinstance(text, str) and text:
             self._text.append(text)
@@ -100,8 +103,8 @@ class Assembly:
         if (self._text or self._calls or self._reasoning or self._thinking) and not ended:
             raise ModelAway("the answer broke off", cause="unreachable")
 
-    def answer(self, cost_usd: float) -> Answer:
-        """Return the whole.
+    def answer(self, cost_usd: float, *, model: str = "") -> Answer:
+        """Return the whole; fields that nobody here knows go back to ``model`` alone.
 
         Raises:
             ModelRefused: the provider's content policy ended it.
@@ -118,6 +121,9 @@ class Assembly:
             extra["reasoning_content"] = whole_text("".join(self._reasoning))
         if self._thinking:
             extra["thinking_blocks"] = plain_value(self._thinking)
+        of_calls = [call.opaque for call in calls]
+        if calls and (kept := opaque.to_line(model, self._opaque, of_calls)):
+            extra[opaque.OPAQUE] = kept
         usage = None
         if self.usage is not None:
             prompt, completion = counts_of(self.usage)
@@ -135,6 +141,7 @@ class Assembly:
         if reasoning := _text(reasoning):
             self._reasoning.append(reasoning)
         self._refusal += _text(getattr(said, "refusal", None))
+        opaque.merge(self._opaque, opaque.of_message(said))
         for block in getattr(said, "thinking_blocks", None) or ():
             if isinstance(block, Mapping):
                 self._add_thinking(dict(block))
@@ -146,11 +153,12 @@ class Assembly:
         arguments = _arguments(function.arguments) if function is not None else ""
         call = self._at.get(index)
         if call is None or _is_another(call, call_id, name, arguments):
-            call = self._at[index] = {"id": "", "name": "", "arguments": ""}
+            call = self._at[index] = {"id": "", "name": "", "arguments": "", "opaque": {}}
             self._calls.append(call)
         call["id"] = call["id"] or call_id
         call["name"] = call["name"] or name
         call["arguments"] += arguments
+        opaque.merge(call["opaque"], opaque.of_call(fragment))
 
     def _add_thinking(self, block: dict[str, Any]) -> None:
         """Join the pieces of a thinking block; its signature comes last and closes it."""
@@ -211,7 +219,7 @@ def _is_json(text: str) -> bool:
     return True
 
 
-def usable_calls(calls: Sequence[Mapping[str, str]]) -> tuple[ToolCall, ...]:
+def usable_calls(calls: Sequence[Mapping[str, Any]]) -> tuple[ToolCall, ...]:
     """Leave out calls without a name; give an id of its own to each that has none, or another's."""
     usable: dict[str, ToolCall] = {}
     for call in calls:
@@ -220,5 +228,6 @@ def usable_calls(calls: Sequence[Mapping[str, str]]) -> tuple[ToolCall, ...]:
             call_id = whole_text(str(call["id"]))
             while not call_id or call_id in usable:
                 call_id = f"call_{os.urandom(8).hex()}"
-            usable[call_id] = ToolCall(call_id, whole_text(call["name"]), whole_text(call["arguments"]))
+            name, arguments = whole_text(call["name"]), whole_text(call["arguments"])
+            usable[call_id] = ToolCall(call_id, name, arguments, call.get("opaque", {}))
     return tuple(usable.values())

@@ -19,6 +19,7 @@ from session.models.calls import HeardCall, Written, told
 from session.models.credentials import lacks_key, no_key, owner_of
 from session.models.failure import classified, cleaned, names_thoughts
 from session.models.model import Answer, Embedded, Need, OnDelta, PartKind, Prompt, ToolSpec, Usage
+from session.models.opaque import put_back
 from session.models.openai_clients import OpenAIClients
 from session.models.prices import dollars
 from session.models.similarity import unit_vectors
@@ -213,7 +214,7 @@ class LiteLLM:
             ours = classified(error, model=model, secrets=(self._api_key,))
             self._note_cut(model, ours, time.monotonic() - began)
             raise ours from error
-        return answer.answer(self._cost(model, answer.usage))
+        return answer.answer(self._cost(model, answer.usage), model=model)
 
     def _note_cut(self, model: str, error: ModelError, after_s: float) -> None:
         """Ask for streams from now on where something may have cut a connection on which nothing moved."""
@@ -232,7 +233,10 @@ class LiteLLM:
         arguments = {key: value for key, value in wanted.items() if not supported or key in supported}
         # Without _skip_mcp_handler LiteLLM imports a package that is not installed here.
         arguments |= {"num_retries": 0, "max_retries": 0, "_skip_mcp_handler": True}
-        arguments |= {"model": model, "messages": legal_ids(prompt.messages), "stream": stream}
+        messages = legal_ids(prompt.messages)
+        for message in messages:
+            put_back(message, model)
+        arguments |= {"model": model, "messages": messages, "stream": stream}
         arguments["timeout"] = library.timeouts(self._timeout_s)
         if stream:
             # LiteLLM sends it to those who know it, and keeps the count of all others back without it.

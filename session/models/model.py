@@ -50,11 +50,15 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A call as the model wrote it; ``arguments`` is its JSON text, unchecked."""
+    """A call as the model wrote it; ``arguments`` is its JSON text, unchecked.
+
+    ``opaque`` holds fields of it that the provider wants back.
+    """
 
     id: str
     name: str
     arguments: str
+    opaque: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True, slots=True)

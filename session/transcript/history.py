@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
+from session.models.opaque import OPAQUE
 from session.models.tokens import estimate_messages
 from session.transcript.attachments import Show, with_references
 from session.transcript.repair import ROLES, plain_text, repair, truncate_tool_results
@@ -21,7 +22,8 @@ SUMMARY_HEAD = (
     "The conversation history before this point was compacted into the following summary:\n<summary>\n"
 )
 SUMMARY_TAIL = "\n</summary>"
-_SENT = ("role", "content", "tool_calls", "tool_call_id", "name")
+# Signatures go back as long as the call itself does: a provider may look for them in every one.
+_SENT = ("role", "content", "tool_calls", "tool_call_id", "name", OPAQUE)
 # Providers want these back within a turn.
 _SENT_RUNNING = (*_SENT, "reasoning_content", "thinking_blocks")
 

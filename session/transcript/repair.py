@@ -10,6 +10,8 @@ from typing import Any, NoReturn
 
 import orjson
 
+from session.models.opaque import OPAQUE, repaired
+
 ROLES = frozenset({"user", "assistant", "tool", "system"})
 LOST_RESULT = json.dumps({"error": "Tool result unavailable (recovered from broken history)"})
 
@@ -178,6 +180,10 @@ def _assistant(message: Mapping[str, Any], fixed: dict[str, Any]) -> dict[str, A
         fixed["reasoning_content"] = _clean(reasoning)
     if isinstance(blocks, list) and blocks and all(isinstance(block, dict) for block in blocks):
         fixed["thinking_blocks"] = blocks
+    if calls and OPAQUE in message:
+        ids = [_id(call.get("id")) if _is_mapping(call) else "" for call in message["tool_calls"]]
+        if kept := repaired(message[OPAQUE], ids, [call["id"] for call in calls]):
+            fixed[OPAQUE] = kept
     return fixed
 
 

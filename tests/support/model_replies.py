@@ -51,6 +51,11 @@ class Reply:
     reasoning: str = ""
     usage: dict[str, Any] | None = None
     error: dict[str, Any] | None = None
+    # The whole body of a refusal, for servers that do not write one as OpenAI does.
+    refusal: dict[str, Any] | None = None
+    # Fields that OpenAI does not know, in a message with tool calls and in each of its calls.
+    in_message: dict[str, Any] = field(default_factory=dict)
+    in_calls: dict[str, Any] = field(default_factory=dict)
     held: asyncio.Event | None = None  # no answer before this is set
     # Half of a stream is written, and no more before this is set.
     half: asyncio.Event | None = None
@@ -229,9 +234,11 @@ def message_of(seen: Seen, reply: Reply) -> dict[str, Any]:
                 "id": f"call_{seen.n}_{i}",
                 "type": "function",
                 "function": {"name": name, "arguments": arguments},
+                **reply.in_calls,
             }
             for i, (name, arguments) in enumerate(reply.tool_calls)
         ]
+        message |= reply.in_message
     return message
 
 
@@ -264,6 +271,7 @@ def deltas(seen: Seen, reply: Reply) -> list[dict[str, Any]]:
     message = message_of(seen, reply)
     if reply.reasoning:
         pieces.append({"reasoning_content": reply.reasoning})
+    pieces += [{name: value} for name, value in reply.in_message.items()]
     text = reply.text or ""
     step = max(1, -(-len(text) // 4))
     pieces += [{"content": text[i : i + step]} for i in range(0, len(text), step)]

@@ -280,7 +280,7 @@ class ModelServer:
         seen.status = reply.status
         if reply.status != 200:
             error = reply.error or {"message": f"scripted {reply.status}", "type": "error", "code": None}
-            send(writer, reply.status, {"error": error}, reply.headers)
+            send(writer, reply.status, reply.refusal or {"error": error}, reply.headers)
             await writer.drain()
             return "refused"
         if reply.kind == "html":
