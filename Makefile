@@ -1,9 +1,8 @@
 # The commands of chat-gateway; `make help` lists them.
 SHELL := /bin/bash
-PYTHON ?= python3
+export PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 LOCKS := deploy/locks
 # What was compiled is kept, whatever the environment says: each of hundreds of processes would compile anew.
 export PYTHONDONTWRITEBYTECODE =
@@ -13,14 +12,11 @@ help: ## lists the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
 
 $(VENV)/.runtime: pyproject.toml $(LOCKS)/build.txt $(LOCKS)/runtime.txt
-	@deploy/first-install.sh $(VENV) $(LOCKS)/build.txt $(LOCKS)/runtime.txt
-	@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
-	$(PIP) install --require-hashes --no-deps -r $(LOCKS)/build.txt -r $(LOCKS)/runtime.txt
-	$(PIP) install --no-deps --no-build-isolation --editable .
+	@deploy/install-packages.sh $(VENV) $(LOCKS)/build.txt $(LOCKS)/runtime.txt .
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.runtime $(LOCKS)/dev.txt
-	$(PIP) install --require-hashes --no-deps -r $(LOCKS)/dev.txt
+	@deploy/install-packages.sh $(VENV) $(LOCKS)/dev.txt
 	@touch $@
 
 # Each of the processes of `make test` would rewrite the assertions of all tests for itself.
@@ -34,7 +30,7 @@ install: $(VENV)/.runtime ## creates .venv with the locked dependencies
 	@$(BIN)/python -m compileall -q gateway channels session durable
 
 extras: $(VENV)/.runtime ## adds what MCP servers, the tool web_fetch and traces need
-	$(PIP) install --require-hashes --no-deps -r $(LOCKS)/extras.txt
+	@deploy/install-packages.sh $(VENV) $(LOCKS)/extras.txt
 
 run: $(VENV)/.runtime ## runs the gateway with its embedded queue
 	@exec $(BIN)/chat-gateway run
@@ -115,6 +111,7 @@ chaos-injected: $(VENV)/.dev ## has system calls of a gateway fail, or kill it, 
 COMPILE := uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-header --no-annotate
 lock: ## resolves the newest versions anew into deploy/locks (needs uv)
 	printf "setuptools>=80\nsetuptools-scm>=9\n" | $(COMPILE) - --output-file $(LOCKS)/build.txt
+	printf "uv\npip\n" | $(COMPILE) - --output-file $(LOCKS)/uv.txt
 	$(COMPILE) pyproject.toml --output-file $(LOCKS)/runtime.txt
 	$(COMPILE) pyproject.toml --extra mcp --extra otel --extra web-fetch --constraints $(LOCKS)/runtime.txt --output-file $(LOCKS)/extras.txt
 	$(COMPILE) pyproject.toml --extra dev --constraints $(LOCKS)/extras.txt --output-file $(LOCKS)/dev.txt

@@ -78,7 +78,7 @@ def _repository(folder: Path) -> Path:
     (origin / "deploy").mkdir(parents=True)
     for name in ("Makefile", "pyproject.toml"):
         shutil.copy(ROOT / name, origin)
-    for name in ("locks", "first-install.sh"):
+    for name in ("locks", "install-packages.sh"):
         source = ROOT / "deploy" / name
         (shutil.copytree if source.is_dir() else shutil.copy)(source, origin / "deploy" / name)
     for name in ("gateway", "channels", "session", "durable"):
