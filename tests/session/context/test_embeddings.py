@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -229,15 +228,13 @@ async def test_litellm_that_fails_costs_one_request_and_no_more_than_the_limit(
     server.vectors.append(reply)
 
     with capture_logs() as logged:
-        began = time.monotonic()
-        similarity = await service.similarity("ada", QUESTION, TEXTS, Meter())
-        took_s = time.monotonic() - began
+        # The server would take a minute.
+        async with asyncio.timeout(55):
+            similarity = await service.similarity("ada", QUESTION, TEXTS, Meter())
         await service.similarity("ada", QUESTION, TEXTS, Meter())
     await service.aclose()
 
     assert similarity is None
-    # The server would take a minute.
-    assert took_s < 25
     assert len(server.embedded) == 1
     assert [line["event"] for line in logged] == ["embeddings.failed"]
     assert KEY not in str(logged)
@@ -251,11 +248,9 @@ async def test_a_server_that_is_not_there_is_noticed_at_once(tmp_path: Path, ser
     await model.warm()
     await server.stop()
 
-    began = time.monotonic()
-    assert await service.similarity("ada", QUESTION, TEXTS, Meter()) is None
+    async with asyncio.timeout(29):
+        assert await service.similarity("ada", QUESTION, TEXTS, Meter()) is None
     await service.aclose()
-
-    assert time.monotonic() - began < 25
 
 
 async def test_answers_in_another_order_are_put_right(tmp_path: Path, server: ModelServer) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 from pathlib import Path
 from typing import Any
 
@@ -123,9 +122,9 @@ async def test_grep_names_path_number_and_line(place: ToolPlace) -> None:
 
 @pytest.mark.slow
 async def test_grep_stops_a_pattern_that_runs_for_ever(place: ToolPlace) -> None:
-    """It is stopped after 5 s, and the event loop stays free meanwhile."""
+    """It is stopped, and the event loop stays free meanwhile."""
     (place.folder / "evil.txt").write_text("a" * 60 + "!\n")
-    began, ticks = time.monotonic(), 0
+    ticks = 0
 
     async def tick() -> None:
         nonlocal ticks
@@ -140,7 +139,6 @@ async def test_grep_stops_a_pattern_that_runs_for_ever(place: ToolPlace) -> None
 
     assert said.is_error
     assert "over 5 s and was stopped" in said.text
-    assert 4.5 < time.monotonic() - began < 30
     assert ticks > 10
 
 

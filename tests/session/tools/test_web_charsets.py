@@ -59,11 +59,11 @@ async def test_any_other_is_read_as_utf_8(charset: str) -> None:
 
 async def test_one_that_takes_longer_than_a_page_is_long_is_not_read() -> None:
     """Python's own punycode takes a time that is quadratic, and the loop would stand still for it."""
-    began = time.perf_counter()
+    began = time.process_time()
     text = await text_of(page(CRAFTED, "punycode"))
 
     assert text.text.startswith("aaa")
-    assert time.perf_counter() - began < 0.5
+    assert time.process_time() - began < 0.5
 
 
 @pytest.mark.parametrize("charset", ["punycode", "idna", "unicode_escape", "a\0b"])

@@ -182,12 +182,12 @@ def test_depth_is_bounded(opening: bytes) -> None:
     def nested(depth: int) -> bytes:
         return b'{"role": "user", "x": ' + opening * depth + b"0" + closing * depth + b"}\n"
 
-    started = time.perf_counter()
+    started = time.process_time()
 
     assert len(read(HEAD + nested(MAX_DEPTH - 1))) == 1
     assert parse(HEAD + nested(100_000) + user("b"), stem="cli_x").damaged
     assert len(read(HEAD + nested(100_000) + user("b"))) == 1
-    assert time.perf_counter() - started < 5
+    assert time.process_time() - started < 5
 
 
 def test_brackets_in_text_are_no_depth() -> None:
