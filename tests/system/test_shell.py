@@ -53,7 +53,8 @@ async def test_a_command_runs_in_the_folder_of_its_chat_and_sees_no_other(tmp_pa
                 + calls("cat own.txt; cat /proc/*/environ; :")
                 + calls(
                     "for n in {3..254}; do (: >&$n) 2>&- || (: <&$n) 2>&- && echo open $n; done; "
-                    "for f in sys/kernel/core_pattern sysrq-trigger; do (: >> /proc/$f) 2>&- && echo $f; done; "
+                    "for f in sys/kernel/core_pattern sysrq-trigger; "
+                    "do (: >> /proc/$f) 2>&- && echo $f; done; "
                     "chmod 4755 own.txt 2>&- && echo set-user-id; :"
                 ),
             )
