@@ -1,4 +1,4 @@
-"""What an edit does: it replaces the text of a message that waits, and is noted beside one that was asked.
+"""What an edit does: it replaces the text of a message, also in later requests once that was asked.
 
 A deletion is an edit with ``deleted`` in its ``meta``: the message that waits is not asked, and one that was
 is left out of later requests. Whether a message was asked is read from the transcript, at its next try.
@@ -7,11 +7,13 @@ is left out of later requests. Whether a message was asked is read from the tran
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
-from channels.message import Inbound
+from channels.message import Inbound, Sender
 from gateway.turns.lanes import Entry, Lane
 from session.context.request import LONG_HISTORY
 from session.store.store import Session
+from session.transcript.history import new_texts, with_text
 from session.transcript.transcript import make_line
 from session.turn import commands
 from session.turn.joining import only_asks, stopped_before, undo_from
@@ -69,9 +71,9 @@ def emptied(inbound: Inbound) -> Inbound:
 async def overtaken(session: Session, entry: Entry, *, at: str) -> Reply | None:
     """End a message silently that was deleted before it was answered, or give one its new text.
 
-    A turn that began goes on as it is: one of which more is stored than questions, or that is to answer
-    what was stopped for it. What is stored of a question stays as it was asked. ``at`` is the timestamp of
-    a line.
+    A deletion does not end a turn of which more is stored than questions, or that is to answer what was
+    stopped for it. The new text of a stored question is noted, so that its next request shows it. ``at`` is
+    the timestamp of a line.
 
     Returns:
         None: the message is asked, or its turn goes on.
@@ -84,8 +86,12 @@ async def overtaken(session: Session, entry: Entry, *, at: str) -> Reply | None:
     inbound, found = entry.inbound, session.find(entry.inbound.id)
     is_stored = found is not None and found.tail
     if not entry.deleted:
-        if not is_stored:
-            entry.inbound = inbound.model_copy(update={"text": entry.edited})
+        if found is not None and is_stored:
+            texts = new_texts((record, session.line(record)) for record in session.records())
+            text = with_text(session.line(found.start), found.start, texts)
+            if text.get("content") != entry.edited:
+                await session.append([_note(inbound.id, entry.edited or "", at, inbound.sender)])
+        entry.inbound = inbound.model_copy(update={"text": entry.edited})
         return None
     if found is not None and is_stored:
         if stopped_before(session, found.start) is not None or not only_asks(session, found):
@@ -108,8 +114,7 @@ async def settle(session: Session, edit: Inbound, *, at: str) -> Reply:
     found = await asyncio.to_thread(_standing, session, edit) if long else _standing(session, edit)
     if is_deletion(edit):
         if found is not None and found[1] is not None:
-            note = make_line("system", "", at, kind="note", edits=found[0], deleted=True, message_id=edit.id)
-            await session.append([note])
+            await session.append([_note(found[0], "", at, Sender(), deleted=True, message_id=edit.id)])
         return Reply(silent=True)
     if found is None:
         if session.journal.known(edit.id) is None:
@@ -117,10 +122,14 @@ async def settle(session: Session, edit: Inbound, *, at: str) -> Reply:
         return Reply(silent=True)
     message_id, text = found
     if text is not None and text != edit.text:
-        await session.append(
-            [make_line("system", edit.text, at, kind="note", edits=message_id, message_id=edit.id)]
-        )
+        await session.append([_note(message_id, edit.text, at, edit.sender, message_id=edit.id)])
     return Reply(silent=True)
+
+
+def _note(edits: str, text: str, at: str, sender: Sender, **fields: object) -> dict[str, Any]:
+    """Build the record of a message's newest text; recall names its sender, as for the message itself."""
+    said_by = {name: value for name, value in sender.model_dump().items() if value} or None
+    return make_line("system", text, at, kind="note", edits=edits, sender=said_by, **fields)
 
 
 def _standing(session: Session, edit: Inbound) -> tuple[str, str | None] | None:

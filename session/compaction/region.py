@@ -56,7 +56,7 @@ def region(lines: Sequence[Line], *, start: int, history_start: int, opening: Li
         first = start + start_of(lines, history_start - start)
         compacts = (line for line in reversed(lines) if is_record(line) and line["kind"] == "compact")
         record = next(compacts, opening)
-    sent = [(i, lines[i - start]) for i in sendable(lines, start=start) if i >= first]
+    sent = [(i, line) for i, line in sendable(lines, start=start) if i >= first]
     return Region(first, sent, record)
 
 

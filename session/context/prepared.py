@@ -16,6 +16,7 @@ from session.transcript.attachments import Show, with_references
 from session.transcript.history import (
     SummaryRole,
     content_of,
+    edited,
     from_a_user,
     is_deletion,
     is_record,
@@ -269,15 +270,14 @@ def _gone_on(
     if pending is not None:
         lines.append(pending)
     running = newest_of(lines, running_id)
-    own = {i for i, line in enumerate(lines) if is_record(line)}
-    if running is None or any(lines[i]["kind"] != "note" or is_deletion(lines[i]) for i in own):
+    if running is None or any(map(is_record, lines)):
         return None
     if kept.deletions and any("answers" in line or "part_of" in line for line in lines):
         return None
-    kept.take(line for i, line in enumerate(lines[:running]) if i not in own)
+    kept.take(lines[:running])
     kept.taken += running
     kept.weight += _weight(raws[:running])
-    return kept, [line for i, line in enumerate(lines) if i >= running and i not in own]
+    return kept, lines[running:]
 
 
 def _begun(
@@ -325,7 +325,7 @@ def _begun_with_records(
     transcript: Transcript, first: int, pending: Line | None, running_id: str, basis: Basis
 ) -> tuple[Prepared, list[Line]] | None:
     """Prepare as ``_begun`` does what our own records say something of."""
-    lines = lines_from(transcript, first)
+    lines = [*edited(lines_from(transcript, first))]
     if pending is not None:
         lines.append(pending)
     running = newest_of(lines, running_id)

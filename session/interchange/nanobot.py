@@ -12,6 +12,7 @@ from session.interchange.conversation import Conversation, Files, Losses, Writte
 from session.interchange.fit import Fit
 from session.interchange.parts import is_record
 from session.interchange.records import stem_of
+from session.transcript.history import edited
 from session.transcript.key import marked_stem, needs_mark, plain_stem
 from session.transcript.line import dump, is_ulid, naive
 from session.transcript.transcript import HEAD_FIELDS, Transcript, decode, parse
@@ -44,7 +45,7 @@ class Nanobot:
             "last_consolidated": conversation.last_consolidated,
             **{name: value for name, value in conversation.extra.items() if name not in HEAD_FIELDS},
         }
-        data = b"".join(dump(line) + b"\n" for line in (head, *conversation.lines))
+        data = b"".join(dump(line) + b"\n" for line in (head, *edited(conversation.lines)))
         undone = any(is_record(line) and line["kind"] == "undo" for line in conversation.lines)
         return Written({self.name_of(conversation.key): data}, (_REMARK,) if undone else ())
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from session.interchange.conversation import Conversation, Line, Losses
-from session.transcript.history import deleted
+from session.transcript.history import deleted, edited
 from session.transcript.line import dump, make_line
 
 
@@ -18,7 +18,7 @@ def is_record(line: Mapping[str, Any]) -> bool:
 
 
 def live(conversation: Conversation, losses: Losses) -> list[tuple[int, Line]]:
-    """List the lines with their indexes, without ``undo`` records and what was withdrawn or deleted."""
+    """List the lines, as edited, with their indexes; without ``undo`` records and what those took back."""
     gone: set[int] = set()
     for at, line in enumerate(conversation.lines):
         begin = line.get("from")
@@ -30,7 +30,7 @@ def live(conversation: Conversation, losses: Losses) -> list[tuple[int, Line]]:
     taken = deleted(conversation.lines) - gone
     losses.add("messages that were deleted", len(taken))
     gone |= taken
-    return [(at, line) for at, line in enumerate(conversation.lines) if at not in gone]
+    return [(at, dict(line)) for at, line in enumerate(edited(conversation.lines)) if at not in gone]
 
 
 def newest_overlay(lines: Iterable[tuple[int, Line]]) -> tuple[int, Line] | None:

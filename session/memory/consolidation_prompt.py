@@ -76,14 +76,14 @@ class Update:
 
 
 def sendable(lines: Sequence[Line], *, start: int, stop: int) -> list[Line]:
-    """Return the lines of ``start``..``stop`` that go into memory: no record of ours, nothing withdrawn.
+    """Return the lines of ``start``..``stop`` that go into memory, as edited: no records, nothing withdrawn.
 
     Args:
         lines: the session's lines from ``start`` to its end, since an exchange is withdrawn by a later line.
         start: index of ``lines[0]`` in the session.
         stop: index in the session at which the slice ends.
     """
-    return [lines[at - start] for at in history.sendable(lines, start=start) if at < stop]
+    return [line for at, line in history.sendable(lines, start=start) if at < stop]
 
 
 def chunk_end(lines: Sequence[Line], *, zone: tzinfo, max_chars: int) -> int:

@@ -139,8 +139,7 @@ def material(lines: Sequence[Line], *, start: int, upto: int, max_turns: int) ->
         max_turns: how many turns, each from a message of a person on.
     """
     shown: list[Said] = []
-    for at in history.sendable(lines, start=start):
-        line = lines[at - start]
+    for at, line in history.sendable(lines, start=start):
         text = plain_text(line.get("content")).strip()
         if text and line.get("role") in ("user", "assistant"):
             shown.append(_said(line, text, new=at >= upto))

@@ -19,7 +19,7 @@ from session.recall.ranking import GAP, Row
 from session.recall.words import indexed
 
 T = TypeVar("T")
-VERSION: Final = 1
+VERSION: Final = 2
 BUSY_S = 0.5
 MERGE_PAGES = 200
 ASSISTANT: Final = 1

@@ -82,11 +82,21 @@ def withdrawn(raw: bytes, index: int) -> tuple[int, int] | None:
 
 
 def taken_back(lines: Sequence[Mapping[str, Any]]) -> set[int]:
-    """Return the ``seq`` of all that messages took with them which were deleted since, their edits, too."""
-    records = {at: line.get("edits") for at, line in enumerate(lines) if is_record(line)}
-    gone = {id_ for at, id_ in records.items() if is_deletion(lines[at]) and isinstance(id_, str)}
-    edits = {at for at, id_ in records.items() if isinstance(id_, str) and id_ in gone}
-    return {at + 1 for at in edits | deleted(lines)} if gone else set()
+    """Return the ``seq`` of what deleted messages took with them, and of each text that an edit replaced."""
+    notes = {at: id_ for at, line in enumerate(lines) if is_record(line) and (id_ := _edits(line))}
+    newest = {id_: at for at, id_ in notes.items()}
+    removed = {id_ for at, id_ in notes.items() if is_deletion(lines[at])}
+    gone = {at for at, id_ in notes.items() if id_ in removed or at < newest[id_]}
+    for at, line in enumerate(lines):
+        of = line.get("message_id")
+        if line.get("role") == "user" and isinstance(of, str) and at < newest.get(of, 0):
+            gone.add(at)
+    return {at + 1 for at in gone | deleted(lines)}
+
+
+def _edits(line: Mapping[str, Any]) -> str:
+    id_ = line.get("edits")
+    return id_ if isinstance(id_, str) else ""
 
 
 # -- notes and facts -------------------------------------------------------------------------------

@@ -276,8 +276,8 @@ class Update:
         self, file: ScopeFile, before: Source, lines: Sequence[bytes], *, after: Source | None = None
     ) -> Source:
         pieces: list[Piece] = []
-        # A deletion names a message, whose lines may be anywhere before it.
-        deleted = self._deleted(file) if any(b'"deleted"' in raw for raw in lines) else set()
+        # A deletion or an edit names a message, whose lines may be anywhere before it.
+        deleted = self._deleted(file) if any(b'"edits"' in raw for raw in lines) else set()
         gone_back = [(seq, seq) for seq in sorted(deleted)]
         index, at, chain = before.lines, before.next, before.chain
         for raw in lines:
@@ -303,7 +303,7 @@ class Update:
         return done
 
     def _deleted(self, file: ScopeFile) -> set[int]:
-        """Return the ``seq`` of what deleted messages took with them, in the whole of a session."""
+        """Return the ``seq`` of what deletions and edits took back, in the whole of a session."""
         read = load(Path(file.path), file.stem)
         if read is None:
             raise Overtaken

@@ -52,8 +52,7 @@ def last_words(transcript: Transcript) -> str:
     start = max(len(transcript.messages) - LOOKED_AT, 0)
     lines = [decode(raw) for raw in transcript.messages[start:]]
     answer = ""
-    for at in reversed(list(history.sendable(lines, start=start))):
-        line = lines[at - start]
+    for _, line in reversed(list(history.sendable(lines, start=start))):
         said = " ".join(plain_text(line.get("content")).split())
         if line.get("role") == "user" and said and answer:
             return f"It ended with the question: {_cut(said)} — and the answer: {_cut(answer)}"

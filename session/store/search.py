@@ -5,7 +5,7 @@ What a compaction kept stands in two sessions: it is found once, where it was sa
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from session.disk.layout import Layout
 from session.errors import StoreError
 from session.transcript import archive
 from session.transcript.archive import previous_in, session_in
+from session.transcript.history import new_texts, with_text
 from session.transcript.index import copies_behind
 from session.transcript.lines import walk
 from session.transcript.loading import load
@@ -70,8 +71,11 @@ def search(
             return SearchResult(hits, False)
         active = path == layout.transcript(stem)
         found = copies.found_in(transcript)
+        texts = new_texts((at, decode(transcript.messages[at])) for at in transcript.index.records)
         for at in range(len(transcript.messages) - 1, -1, -1):
-            hit = _hit(transcript, at, wanted, roles=roles, active=active) if at not in found else None
+            if at in found:
+                continue
+            hit = _hit(transcript, at, wanted, roles=roles, active=active, texts=texts)
             if hit is not None and len(hits) == limit:
                 return SearchResult(hits, False)
             if hit is not None:
@@ -125,9 +129,15 @@ def _sessions(layout: Layout, stem: str, key: str) -> Iterator[tuple[Path, Trans
 
 
 def _hit(
-    transcript: Transcript, at: int, wanted: list[str], *, roles: Sequence[str], active: bool
+    transcript: Transcript,
+    at: int,
+    wanted: list[str],
+    *,
+    roles: Sequence[str],
+    active: bool,
+    texts: Mapping[str, tuple[int, str]],
 ) -> Hit | None:
-    line = decode(transcript.messages[at])
+    line = with_text(decode(transcript.messages[at]), at, texts)
     role = line.get("role")
     if role not in roles:
         return None

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from datetime import datetime, tzinfo
 from functools import partial
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 from session.disk.layout import Layout
@@ -15,7 +16,7 @@ from session.tools import ToolPlace, parameters
 from session.tools.threads import off_loop
 from session.transcript import archive
 from session.transcript.attachments import with_references
-from session.transcript.history import deleted, is_deletion, is_record
+from session.transcript.history import deleted, is_deletion, is_record, new_texts, with_text
 from session.transcript.line import decode, read_time
 from session.transcript.loading import load
 from session.transcript.repair import plain_text
@@ -97,10 +98,11 @@ def page_of(
 ) -> tuple[list[str], int, dict[str, int] | None]:
     """Return the rows of a page, the last line on it, and the arguments of the next one."""
     withdrawn, rows = _withdrawn(transcript), list[str]()
+    texts = new_texts((at, decode(transcript.messages[at])) for at in transcript.index.records)
     left = page_bytes - _MARGIN_BYTES
     for number in range(line, len(transcript.messages) + 1):
         skipped = offset if number == line else 0
-        row = "" if number - 1 in withdrawn else row_of(transcript.messages[number - 1], number, zone)
+        row = "" if number - 1 in withdrawn else row_of(transcript.messages[number - 1], number, zone, texts)
         row = row[skipped:]
         size = len(row.encode()) + 1
         if size > left and rows:
@@ -114,9 +116,14 @@ def page_of(
     return rows, len(transcript.messages), None
 
 
-def row_of(raw: bytes, number: int, zone: tzinfo) -> str:
-    """Write a line as flat text; empty where it is a record that says nothing to a reader."""
-    line = decode(raw)
+def row_of(
+    raw: bytes, number: int, zone: tzinfo, texts: Mapping[str, tuple[int, str]] = MappingProxyType({})
+) -> str:
+    """Write a line as flat text; empty where it is a record that says nothing to a reader.
+
+    ``texts`` are the newest ones of messages that were edited, by their ids.
+    """
+    line = with_text(decode(raw), number - 1, texts)
     if is_record(line) and line["kind"] not in ("compact", "overlay"):
         return ""
     at = read_time(line.get("timestamp")) or read_time(line.get("created_at"))

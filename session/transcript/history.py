@@ -70,7 +70,7 @@ def visible(
         Provider messages, oldest first, repaired; before them the summary where an overlay has one, else
         from a user message on, foreign system messages apart.
     """
-    messages = [line for line in lines if is_message(line)]
+    messages = edited([line for line in lines if is_message(line)])
     running = _running_from(messages, running_id)
     overlay = newest_overlay(messages)
     summary = None if overlay is None else plain_text(overlay.get("content"))
@@ -103,7 +103,7 @@ def visible(
 
 def before_turn(lines: Sequence[Line], *, last_consolidated: int, running_id: str | None) -> list[Line]:
     """List the messages before the running turn that ``visible`` gives its ``select`` to choose from."""
-    messages = [line for line in lines if is_message(line)]
+    messages = edited([line for line in lines if is_message(line)])
     running = _running_from(messages, running_id)
     sent = _since_start(messages, newest_overlay(messages), last_consolidated)
     return [messages[i] for i in sorted(sent) if i < running]
@@ -183,18 +183,18 @@ def summary_message(summary: str, role: SummaryRole) -> dict[str, Any]:
 
 def _since_start(messages: Sequence[Line], overlay: Line | None, last_consolidated: int) -> set[int]:
     start = start_of(messages, last_consolidated) if overlay is None else overlay["first_kept"]
-    return {i for i in sendable(messages) if i >= start}
+    return {i for i, _ in sendable(messages) if i >= start}
 
 
-def sendable(messages: Sequence[Line], *, start: int = 0) -> Iterator[int]:
-    """Yield the indexes of the lines that are neither our own records nor withdrawn by one.
+def sendable(messages: Sequence[Line], *, start: int = 0) -> Iterator[tuple[int, Line]]:
+    """Yield the lines that are neither our own records nor withdrawn by one, as edited, with their indexes.
 
     Args:
         messages: the session's, from ``start`` to its end, since an exchange is withdrawn by a later line.
         start: index of ``messages[0]`` in the session.
     """
     out = left_out(messages, start=start)
-    return (i for i in range(start, start + len(messages)) if i not in out)
+    return ((i, line) for i, line in enumerate(edited(messages), start) if i not in out)
 
 
 def left_out(messages: Sequence[Line], *, start: int = 0) -> set[int]:
@@ -231,6 +231,31 @@ def deleted(messages: Sequence[Line], *, start: int = 0) -> set[int]:
 def is_deletion(line: Line) -> bool:
     """Say whether a line is our record that a message was deleted."""
     return line.get("deleted") is True and is_record(line) and line["kind"] == "note"
+
+
+def new_texts(records: Iterable[tuple[int, Line]]) -> dict[str, tuple[int, str]]:
+    """Map the ids of messages that were edited after they were asked to the newest text, and its index."""
+    return {
+        line["edits"]: (i, plain_text(line.get("content")))
+        for i, line in records
+        if isinstance(line.get("edits"), str) and is_record(line) and line["kind"] == "note"
+        if not is_deletion(line)
+    }
+
+
+def with_text(line: Line, at: int, texts: Mapping[str, tuple[int, str]]) -> Line:
+    """Return the line at an index with its message's text of ``texts``, where that is newer."""
+    id_ = line.get("message_id")
+    if line.get("role") != "user" or not isinstance(id_, str) or id_ not in texts:
+        return line
+    noted_at, text = texts[id_]
+    return {**line, "content": text} if at < noted_at else line
+
+
+def edited(lines: Sequence[Line]) -> Sequence[Line]:
+    """Return the lines with each edited message's newest text in the place of the one that was asked."""
+    texts = new_texts((i, line) for i, line in enumerate(lines) if line.get("role") == "system")
+    return [with_text(line, i, texts) for i, line in enumerate(lines)] if texts else lines
 
 
 def _served_by(line: Line) -> list[str]:

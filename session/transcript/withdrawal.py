@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
-from session.transcript.history import is_deletion, is_record, kept_from
+from session.transcript.history import is_deletion, is_record, kept_from, new_texts, with_text
 from session.transcript.line import decode
 from session.transcript.repair import plain_text
 
@@ -67,24 +67,25 @@ def set_aside(messages: Sequence[bytes], records: Sequence[int]) -> int | None:
 def questions(messages: Sequence[bytes], start: int) -> list[dict[str, Any]]:
     """Return the user lines with which the exchange at ``start`` begins, and those that came into its turn.
 
-    Messages that were deleted since are left out.
+    Messages that were deleted since are left out, edited ones have their newest texts.
     """
     found: list[dict[str, Any]] = []
     begins = True
-    for raw in messages[start:]:
-        line = decode(raw)
+    lines = [decode(raw) for raw in messages[start:]]
+    texts = new_texts(enumerate(lines))
+    for at, line in enumerate(lines):
         if line.get("role") == "user":
             part_of = line.get("part_of")
             entered = isinstance(part_of, str) and part_of in [each.get("message_id") for each in found]
             if not begins and not entered:
                 break
-            found.append(line)
+            found.append(dict(with_text(line, at, texts)))
         elif is_record(line) and line["kind"] == "undo":
             break
         elif not is_record(line):
             # A turn that was stopped for the next message is answered with that.
             begins = line.get("interrupted") is True
-    deleted = _deleted(decode(raw) for raw in messages[start:] if b'"deleted"' in raw)
+    deleted = _deleted(lines)
     return [line for line in found if not _is_among(deleted, line)]
 
 

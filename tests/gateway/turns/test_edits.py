@@ -1,4 +1,4 @@
-"""An edit changes a message that waits, and is noted beside one that was asked; it never runs a turn."""
+"""An edit changes the text of a message, before and after it was asked; it never runs a turn."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ async def test_an_edit_of_a_message_that_was_asked_is_one_note_without_turn_or_r
         assert len(r.model.prompts) == 1
 
 
-async def test_a_note_is_no_part_of_the_next_question(tmp_path: Path) -> None:
+async def test_the_next_request_has_the_new_text_in_the_place_of_the_old_one(tmp_path: Path) -> None:
     async with rig(tmp_path, "one", "two") as r:
         await r.put("hello", "m1", platform_id="77")
         await r.replies(1)
@@ -81,7 +81,7 @@ async def test_a_note_is_no_part_of_the_next_question(tmp_path: Path) -> None:
         await r.put("again", "m2", platform_id="78")
         await r.replies(1)
 
-        assert [message["content"] for message in r.model.prompts[1].messages] == ["hello", "one", "again"]
+        assert [message["content"] for message in r.model.prompts[1].messages] == ["hallo", "one", "again"]
 
 
 async def test_an_edit_that_comes_again_is_noted_once_also_after_a_later_edit(tmp_path: Path) -> None:
@@ -183,10 +183,10 @@ def test_the_first_of_a_lane_gets_the_new_text_at_its_next_try() -> None:
 
 
 @pytest.mark.parametrize("is_stored", [False, True])
-async def test_a_message_edited_while_the_model_is_away_is_asked_anew_unless_it_is_stored(
+async def test_a_message_edited_while_the_model_is_away_is_asked_with_its_new_text(
     tmp_path: Path, is_stored: bool
 ) -> None:
-    """What is stored stays, as it was asked, and the edit is noted beside it."""
+    """The line that is stored stays as it was asked, and the new text is noted beside it."""
     away = ModelAway("503", cause="unreachable", after_s=60)
     async with rig(tmp_path, away) as r:
         if is_stored:
@@ -202,7 +202,7 @@ async def test_a_message_edited_while_the_model_is_away_is_asked_anew_unless_it_
         assert lane.nudge is not None
         lane.nudge.set()
 
-        assert await r.texts(1) == [f"script: {'secnod' if is_stored else 'second'}"]
+        assert await r.texts(1) == ["script: second"]
         await r.settled()
         question = [("user", "secnod")] if is_stored else [("user", "second")]
         assert [line for line in await user_and_notes(r) if line[0] == "user"] == question

@@ -115,7 +115,7 @@ async def test_a_deleted_message_is_found_no_more(tmp_path: Path) -> None:
             at = stamp(START, UTC)
             edit = {**make_line("system", "swordfish again", at), "kind": "note", "edits": "m0"}
             await session.append([edit])
-            assert len(await here.texts(ADA, "swordfish")) == 4
+            assert len(await here.texts(ADA, "swordfish")) == 3
             note = {**make_line("system", "", at), "kind": "note", "edits": "m0", "deleted": True}
             await session.append([note])
 
@@ -291,14 +291,19 @@ async def test_a_long_message_shows_the_text_around_the_word(tmp_path: Path) -> 
     assert len(hit.text) < 700
 
 
-async def test_an_edit_is_found_by_its_new_text(tmp_path: Path) -> None:
+@pytest.mark.parametrize("taken_in_before", [True, False])
+async def test_an_edit_is_found_by_its_newest_text_alone(tmp_path: Path, taken_in_before: bool) -> None:
     async with place(tmp_path) as here:
         await here.say(ADA, "apples", "yes")
-        async with here.store.open(ADA) as session:
-            at = stamp(START, UTC)
-            await session.append([{**make_line("system", "pears", at), "kind": "note", "edits": "m0"}])
+        for text in ("plums", "pears"):
+            if taken_in_before:
+                await here.find(ADA, "apples")
+            async with here.store.open(ADA) as session:
+                at = stamp(START, UTC)
+                await session.append([{**make_line("system", text, at), "kind": "note", "edits": "m0"}])
 
         (hit,) = await here.find(ADA, "pears")
+        assert await here.texts(ADA, "apples plums") == []
 
     assert (hit.message_id, hit.speaker) == ("m0", "user")
 

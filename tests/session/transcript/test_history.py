@@ -206,3 +206,37 @@ def test_goldens_of_the_format() -> None:
         {"role", "content", "tool_call_id", "name"},
         {"role", "content"},
     ]
+
+
+def note(of: str, text: str) -> dict[str, Any]:
+    return {"role": "system", "kind": "note", "edits": of, "content": text}
+
+
+def test_an_edited_message_is_sent_as_its_newest_note_says_with_its_files_and_fields() -> None:
+    picture = {"attachments": [{"kind": "photo", "name": "a.jpg", "mime": "image/jpeg", "ref": "media/a"}]}
+    lines = [
+        line("user", "nine", message_id="m1"), line("assistant", "ok", message_id="m1"),
+        line("user", "fourty", message_id="m2", **picture), line("assistant", "ok", message_id="m2"),
+        note("m1", "ten"), note("m1", "eleven"), note("m2", "forty"), note("gone", "x"), note("m1", "twelve"),
+    ]  # fmt: skip
+
+    shown = visible(lines, last_consolidated=0, running_id=None)
+
+    assert [message["content"] for message in shown][::2][0] == "twelve"
+    assert str(shown[2]["content"]).startswith("forty")
+    assert "a.jpg" in str(shown[2]["content"])
+    assert len(shown) == 4
+
+
+def test_an_edit_of_what_a_summary_stands_for_changes_nothing() -> None:
+    overlay = {"role": "system", "kind": "overlay", "first_kept": 2, "content": "nine was said"}
+    lines = [
+        line("user", "nine", message_id="m1"), line("assistant", "ok", message_id="m1"),
+        line("user", "more", message_id="m2"), line("assistant", "ok", message_id="m2"),
+        overlay, note("m1", "ten"),
+    ]  # fmt: skip
+
+    shown = visible(lines, last_consolidated=0, running_id=None)
+
+    assert "nine was said" in shown[0]["content"]
+    assert [message["content"] for message in shown[1:]] == ["more", "ok"]
