@@ -36,6 +36,19 @@ class File:
 
 
 @dataclass(frozen=True, slots=True)
+class Quote:
+    """The message that an arrival replies to, its files not fetched yet; else as ``message.Quoted``."""
+
+    author: str = ""
+    text: str = ""
+    message_id: str | None = None
+    partial: bool = False
+    own: bool = False
+    opens: bool = False
+    files: Sequence[File] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Arrival:
     """One message, edit or command as an adapter received it, before anyone decided whether to take it.
 
@@ -47,6 +60,9 @@ class Arrival:
         group: more than one person may read along.
         group_ids: the ids under which ``group_allow`` may name this group, the chat's own first.
         mentioned: the bot was named by its whole name, or the message replies to one of its own.
+        quoted: what it replies to.
+        forwarded_from: who wrote the text, where it is forwarded; empty: the sender.
+        part_of: the same for all parts of one album or of one long text that the platform cut.
         sent_at: when the platform says it was written; of an edit, when it was edited.
         files: what came along, not fetched yet.
         meta: what the adapter needs to send an answer; it comes back in ``Piece.meta``.
@@ -63,6 +79,9 @@ class Arrival:
     group_ids: tuple[str, ...] = ()
     mentioned: bool = False
     reply_to: str | None = None
+    quoted: Quote | None = None
+    forwarded_from: str = ""
+    part_of: str | None = None
     sent_at: datetime | None = None
     files: Sequence[File] = ()
     # The chat id that this chat had until now; text and files are empty then.

@@ -56,6 +56,22 @@ class Attachment(_Body):
     caption: str = ""
 
 
+class Quoted(_Body):
+    """The message that an Inbound replies to: words of ``author``, who may be anybody.
+
+    ``own`` says that the bot wrote it, ``partial`` that ``text`` is the part which the sender marked.
+    ``opens`` says that a thread began from it: it belongs to the thread's first turn alone.
+    """
+
+    author: str = ""
+    text: str = ""
+    message_id: str | None = None
+    attachments: list[Attachment] = Field(default_factory=list)
+    partial: bool = False
+    own: bool = False
+    opens: bool = False
+
+
 class Button(_Body):
     """What a person may press below a message: ``value`` comes back as the text of an ``action``.
 
@@ -71,6 +87,8 @@ class Inbound(_Body):
 
     ``agent`` names who shall answer in the chat from this message on; empty: whoever does so anyway.
     ``job_agent`` names whose job asks this, and changes nothing of the chat; empty: whoever answers there.
+    ``quoted`` is the message that it replies to, ``forwarded_from`` names who wrote a forwarded text.
+    ``part_of`` is the same for all parts of one album or of one long text that the platform cut.
     """
 
     v: int = Field(ge=1, le=1)
@@ -86,6 +104,9 @@ class Inbound(_Body):
     group: bool = False
     mentioned: bool = False
     reply_to: str | None = None
+    quoted: Quoted | None = None
+    forwarded_from: str | None = None
+    part_of: str | None = None
     answer_to: str | None = None
     sent_at: str | None = None
     received_at: str | None = None
@@ -94,6 +115,11 @@ class Inbound(_Body):
     agent: str = ""
     job_agent: str = ""
     meta: dict[str, Any] = Field(default_factory=dict)
+
+    @property
+    def files(self) -> list[Attachment]:
+        """All that comes along, with the message that it replies to."""
+        return [*self.attachments, *(self.quoted.attachments if self.quoted is not None else ())]
 
 
 class Outbound(_Body):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -25,10 +25,10 @@ from channels.access import (
     group_allowed,
     is_allowed,
 )
-from channels.base import Arrival
+from channels.base import Arrival, File, Quote
 from channels.errors import ChannelError
 from channels.media import FileRefused, MediaFolder
-from channels.message import Attachment, Inbound, Sender, now_text
+from channels.message import Attachment, Inbound, Quoted, Sender, now_text
 from channels.tables import Platform
 from durable import plain_value, whole_text
 from gateway.errors import GatewayError, MailboxDown
@@ -189,17 +189,35 @@ class Reception:
             await self._tell(arrival, "forbidden", said)
             self._dismiss(arrival, "command not allowed")
             return
+        text, attachments = await self._saved(arrival.text, arrival.files)
+        quoted = await self._quoted(arrival.quoted) if arrival.quoted is not None else None
+        # The files are on disk by now: a letter never names one that a crash has kept from being written.
+        inbound = self._inbound(replace(arrival, text=text), attachments, quoted)
+        await self._until_done(arrival, lambda: self._intake.accept(inbound))
+
+    async def _saved(self, text: str, files: Iterable[File]) -> tuple[str, list[Attachment]]:
+        """Download the files; each one that cannot be had becomes a line of the text."""
         attachments: list[Attachment] = []
-        lines = [arrival.text] if arrival.text else []
-        for file in arrival.files:
+        lines = [text] if text else []
+        for file in files:
             match await self._media.save(file):
-                case FileRefused(text):
-                    lines.append(text)
+                case FileRefused(refused):
+                    lines.append(refused)
                 case Attachment() as attachment:
                     attachments.append(attachment)
-        # The files are on disk by now: a letter never names one that a crash has kept from being written.
-        inbound = self._inbound(replace(arrival, text="\n".join(lines)), attachments)
-        await self._until_done(arrival, lambda: self._intake.accept(inbound))
+        return "\n".join(lines), attachments
+
+    async def _quoted(self, quote: Quote) -> Quoted:
+        text, attachments = await self._saved(quote.text, quote.files)
+        return Quoted(
+            author=quote.author,
+            text=text,
+            message_id=quote.message_id,
+            attachments=attachments,
+            partial=quote.partial,
+            own=quote.own,
+            opens=quote.opens,
+        )
 
     async def _move(self, arrival: Arrival) -> None:
         """Tell the session that its chat goes on under another key, and let the group in there as here."""
@@ -228,7 +246,9 @@ class Reception:
         post = replies.notice(inbound, reason, text, self._clock())
         await self._until_done(arrival, lambda: self._mailbox.put(post))
 
-    def _inbound(self, arrival: Arrival, attachments: list[Attachment]) -> Inbound:
+    def _inbound(
+        self, arrival: Arrival, attachments: list[Attachment], quoted: Quoted | None = None
+    ) -> Inbound:
         return Inbound(
             v=1,
             id=arrival.id,
@@ -243,6 +263,9 @@ class Reception:
             group=arrival.group,
             mentioned=arrival.mentioned,
             reply_to=arrival.reply_to,
+            quoted=quoted,
+            forwarded_from=arrival.forwarded_from or None,
+            part_of=arrival.part_of,
             sent_at=now_text(arrival.sent_at) if arrival.sent_at is not None else None,
             received_at=now_text(self._clock()),
             meta=dict(arrival.meta),
@@ -301,10 +324,12 @@ class Reception:
 
 def _sound(arrival: Arrival) -> Arrival:
     """Replace what no JSON can carry: halves of surrogate pairs, and values that are not plain."""
-    sender = arrival.sender
+    sender, quote = arrival.sender, arrival.quoted
     return replace(
         arrival,
         text=whole_text(arrival.text),
+        forwarded_from=whole_text(arrival.forwarded_from),
+        quoted=quote and replace(quote, author=whole_text(quote.author), text=whole_text(quote.text)),
         sender=Sender(
             id=whole_text(sender.id), name=whole_text(sender.name), username=whole_text(sender.username)
         ),

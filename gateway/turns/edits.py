@@ -65,7 +65,8 @@ def replace(lane: Lane, edit: Inbound) -> None:
 
 def emptied(inbound: Inbound) -> Inbound:
     """Return a message that was deleted without what was in it, for a turn that asks something else."""
-    return inbound.model_copy(update={"text": "", "platform_id": None, "attachments": []})
+    nothing = {"text": "", "platform_id": None, "attachments": [], "quoted": None, "forwarded_from": None}
+    return inbound.model_copy(update=nothing)
 
 
 async def overtaken(session: Session, entry: Entry, *, at: str) -> Reply | None:

@@ -63,7 +63,7 @@ class LettersHere:
         for key in keys:
             lane, begun = self._lanes.get(key), self._lanes.begun(key)
             for entry in lane.entries if lane is not None else ():
-                refs = tuple(file.ref for file in entry.inbound.attachments if file.ref)
+                refs = tuple(file.ref for file in entry.inbound.files if file.ref)
                 found.append(OpenLetter(key, entry.inbound.id, refs, entry is begun))
         return found
 

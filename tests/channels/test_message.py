@@ -88,10 +88,14 @@ def test_the_chat_is_told_when_its_address_is_sound(raw: bytes, told: bool) -> N
 
 
 def test_an_optional_field_of_a_wrong_type_counts_as_absent() -> None:
-    inbound, ignored = read_inbound(body(group="yes", sender={"id": 5}, meta=[], kind="shout", extra=1))
+    odd = {"quoted": {"text": 5}, "forwarded_from": ["Zed"], "part_of": 7}
+    inbound, ignored = read_inbound(
+        body(group="yes", sender={"id": 5}, meta=[], kind="shout", extra=1, **odd)
+    )
 
     assert (inbound.group, inbound.sender.id, inbound.meta, inbound.kind) == (False, "", {}, "message")
-    assert ignored == ["group", "kind", "meta", "sender"]
+    assert (inbound.quoted, inbound.forwarded_from, inbound.part_of) == (None, None, None)
+    assert ignored == ["forwarded_from", "group", "kind", "meta", "part_of", "quoted", "sender"]
 
 
 @pytest.mark.parametrize(

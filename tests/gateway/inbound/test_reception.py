@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from channels.base import Arrival, File
+from channels.base import Arrival, File, Quote
 from channels.message import Inbound, Sender
 from channels.pairing import Pairing, approved
 from channels.tables import Platform
@@ -98,6 +98,21 @@ async def test_a_text_of_two_megabytes_goes_in_as_it_is(tmp_path: Path) -> None:
 
         [body] = await place.bodies(INBOUND)
     assert json.loads(body)["text"] == text
+
+
+async def test_a_letter_says_what_its_message_refers_to_with_its_files(tmp_path: Path) -> None:
+    quote = Quote("Zed", "the rack \ud83d", "9", files=(file(b"GIF89a"), file(size=2**21)))
+    async with front(tmp_path) as place:
+        await place.accept(arrival(quoted=quote, forwarded_from="News \ud83d", part_of="album:1"))
+
+        [inbound] = await place.inbound()
+    assert (inbound.text, inbound.forwarded_from, inbound.part_of) == ("hello", "News \ufffd", "album:1")
+    assert inbound.quoted is not None
+    assert inbound.quoted.text == "the rack \ufffd\n[photo not loaded: over 1 MB]"
+    assert (inbound.quoted.author, inbound.quoted.message_id, inbound.quoted.own) == ("Zed", "9", False)
+    assert inbound.attachments == []
+    [attachment] = inbound.files
+    assert (tmp_path / attachment.ref).read_bytes() == b"GIF89a"
 
 
 async def test_a_file_is_in_the_workspace_before_its_letter(tmp_path: Path) -> None:
