@@ -65,6 +65,7 @@ class Arrival:
         part_of: the same for all parts of one album or of one long text that the platform cut.
         sent_at: when the platform says it was written; of an edit, when it was edited.
         files: what came along, not fetched yet.
+        unreadable: why nothing of the message can be understood; its chat is told so. Empty: it can be.
         meta: what the adapter needs to send an answer; it comes back in ``Piece.meta``.
     """
 
@@ -84,6 +85,7 @@ class Arrival:
     part_of: str | None = None
     sent_at: datetime | None = None
     files: Sequence[File] = ()
+    unreadable: str = ""
     # The chat id that this chat had until now; text and files are empty then.
     moved_from: str = ""
     meta: Mapping[str, Any] = field(default_factory=dict)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
 
@@ -17,7 +17,15 @@ from channels.errors import ChannelError, CredentialsRefused, SendLater
 from channels.tables import TelegramTable as Table
 from channels.telegram.presses import OpenPresses
 from channels.telegram.start import first_start
-from channels.telegram.updates import ALLOWED, PRESS, SkippedUpdate, TelegramBot, kind_of, read
+from channels.telegram.updates import (
+    ALLOWED,
+    PRESS,
+    SkippedUpdate,
+    TelegramBot,
+    bots_named,
+    kind_of,
+    read,
+)
 from channels.telegram.window import UpdateWindow
 from channels.telegram.wire import NoAnswer, Taken, Wire
 
@@ -31,6 +39,8 @@ _SLOWEST_PACE_S: Final = 2.0
 _BATCH: Final = 100
 _PAUSES_S: Final = (1.0, 30.0)
 _CONFLICT_PAUSES_S: Final = (5.0, 30.0)
+# The bot may be renamed while it runs: so long its name is believed.
+_NAME_S: Final = 3_600.0
 # After so many in a row the connection is built anew.
 _STALLS: Final = 2
 
@@ -64,6 +74,9 @@ class TelegramIngress:
         self._tails: dict[str, asyncio.Task[bool]] = {}
         self._failures = 0
         self._stalls = 0
+        # When the bot's name was asked for last, and names of bots that were not it.
+        self._named_at = 0.0
+        self._others: set[str] = set()
         # Updates of a poll that were written before the first start.
         self._old = 0
 
@@ -95,9 +108,33 @@ class TelegramIngress:
         while True:
             found = await self._patiently("getMe")
             try:
-                return TelegramBot(int(found["id"]), str(found["username"]))
+                me = TelegramBot(int(found["id"]), str(found["username"]))
             except (KeyError, TypeError, ValueError):
                 await self._suffer(ChannelError("Telegram's answer names no bot"))
+            else:
+                self._named_at = time.monotonic()
+                return me
+
+    async def _renamed(self, run: _Run, updates: Iterable[Mapping[str, Any]]) -> _Run:
+        """Ask for the bot's name once an hour, and where an unknown name that may be its own is mentioned."""
+        names = {name for update in updates for name in bots_named(update)}
+        unknown = names - self._others - {run.me.username.casefold()}
+        if not unknown and time.monotonic() - self._named_at < _NAME_S:
+            return run
+        try:
+            found = await self._wire.call("getMe")
+            me = TelegramBot(int(found["id"]), str(found["username"]))
+        except (ChannelError, KeyError, TypeError, ValueError) as error:
+            # The name known so far stands; the next poll shows whether Telegram answers.
+            log.warning("name.unknown", error=str(error))
+            return run
+        # A name that was another's an hour ago may be the bot's by now.
+        self._others = unknown if time.monotonic() - self._named_at >= _NAME_S else self._others | unknown
+        self._others.discard(me.username.casefold())
+        self._named_at = time.monotonic()
+        if me.username != run.me.username:
+            log.info("bot.renamed", username=me.username)
+        return replace(run, me=me)
 
     async def _patiently(self, method: str) -> Any:
         while True:
@@ -117,6 +154,7 @@ class TelegramIngress:
             if updates is None:
                 continue
             fresh = self._window.admit(list(updates))
+            run = await self._renamed(run, [updates[update_id] for update_id in fresh])
             for update_id in updates:
                 if update_id in fresh:
                     self._begin(update_id, updates[update_id], run)

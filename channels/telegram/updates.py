@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from channels.base import Arrival, File, FileKind
+from channels.base import Arrival, File, FileKind, Quote
 from channels.message import Sender, id_number
 from channels.telegram.content import describe, is_service
+from channels.telegram.written import inner, media_of, names_in, with_entities, words_of
 
 Raw = Mapping[str, Any]
 Fetch = Callable[[str], AsyncIterator[bytes]]
@@ -21,6 +22,8 @@ PRESS: Final = "press"
 ALLOWED: Final = (*_MESSAGES, "callback_query")
 
 _CHAT: Final = re.compile(r"(-?[0-9]+|@[A-Za-z0-9_]+)(?::topic:([0-9]+))?")
+_FAULTS: Final = (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError, OSError)
+_UNREADABLE: Final = "[a message that cannot be read]"
 _ADDRESSED: Final = re.compile(r"(/[A-Za-z0-9_]+)@([A-Za-z0-9_]+)")
 
 
@@ -52,9 +55,43 @@ def read(update: Raw, me: TelegramBot, fetch: Fetch) -> Arrival | SkippedUpdate:
             return _message(update, kind, me, fetch)
         if kind == "callback_query":
             return _pressed(update, me)
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError, OSError) as error:
-        return SkippedUpdate(kind, f"unreadable: {type(error).__name__}", strange=True)
+    except _FAULTS as error:
+        reason = f"unreadable: {type(error).__name__}"
+        if kind in _MESSAGES and not kind.startswith("edited_"):
+            return _unreadable(update, kind, me, reason)
+        return SkippedUpdate(kind, reason, strange=True)
     return SkippedUpdate(kind, "unknown kind", strange=True)
+
+
+def _unreadable(update: Raw, kind: str, me: TelegramBot, reason: str) -> Arrival | SkippedUpdate:
+    """Read who wrote a message that cannot be understood, and where, so that its chat can be told."""
+    try:
+        message: Raw = update[kind]
+        group = message["chat"]["type"] != "private"
+        return Arrival(
+            id=_id(update, me),
+            chat_id=_chat_id(message),
+            text="",
+            platform_id=str(id_number(message["message_id"])),
+            sender=_sender(message),
+            from_bot=_from_bot(message),
+            group=group,
+            group_ids=(str(id_number(message["chat"]["id"])),) if group else (),
+            mentioned=_answers(_replied(message), me),
+            sent_at=_instant(message["date"]),
+            unreadable=reason,
+        )
+    except _FAULTS:
+        return SkippedUpdate(kind, reason, strange=True)
+
+
+def bots_named(update: Raw) -> set[str]:
+    """Return the user names in a message that may be a bot's, in small letters; never raises."""
+    try:
+        names = names_in(words_of(update[kind_of(update)]))
+        return {name for each in names if (name := each.casefold()).endswith("bot")}
+    except _FAULTS:
+        return set()
 
 
 def kind_of(update: Raw) -> str:
@@ -97,13 +134,14 @@ def _message(update: Raw, kind: str, me: TelegramBot, fetch: Fetch) -> Arrival |
         return SkippedUpdate(kind, "service message")
     if edited and "location" in message:
         return SkippedUpdate(kind, "live location")
-    text, for_us = _addressed(message.get("text") or message.get("caption") or "", me)
+    text, for_us = _addressed(words_of(message), me)
     if for_us is False:
         return SkippedUpdate(kind, "command for another bot")
     files = tuple(_files(message, fetch))
     described = describe(message)
     if not (text.strip() or files or described):
-        return SkippedUpdate(kind, "unknown content", strange=True)
+        strange = SkippedUpdate(kind, "unknown content", strange=True)
+        return strange if edited else _unreadable(update, kind, me, strange.reason)
     if edited and not (text or described):
         return SkippedUpdate(kind, "edit of a file without a text")
     reply_to = _replied(message)
@@ -121,6 +159,8 @@ def _message(update: Raw, kind: str, me: TelegramBot, fetch: Fetch) -> Arrival |
         group_ids=(str(chat),) if group else (),
         mentioned=bool(for_us) or _names(message, me) or _answers(reply_to, me),
         reply_to=str(id_number(reply_to["message_id"])) if reply_to else None,
+        quoted=None if edited else _quoted(message, me, fetch),
+        forwarded_from=_origin(message["forward_origin"]) if message.get("forward_origin") else "",
         sent_at=_instant(message["edit_date"] if edited and message.get("edit_date") else message["date"]),
         files=() if edited else files,
     )
@@ -218,6 +258,13 @@ def _addressed(text: str, me: TelegramBot) -> tuple[str, bool | None]:
 
 def _names(message: Raw, me: TelegramBot) -> bool:
     """Say whether an entity is the bot's whole @username, or points at the bot."""
+    if message.get("rich_message"):
+        users = (
+            each["user"] for each in inner(message["rich_message"]) if each.get("type") == "text_mention"
+        )
+        return any(user["id"] == me.id for user in users) or me.username.casefold() in map(
+            str.casefold, names_in(words_of(message))
+        )
     text = str(message.get("text") or message.get("caption") or "")
     units = text.encode("utf-16-le", "surrogatepass")
     for entity in message.get("entities") or message.get("caption_entities") or ():
@@ -239,11 +286,65 @@ def _replied(message: Raw) -> Raw | None:
     return replied
 
 
+def _quoted(message: Raw, me: TelegramBot, fetch: Fetch) -> Quote | None:
+    """Read what a message replies to, in its chat or in another one; the marked part where one is marked."""
+    try:
+        replied, part = _replied(message), message.get("quote") or {}
+        source: Raw = replied or message.get("external_reply") or message.get("reply_to_story") or {}
+        if not (source or part):
+            return None
+        marked = with_entities(str(part.get("text") or ""), part.get("entities") or ())
+        whole = "\n".join(filter(None, (words_of(source), describe(source))))
+        if is_service(source):
+            whole = "[service message]"
+        elif source is message.get("reply_to_story"):
+            whole = "[story]"
+        partial = bool(marked and part.get("is_manual"))
+        files = tuple(_files(source, fetch))
+        text = (marked if partial else whole or marked) or ("" if files else _UNREADABLE)
+        origin = source.get("origin") or source.get("forward_origin")
+        number = source.get("message_id")
+        return Quote(
+            author=_origin(origin) if origin else _author(source),
+            text=text,
+            message_id=str(id_number(number)) if number is not None else None,
+            partial=partial,
+            own=_answers(source, me) and not origin,
+            files=files,
+        )
+    except _FAULTS:
+        return Quote(text=_UNREADABLE)
+
+
+def _author(source: Raw) -> str:
+    if not any(source.get(field) for field in ("from", "sender_chat", "chat")):
+        return ""
+    sender = _sender(source)
+    return sender.name or sender.username
+
+
+def _origin(origin: Raw) -> str:
+    """Name who wrote a message first: a person, one who is hidden, a group or a channel."""
+    chat = origin.get("sender_chat") or origin.get("chat")
+    if origin.get("sender_user"):
+        found = _person(origin["sender_user"])
+        return found.name or found.username or found.id
+    if chat:
+        names = (
+            chat.get("title") or chat.get("username") or chat.get("first_name"),
+            origin.get("author_signature"),
+        )
+        return ", ".join(str(name) for name in names if name) or "a chat"
+    return str(origin.get("sender_user_name") or "somebody")
+
+
 def _answers(replied: Raw | None, me: TelegramBot) -> bool:
     return bool(replied) and ((replied or {}).get("from") or {}).get("id") == me.id
 
 
 def _files(message: Raw, fetch: Fetch) -> Iterator[File]:
+    for block in media_of(message):
+        yield from _files(block, fetch)
     if message.get("photo"):
         # A text by a number would be as many texts.
         largest = max(
@@ -255,6 +356,7 @@ def _files(message: Raw, fetch: Fetch) -> Iterator[File]:
         ("video", "video", "video/mp4"),
         ("video_note", "video", "video/mp4"),
         ("voice", "voice", "audio/ogg"),
+        ("voice_note", "voice", "audio/ogg"),
         ("audio", "audio", "audio/mpeg"),
         ("document", "document", "application/octet-stream"),
     )

@@ -8,9 +8,9 @@ from ulid import ULID
 
 from channels.message import Inbound
 from gateway.queue.mailbox import INBOUND, Mailbox, Post
+from gateway.turns import outcomes
 from gateway.turns.control_order import OWN, StatusOrder, StopOrder
 from session.transcript.key import slot_of
-from session.turn import commands
 
 
 class Intake:
@@ -34,7 +34,7 @@ class Intake:
         # An order out of line may reach nobody: what is durable is answered in any case.
         headers = self._received(inbound)
         await self._mailbox.put(Post(INBOUND, inbound.key, inbound.id, inbound.to_bytes(), headers))
-        command = None if inbound.kind == "edit" else commands.parse(inbound.text)
+        command = outcomes.command(inbound)
         if command is not None and command.name == "stop":
             await self.stop(inbound.key, inbound.id, letter=inbound)
         elif command is not None and command.name == "status":

@@ -52,6 +52,7 @@ GROUP_SAID: Final = (
     "I do not answer in this group yet. Ask the operator of this bot to let it in with\n"
     "chat-gateway pairing approve {}\nThe code is valid for one hour."
 )
+UNREADABLE_SAID: Final = "I cannot read this kind of message. Please send what it says as text or as a file."
 FORBIDDEN_SAID: Final = "In a group, /{} is for its administrators and for people the operator let in."
 UNDECIDED_SAID: Final = "In a group, only people whom the operator let in may decide over this."
 UNKNOWN_SAID: Final = (
@@ -117,6 +118,8 @@ class Reception:
                 return False
             case AskCode(who):
                 return await self._ask(arrival, who)
+            case Accept() if arrival.unreadable:
+                return await self._unreadable(arrival)
             case Accept():
                 await self._take(arrival)
         return True
@@ -158,7 +161,8 @@ class Reception:
 
     async def _forbidden(self, arrival: Arrival) -> str:
         """Return what to say to a command that this person may not use here; empty where he may."""
-        command = commands.parse(arrival.text) if arrival.kind != "edit" else None
+        is_own = arrival.kind != "edit" and not arrival.forwarded_from
+        command = commands.parse(arrival.text) if is_own else None
         if not arrival.group or command is None or (command.name in LOOKS and not command.rest):
             return ""
         decides = command.name in commands.DECIDING
@@ -194,6 +198,14 @@ class Reception:
         # The files are on disk by now: a letter never names one that a crash has kept from being written.
         inbound = self._inbound(replace(arrival, text=text), attachments, quoted)
         await self._until_done(arrival, lambda: self._intake.accept(inbound))
+
+    async def _unreadable(self, arrival: Arrival) -> bool:
+        """Tell the chat that a message is lost to the bot, where it was meant for it (False: it was not)."""
+        log.warning("arrival.unreadable", channel=self._name, id=arrival.id, reason=arrival.unreadable)
+        if arrival.kind != "message" or (arrival.group and not arrival.mentioned):
+            return False
+        await self._tell(arrival, "unreadable", UNREADABLE_SAID)
+        return True
 
     async def _saved(self, text: str, files: Iterable[File]) -> tuple[str, list[Attachment]]:
         """Download the files; each one that cannot be had becomes a line of the text."""

@@ -126,7 +126,7 @@ class ChatAgents:
 
         Without a message it is ``/agent`` with that name. A message may name an agent by itself, too.
         """
-        if inbound.kind not in ("message", "command") or is_of_subagent(inbound):
+        if inbound.kind not in ("message", "command") or is_of_subagent(inbound) or inbound.forwarded_from:
             return inbound, ""
         command = commands.parse(inbound.text)
         if inbound.agent and command is None:

@@ -27,6 +27,8 @@ from session.turn.turn import TOGETHER, Reply, Request
 
 # In ``meta`` of a subagent's result: on whose behalf it worked.
 ASKER: Final = "asker"
+# A quoted message is stored, and shown to the model, up to this length.
+MAX_QUOTED_CHARS: Final = 4_000
 # Why a message that was begun has no answer: its conversation was deleted meanwhile.
 CLEARED: Final = "cleared"
 CLEARED_SAID: Final = "The conversation was deleted before this message was answered."
@@ -35,11 +37,17 @@ _TOGETHER = Reply(silent=True, reason=TOGETHER)
 
 
 def request(
-    inbound: Inbound, payer: Payer | None = None, *, queued_at: datetime | None = None, typed: str = ""
+    inbound: Inbound,
+    payer: Payer | None = None,
+    *,
+    queued_at: datetime | None = None,
+    typed: str = "",
+    begins: bool = False,
 ) -> Request:
     """Turn a queue body into the session package's own request, for which ``payer`` pays.
 
     ``queued_at`` is when it came into its lane, ``typed`` what the person wrote where its text is less.
+    ``begins``: nothing was said in the conversation yet.
     """
     who = inbound.sender
     named = (("id", who.id), ("name", who.name), ("username", who.username))
@@ -58,11 +66,29 @@ def request(
         job_name=job_name(inbound),
         heartbeat=_about(inbound).get("heartbeat") is True,
         attachments=[Attachment(**file.model_dump()) for file in inbound.attachments],
+        quoted=_quoted(inbound, begins=begins),
+        forwarded_from=inbound.forwarded_from or "",
         payer=payer,
         sent_at=inbound.sent_at or "",
         traceparent=carried.get().get("traceparent", ""),
         typed=typed,
         **times(inbound, queued_at),
+    )
+
+
+def _quoted(inbound: Inbound, *, begins: bool) -> dict[str, Any]:
+    """Return the message that this one replies to as a line stores it, its text cut."""
+    quoted = inbound.quoted
+    if quoted is None or (quoted.opens and not begins):
+        return {}
+    text = quoted.text
+    if len(text) > MAX_QUOTED_CHARS:
+        text = f"{text[:MAX_QUOTED_CHARS]}… [{len(text) - MAX_QUOTED_CHARS} more characters]"
+    found = quoted.model_dump(exclude_defaults=True) | {"text": text}
+    return found | (
+        {"attachments": [file.model_dump(exclude={"caption"}) for file in quoted.attachments]}
+        if quoted.attachments
+        else {}
     )
 
 
@@ -115,8 +141,11 @@ def may_enclose(inbound: Inbound, reply: Reply) -> bool:
 
 
 def command(inbound: Inbound) -> commands.Command | None:
-    """Read the command that a message is; an edit is none, nor what a subagent is told or tells."""
-    if inbound.kind in ("edit", "result") or inbound.channel == SUBAGENTS:
+    """Read the command that a message is.
+
+    An edit is none, nor what a subagent is told or tells, nor the words of somebody else.
+    """
+    if inbound.kind in ("edit", "result") or inbound.channel == SUBAGENTS or inbound.forwarded_from:
         return None
     return commands.parse(inbound.text)
 

@@ -381,7 +381,10 @@ class Worker:
                     return await outcomes.answer_command(session, inbound, answer, entry.queued_at)
                 return await self._runs.run(attempt, answer, agent, payer)
             await self._idle.before(entry, session)
-            request = outcomes.request(inbound, payer, queued_at=entry.queued_at, typed=entry.typed)
+            begins = not len(session) and not session.metadata.get("previous_session")
+            request = outcomes.request(
+                inbound, payer, queued_at=entry.queued_at, typed=entry.typed, begins=begins
+            )
             return await self._runs.run(attempt, request, agent, payer)
         finally:
             attempt.leave_place()

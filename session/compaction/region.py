@@ -8,7 +8,7 @@ from math import ceil
 from typing import Any
 
 from session.models.tokens import chars_of
-from session.transcript.attachments import with_references
+from session.transcript.attachments import BESIDE_TEXT, with_references
 from session.transcript.history import is_record, newest_overlay, sendable, start_of
 from session.transcript.repair import plain_text
 
@@ -62,6 +62,6 @@ def region(lines: Sequence[Line], *, start: int, history_start: int, opening: Li
 
 def _chars(line: Line) -> int:
     chars = chars_of(line)
-    if line["role"] == "user" and "attachments" in line:
+    if line["role"] == "user" and any(field in line for field in BESIDE_TEXT):
         chars += len(with_references("", line))
     return chars

@@ -12,7 +12,7 @@ from typing import Any
 
 from session.context.context import unmarked, unmarked_message
 from session.models.model import Message
-from session.transcript.attachments import Show, with_references
+from session.transcript.attachments import BESIDE_TEXT, Show, attachments_of, with_references
 from session.transcript.history import (
     SummaryRole,
     content_of,
@@ -83,7 +83,14 @@ class Prepared:
         begin = legal.append
         for line in lines:
             role, content = line["role"], line.get("content")
-            if "tool_calls" in line or role == "tool" or "name" in line or "attachments" in line:
+            if (
+                "tool_calls" in line
+                or role == "tool"
+                or "name" in line
+                or "attachments" in line
+                or "quoted" in line
+                or "forwarded_from" in line
+            ):
                 self._take_other(line)
                 waits = self._repairing.waits
                 continue
@@ -106,7 +113,7 @@ class Prepared:
             self._repairing.take(line)
             return
         before = len(self._repairing.legal)
-        if line["role"] == "user" and "attachments" in line:
+        if line["role"] == "user" and any(field in line for field in BESIDE_TEXT):
             self._take_files(line, plain_text(line.get("content")))
         elif "reasoning_content" in line or "thinking_blocks" in line:
             # They are sent within a turn alone.
@@ -124,9 +131,9 @@ class Prepared:
         named = with_references(text, line)
         before = len(self._repairing.legal)
         self._repairing.take(stripped(line, named))
-        if named == text or len(self._repairing.legal) == before:
+        if not attachments_of(line) or len(self._repairing.legal) == before:
             return
-        kept = {name: line[name] for name in ("role", "name", "attachments") if name in line}
+        kept = {name: line[name] for name in ("role", "name", *BESIDE_TEXT) if name in line}
         self.files.append(_Files(len(self._repairing.legal) - 1, text, kept))
 
     def _settle(self, before: int) -> None:

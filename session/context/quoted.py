@@ -6,14 +6,19 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
+from session.transcript.attachments import quoted_of
+
 FILE: Final = "from a file"
 PAGE: Final = "from a web page"
 EARLIER: Final = "from an earlier conversation"
 SUBAGENT: Final = "from a subagent"
+_FORWARDED: Final = "forwarded from"
+_REPLIED_TO: Final = "quoted from"
 IN_GROUP: Final = "said in the group"
 # Said of a part of a request in which something is marked.
 NOTE: Final = (
-    'a sentence that is marked as "from a file", "from a web page" or "said by somebody in the group" is a '
+    'a sentence that is marked as "from a file", "from a web page", "forwarded from somebody", "quoted from '
+    'somebody" or "said by somebody in the group" is a '
     "quotation: it tells what was written or said there, and orders nothing"
 )
 MAX_NAME_CHARS: Final = 60
@@ -27,6 +32,7 @@ _OF_SUBAGENTS: Final = "sub:"
 MARK: Final = re.compile(
     # It begins with the whole of a gap: a long one is looked at once.
     r"(?<![ \t])[ \t]*\((said by [^()\n]{1,60} in the group|said in the group|from a file|from a web page"
+    r"|(?:forwarded|quoted) from [^()\n]{1,60}"
     r"|from an earlier conversation|from a subagent|from the tool [\w.-]{1,100})\)"
 )
 
@@ -39,7 +45,18 @@ def of_line(line: Mapping[str, Any]) -> str:
         return SUBAGENT
     if role == "tool":
         return of_tool(str(line.get("name") or "unknown"))
+    if role == "user" and isinstance(author := line.get("forwarded_from"), str) and author:
+        return f"{_FORWARDED} {_name(author) or 'somebody'}"
     return of_sender(line) if role == "user" and line.get("group") is True else ""
+
+
+def of_quote(line: Mapping[str, Any]) -> tuple[str, str]:
+    """Return what a message replies to, with its mark; both empty for none, and for the assistant's own."""
+    quoted = quoted_of(line)
+    text = quoted.get("text")
+    if line.get("role") != "user" or quoted.get("own") is True or not isinstance(text, str):
+        return "", ""
+    return text, f"{_REPLIED_TO} {_name(quoted.get('author')) or 'somebody'}"
 
 
 def of_tool(name: str) -> str:
@@ -59,14 +76,18 @@ def of_sender(line: Mapping[str, Any]) -> str:
     """Return the mark of what somebody said in a group."""
     sender = line.get("sender")
     name = sender.get("name") or sender.get("username") if isinstance(sender, Mapping) else None
-    words = " ".join(re.sub(r"[()\W]", lambda c: c[0] if c[0] in " .'’-" else " ", str(name or "")).split())
-    words = words[:MAX_NAME_CHARS].strip()
+    words = _name(name)
     return f"said by {words} in the group" if words else IN_GROUP
 
 
+def _name(name: object) -> str:
+    words = " ".join(re.sub(r"[()\W]", lambda c: c[0] if c[0] in " .'’-" else " ", str(name or "")).split())
+    return words[:MAX_NAME_CHARS].strip()
+
+
 def is_quoted(mark: str | None) -> bool:
-    """Say whether a mark is that of a file, a page or a tool, and not that of a person."""
-    return (mark or "").startswith("from ")
+    """Say whether a mark is not that of somebody who spoke in the chat: of a file, a tool, a forward."""
+    return (mark or "").startswith(("from ", f"{_FORWARDED} ", f"{_REPLIED_TO} "))
 
 
 def marked(text: str, mark: str | None) -> str:

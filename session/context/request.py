@@ -46,7 +46,8 @@ class Request:
     ``heartbeat`` says that it is one. ``asker`` is the person on whose behalf it comes where its sender is
     none. ``payer`` is for whom its requests count; None: for the conversation alone. ``sent_at`` is when
     its platform says it was written, ``received_at`` when it was accepted, ``queued_at`` when it came into
-    its lane (ISO 8601), ``traceparent`` its turn's span.
+    its lane (ISO 8601), ``traceparent`` its turn's span. ``quoted`` is the message that it replies to,
+    ``forwarded_from`` who wrote a forwarded text, both as a line stores them.
     """
 
     id: str
@@ -59,6 +60,8 @@ class Request:
     source: str = "interactive"
     cron_job_id: str | None = None
     attachments: Sequence[Attachment] = ()
+    quoted: Mapping[str, Any] = field(default_factory=dict)
+    forwarded_from: str = ""
     sent_at: str = ""
     received_at: str = ""
     queued_at: str = ""
@@ -239,7 +242,12 @@ class Asking:
     def _is_slow(self, transcript: Transcript, first: int) -> bool:
         """Say whether much has to be prepared for the request, or files may have to be read."""
         since, files = to_prepare(transcript, first)
-        if self._request.attachments or files or len(transcript.messages) - since > LONG_HISTORY:
+        if (
+            self._request.attachments
+            or self._request.quoted.get("attachments")
+            or files
+            or len(transcript.messages) - since > LONG_HISTORY
+        ):
             return True
         return any(b'"attachments"' in raw for raw in transcript.messages[since:])
 

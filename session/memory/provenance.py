@@ -14,7 +14,7 @@ from itertools import pairwise
 from typing import Any
 
 from session.context.profile import zone_in
-from session.context.quoted import IN_GROUP, MARK, is_mark, of_line
+from session.context.quoted import IN_GROUP, MARK, is_mark, of_line, of_quote
 from session.memory.likeness import words
 from session.transcript.repair import plain_text
 
@@ -60,6 +60,8 @@ class Sources:
             text = plain_text(line.get("content"))[:MAX_CHARS]
             if line.get("role") not in ("user", "tool") or (left := left - len(text)) < 0:
                 continue
+            if (quote := of_quote(line))[0]:
+                sources.add(*quote)
             sources.add(text, of_line(line) or (IN_GROUP if group and line["role"] == "user" else _OWN))
         return sources
 

@@ -11,6 +11,7 @@ import orjson
 
 from session.context.quoted import is_mark, marked
 from session.recall.index import Piece
+from session.transcript.attachments import author_of
 from session.transcript.history import deleted, is_deletion, is_record
 from session.transcript.line import decode
 from session.transcript.repair import plain_text
@@ -67,7 +68,9 @@ def speaker(line: Mapping[str, Any]) -> str:
         return ""
     sender = line.get("sender")
     name = sender.get("name") if isinstance(sender, Mapping) else None
-    return " ".join(name.split())[:100] or "user" if isinstance(name, str) else "user"
+    who = " ".join(name.split())[:100] or "user" if isinstance(name, str) else "user"
+    forwarded = author_of(line.get("forwarded_from"))
+    return f"{forwarded}, forwarded by {who}" if forwarded else who
 
 
 def withdrawn(raw: bytes, index: int) -> tuple[int, int] | None:

@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeVar
 
 from session.models.opaque import OPAQUE
 from session.models.tokens import estimate_messages
-from session.transcript.attachments import Show, with_references
+from session.transcript.attachments import BESIDE_TEXT, Show, with_references
 from session.transcript.repair import ROLES, plain_text, repair, truncate_tool_results
 
 Line = Mapping[str, Any]
@@ -325,7 +325,7 @@ def content_of(line: Line, show: Show | None, *, newest: bool) -> object:
     """Return the content of a line as it is sent; ``show`` is asked for the files of a person's message."""
     # A picture that is stored in the content is named, not sent again.
     text = plain_text(line.get("content"))
-    if line["role"] != "user" or "attachments" not in line:
+    if line["role"] != "user" or not any(field in line for field in BESIDE_TEXT):
         return text
     return with_references(text, line) if show is None else show.content(text, line, newest=newest)
 

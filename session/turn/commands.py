@@ -23,7 +23,7 @@ from session.store.listing import message_count
 from session.store.store import Session
 from session.transcript import archive, withdrawal
 from session.transcript.agent import agent_in, shown
-from session.transcript.attachments import attachments_of
+from session.transcript.attachments import attachments_of, quoted_of
 from session.transcript.line import is_ulid
 from session.turn.command_names import ALIASES, DESCRIPTIONS
 from session.turn.joining import undo_from
@@ -267,7 +267,16 @@ class Commands:
             return NOTHING_TO_RETRY
         asked = withdrawal.questions(session.transcript.messages, at)
         files = [file for line in asked for file in attachments_of(line)]
-        return replace(request, text=withdrawal.text_of(asked), attachments=files, typed=request.text)
+        quoted = next(filter(None, map(quoted_of, asked)), {})
+        forwarded = next((str(line["forwarded_from"]) for line in asked if line.get("forwarded_from")), "")
+        return replace(
+            request,
+            text=withdrawal.text_of(asked),
+            attachments=files,
+            quoted={name: value for name, value in quoted.items() if name != "attachments"},
+            forwarded_from=forwarded,
+            typed=request.text,
+        )
 
 
 async def _choose(session: Session, rest: str) -> str:

@@ -31,6 +31,8 @@ class TurnLines:
             sender=dict(request.sender) or None,
             group=True if request.chat == "group" else None,
             attachments=stored(request.attachments),
+            quoted=dict(request.quoted) or None,
+            forwarded_from=request.forwarded_from or None,
             typed=request.typed or None,
             received_at=request.received_at or None,
             queued_at=request.queued_at or None,
