@@ -13,6 +13,8 @@
     │   ├── ContextTooLong         the request does not fit the model's window
     │   │   └── MessageTooLong     its newest message alone does not
     │   └── BadAnswer              garbage or nothing at all
+    │       ├── EmptyAnswer        nothing at all, which is worth another try
+    │       ├── CutCalls           calls that do not fit into an answer
     │       └── RoundsExhausted    tools without end
     ├── OtherAgent                 the session is of an agent that does not answer in its chat
     ├── NoAgent                    there is no agent of this name, nor was there one
@@ -28,7 +30,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Literal
+from typing import Any, Literal
 
 from durable import HintedError, NewerVersion
 
@@ -131,6 +133,20 @@ class BadAnswer(ModelError):
     """The model answered nothing usable."""
 
     said = "The language model gave no usable answer to this message."
+
+
+class EmptyAnswer(BadAnswer):
+    """An answer that ended by itself and holds nothing; ``usage`` is what it cost, a ``Usage`` or None."""
+
+    def __init__(self, message: str, *, usage: Any, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.usage = usage
+
+
+class CutCalls(BadAnswer):
+    """The answer was cut at its token limit twice in a row, in the middle of its tool calls."""
+
+    said = "The language model's steps were cut off at its token limit, twice in a row."
 
 
 class RoundsExhausted(BadAnswer):

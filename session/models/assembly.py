@@ -5,15 +5,25 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NoReturn, Protocol
 
 from durable import plain_value, whole_text
-from session.errors import BadAnswer, ModelAway, ModelRefused
+from session.errors import BadAnswer, EmptyAnswer, ModelAway, ModelRefused
 from session.models import opaque
 from session.models.model import Answer, ToolCall, Usage
+from session.models.thoughts import TaggedThoughts, parted_thoughts
 
 # No request has as many tokens: what says so is no count, and would be added up for days.
 MOST_TOKENS = 10**9
+# How servers name the end of an answer; LiteLLM takes an error, or what it does not know, for "stop".
+_ENDS = {
+    "stop": ("stop", "stop_sequence", "end_turn", "eos", "eos_token", "complete", "completed"),
+    "tool_calls": ("tool_calls", "tool_use", "function_call"),
+    "length": ("length", "max_tokens", "max_output_tokens", "model_length", "model_context_window_exceeded"),
+    "content_filter": ("content_filter", "content_filtered", "refusal", "safety", "sensitive", "recitation"),
+}
+_END_OF = {name: end for end, names in _ENDS.items() for name in names}
+_OUT_OF_TOKENS = "raise model.max_output_tokens: the model's thoughts count, too"
 
 
 class Chunk(Protocol):
@@ -32,9 +42,11 @@ class Assembly:
     """An answer as it comes in, whole or piece by piece."""
 
     def __init__(self) -> None:
+        # The provider's own word for how it ended.
         self.finish = ""
         self.usage: Any = None
         self._text: list[str] = []
+        self._tagged = TaggedThoughts()
         self._reasoning: list[str] = []
         self._thinking: list[dict[str, Any]] = []
         self._calls: list[dict[str, Any]] = []
@@ -47,51 +59,61 @@ class Assembly:
         self._half = ""
 
     def add(self, chunk: Chunk) -> str:
-        """Take in one piece and return the text in it, without half a character at its end."""
+        """Take in one piece and return the text that is surely in it: no half of a character, no thoughts."""
         self.usage = getattr(chunk, "usage", None) or self.usage
         # Some servers keep a connection alive by what is no piece at all.
         choices = getattr(chunk, "choices", None)
         if not choices:
             return ""
-        choice = choices[0]
-        self.finish = choice.finish_reason or self.finish
-        delta = choice.delta
-        if delta is None:
-            return ""
-        self._add_thoughts(delta)
-        for fragment in getattr(delta, "tool_calls", None) or ():
-            self._add_call(fragment)
-        text = _text(getattr(delta, "content", None))
-        if not text:
-            return ""
-        text, self._half = self._half + text, ""
-        if "\ud800" <= text[-1] < "\udc00":
-            text, self._half = text[:-1], text[-1]
-        text = whole_text(text)
-        self._text.append(text)
-        return text
+        self._note_finish(choices[0])
+        return self._take(choices[0].delta)
 
-    def take(self, response: Whole) -> None:
-        """Take in a whole answer."""
+    def take(self, response: Whole) -> str:
+        """Take in a whole answer, and return its text."""
         usage = getattr(response, "usage", None)
         # LiteLLM makes up a count of nothing where the provider gave none.
         if usage is not None and any(counts_of(usage)):
             self.usage = usage
-        if not response.choices:
-            return
-        choice = response.choices[0]
-        self.finish = choice.finish_reason or self.finish
-        message = choice.message
-        if message is None:
-            return
-        self._add_thoughts(message)
-        for call in getattr(message, "tool_calls", None) or ():
-            function = call.function
-            known = {"id": call.id or "", "name": function.name or "", "arguments": function.arguments or ""}
-            self._calls.append({**known, "opaque": opaque.of_call(call)})
-        text = getattr(message, "content", None)
-        if isinstance(text, str) and text:
+        choices = getattr(response, "choices", None)
+        if not choices:
+            return ""
+        self._note_finish(choices[0])
+        return self._take(choices[0].message, whole=True) + self.end()
+
+    def end(self) -> str:
+        """Return the text that was held back until it was known to be no thought."""
+        half, self._half = whole_text(self._half), ""
+        text = self._tagged.feed(half) + self._tagged.end()
+        if text:
             self._text.append(text)
+        return text
+
+    def _note_finish(self, choice: Any) -> None:
+        """Note how the answer ended, as the provider says, and not as LiteLLM renders it."""
+        beside = getattr(choice, "provider_specific_fields", None)
+        native = beside.get("native_finish_reason") if isinstance(beside, Mapping) else None
+        for reason in (native, choice.finish_reason):
+            if isinstance(reason, str) and reason:
+                self.finish = reason
+                return
+
+    def _take(self, said: Any, *, whole: bool = False) -> str:
+        """Take in a message, or a piece of one."""
+        if said is None:
+            return ""
+        self._add_thoughts(said)
+        for number, call in enumerate(getattr(said, "tool_calls", None) or ()):
+            self._add_call(call, number if whole else None)
+        text = self._half + _text(getattr(said, "content", None))
+        if not text:
+            return ""
+        self._half = ""
+        if "\ud800" <= text[-1] < "\udc00":
+            text, self._half = text[:-1], text[-1]
+        text = self._tagged.feed(whole_text(text))
+        if text:
+            self._text.append(text)
+        return text
 
     def check_ended(self, *, ended: bool) -> None:
         """Check that it is whole, where ``ended`` says whether the provider itself came to an end.
@@ -108,37 +130,58 @@ class Assembly:
 
         Raises:
             ModelRefused: the provider's content policy ended it.
+            ModelAway: the provider says that it broke off.
             BadAnswer: neither text nor a usable tool call came.
         """
-        text = whole_text("".join(self._text) + self._half)
+        self.end()
+        text, thoughts = "".join(self._text), "".join((*self._reasoning, *self._tagged.thoughts)).strip()
+        if not thoughts:
+            thoughts, text = parted_thoughts(text)
         calls = usable_calls(self._calls)
-        if self.finish == "content_filter" or (self._refusal and not text and not calls):
-            raise ModelRefused("the provider's content policy ended the answer")
+        usage = None
+        if self.usage is not None:
+            prompt, completion = counts_of(self.usage)
+            usage = Usage(prompt=prompt, completion=completion, cost_usd=cost_usd)
+        finish = self._finish(calls, empty=not text.strip() and not calls)
         if not text.strip() and not calls:
-            raise BadAnswer(f"neither text nor a tool call came (finish: {self.finish or 'none'})")
+            self._refuse_empty(usage, thoughts=bool(thoughts or self._thinking))
         extra: dict[str, Any] = {}
-        if self._reasoning:
-            extra["reasoning_content"] = whole_text("".join(self._reasoning))
+        if thoughts:
+            extra["reasoning_content"] = whole_text(thoughts)
         if self._thinking:
             extra["thinking_blocks"] = plain_value(self._thinking)
         of_calls = [call.opaque for call in calls]
         if calls and (kept := opaque.to_line(model, self._opaque, of_calls)):
             extra[opaque.OPAQUE] = kept
-        usage = None
-        if self.usage is not None:
-            prompt, completion = counts_of(self.usage)
-            usage = Usage(prompt=prompt, completion=completion, cost_usd=cost_usd)
-        return Answer(text=text, tool_calls=calls, usage=usage, finish=self._finish(calls), extra=extra)
+        return Answer(text=text, tool_calls=calls, usage=usage, finish=finish, extra=extra)
 
-    def _finish(self, calls: Sequence[ToolCall]) -> Literal["stop", "tool_calls", "length"]:
-        if self.finish == "length":
+    def _finish(self, calls: Sequence[ToolCall], *, empty: bool) -> Literal["stop", "tool_calls", "length"]:
+        """Say how it ended. Raises as ``answer``."""
+        end = _END_OF.get(self.finish.lower(), "") if self.finish else "stop"
+        if end == "content_filter" or (self._refusal and empty):
+            raise ModelRefused("the provider's content policy ended the answer")
+        if not end:
+            raise ModelAway(f"the answer broke off (finish_reason: {self.finish[:40]})", cause="unreachable")
+        if end == "length":
             return "length"
         return "tool_calls" if calls else "stop"
+
+    def _refuse_empty(self, usage: Usage | None, *, thoughts: bool) -> NoReturn:
+        said = f"neither text nor a tool call came (finish: {self.finish or 'none'})"
+        cut = _END_OF.get(self.finish.lower()) == "length"
+        hint = _OUT_OF_TOKENS if cut or thoughts else ""
+        if cut:
+            # The same request would come to the same end.
+            raise BadAnswer(said, hint=hint)
+        raise EmptyAnswer(said, usage=usage, hint=hint)
 
     def _add_thoughts(self, said: Any) -> None:
         """Take in what a piece, or a whole message, has beside text and calls."""
         reasoning = getattr(said, "reasoning_content", None) or getattr(said, "reasoning", None)
-        if reasoning := _text(reasoning):
+        content = getattr(said, "content", None)
+        # Mistral writes thoughts as blocks of the content.
+        in_blocks = _text(content, "thinking") if isinstance(content, list) else ""
+        if reasoning := _text(reasoning) + in_blocks:
             self._reasoning.append(reasoning)
         self._refusal += _text(getattr(said, "refusal", None))
         opaque.merge(self._opaque, opaque.of_message(said))
@@ -146,13 +189,15 @@ class Assembly:
             if isinstance(block, Mapping):
                 self._add_thinking(dict(block))
 
-    def _add_call(self, fragment: Any) -> None:
-        function = fragment.function
-        call_id, index = fragment.id or "", fragment.index or 0
+    def _add_call(self, fragment: Any, number: int | None) -> None:
+        """Take in a call, or a piece of one; ``number`` is its place in a whole answer."""
+        function = getattr(fragment, "function", None)
+        call_id = fragment.id or ""
+        index = number if number is not None else fragment.index or 0
         name = (function.name or "") if function is not None else ""
         arguments = _arguments(function.arguments) if function is not None else ""
         call = self._at.get(index)
-        if call is None or _is_another(call, call_id, name, arguments):
+        if call is None or number is not None or _is_another(call, call_id, name, arguments):
             call = self._at[index] = {"id": "", "name": "", "arguments": "", "opaque": {}}
             self._calls.append(call)
         call["id"] = call["id"] or call_id
@@ -180,12 +225,12 @@ def _count(value: object) -> int:
     return value if type(value) is int and 0 <= value <= MOST_TOKENS else 0
 
 
-def _text(said: object) -> str:
+def _text(said: object, name: str = "text") -> str:
     """Return the text of a field that holds one, whole or in blocks; what else stands there says nothing."""
     if not isinstance(said, list):
         return said if isinstance(said, str) else ""
-    texts = (block.get("text") for block in said if isinstance(block, Mapping))
-    return "".join(text for text in texts if isinstance(text, str))
+    texts = (block.get(name) for block in said if isinstance(block, Mapping))
+    return "".join(map(_text, texts))
 
 
 def _arguments(written: object) -> str:

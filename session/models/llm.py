@@ -7,11 +7,12 @@ import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import structlog
 
-from session.errors import BadAnswer, ContextTooLong, ModelAway, ModelError, ModelRefused
+from session.errors import BadAnswer, ContextTooLong, EmptyAnswer, ModelAway, ModelError, ModelRefused
 from session.models import library
 from session.models.assembly import Assembly, Chunk, counts_of
 from session.models.call_ids import legal_ids
@@ -20,7 +21,7 @@ from session.models.credentials import lacks_key, no_key, owner_of
 from session.models.failure import classified, cleaned, names_thoughts
 from session.models.model import Answer, Embedded, Need, OnDelta, PartKind, Prompt, ToolSpec, Usage
 from session.models.opaque import put_back
-from session.models.openai_clients import OpenAIClients
+from session.models.openai_clients import OpenAIClients, raw_answers, whole_instead
 from session.models.prices import dollars
 from session.models.similarity import unit_vectors
 from session.models.thoughts import holds_thoughts, without_thoughts
@@ -149,7 +150,7 @@ class LiteLLM:
                     raise no_key(model)
                 await library.warm()
                 with told(self._heard, model, written) as answers:
-                    answers.append(await self._ask_one(model, prompt, written))
+                    answers.append(await self._ask_twice(model, prompt, written))
                 return answers[0]
             except (ModelAway, ModelRefused) as error:
                 # The chat has seen half of an answer: a second one would be written behind it.
@@ -168,6 +169,20 @@ class LiteLLM:
     def _lacks_key(self, model: str) -> bool:
         own = provider_of(model) == provider_of(self.name)
         return not (own and (self._api_base or self._api_key)) and lacks_key(model)
+
+    async def _ask_twice(self, model: str, prompt: Prompt, written: Written) -> Answer:
+        """Ask once more where an answer was empty, which passes; not as a stream: some servers know none."""
+        try:
+            return await self._ask_one(model, prompt, written)
+        except EmptyAnswer as error:
+            if written.any:
+                raise
+            empty = error
+        answer = await self._ask_one(model, prompt, Written(None))
+        if written.shown and answer.text:
+            written(answer.text)
+        spent = answer.usage and empty.usage and answer.usage + empty.usage
+        return replace(answer, usage=spent or answer.usage)
 
     async def _ask_one(self, model: str, prompt: Prompt, written: Written) -> Answer:
         if model in self._thoughtless:
@@ -203,7 +218,7 @@ class LiteLLM:
                 if stream:
                     await _read(arguments, answer, written)
                 else:
-                    answer.take(await library.loaded().acompletion(**arguments))
+                    answer.take(await _whole(arguments))
         except TimeoutError as error:
             raise ModelAway(f"{model}: no answer in {self._timeout_s:g} s", cause="unreachable") from error
         except ModelError as error:
@@ -214,7 +229,11 @@ class LiteLLM:
             ours = classified(error, model=model, secrets=(self._api_key,))
             self._note_cut(model, ours, time.monotonic() - began)
             raise ours from error
-        return answer.answer(self._cost(model, answer.usage), model=model)
+        try:
+            return answer.answer(self._cost(model, answer.usage), model=model)
+        except ModelError as error:
+            error.brief = f"{model}: {error}"
+            raise
 
     def _note_cut(self, model: str, error: ModelError, after_s: float) -> None:
         """Ask for streams from now on where something may have cut a connection on which nothing moved."""
@@ -352,6 +371,10 @@ async def _read(arguments: Mapping[str, Any], answer: Assembly, written: Written
     """Put an answer together from its stream."""
     rounds = FIRST_ROUNDS if written.shown else 0
     async with _streamed(arguments) as stream:
+        if not _is_wrapped(stream) and (instead := await whole_instead(stream.completion_stream)):
+            if text := answer.take(instead):
+                written(text)
+            return
         async for chunk in _pieces(stream):
             if text := answer.add(chunk):
                 written(text)
@@ -359,7 +382,26 @@ async def _read(arguments: Mapping[str, Any], answer: Assembly, written: Written
                 for _ in range(rounds):
                     await asyncio.sleep(0)
                 rounds = min(rounds, 1)
+        if text := answer.end():
+            written(text)
+        if _is_wrapped(stream):
+            # LiteLLM's last piece renders the provider's reason as one of OpenAI's, an error as "stop".
+            answer.finish = stream.received_finish_reason or answer.finish
         answer.check_ended(ended=_ended(stream, answer))
+
+
+async def _whole(arguments: Mapping[str, Any]) -> Any:
+    """Ask for a whole answer; return it as the server gave it, where its client is ours.
+
+    What LiteLLM makes of it lacks how it ended, and fails where the text is a list.
+    """
+    with raw_answers() as raws:
+        try:
+            response = await library.loaded().acompletion(**arguments)
+        except Exception:
+            if not raws:
+                raise
+        return raws[-1] if raws else response
 
 
 @asynccontextmanager

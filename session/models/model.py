@@ -69,6 +69,11 @@ class Usage:
     completion: int = 0
     cost_usd: float = 0.0
 
+    def __add__(self, other: Usage) -> Usage:
+        """Sum up what two requests cost."""
+        prompt, completion = self.prompt + other.prompt, self.completion + other.completion
+        return Usage(prompt, completion, self.cost_usd + other.cost_usd)
+
 
 @dataclass(frozen=True, slots=True)
 class Payer:
@@ -165,8 +170,7 @@ class Meter:
 
     def add(self, prompt: int, completion: int, cost_usd: float) -> None:
         """Add one request."""
-        sums = self.usage
-        self.usage = Usage(sums.prompt + prompt, sums.completion + completion, sums.cost_usd + cost_usd)
+        self.usage += Usage(prompt, completion, cost_usd)
 
     def count(self, usage: Usage | None) -> None:
         """Add one request, as far as the provider counted it."""

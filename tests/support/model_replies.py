@@ -41,7 +41,8 @@ MARKER = re.compile(r"\[\[(\w+)(?::(.*?))?\]\]", re.DOTALL)
 class Reply:
     """One scripted answer; ``body`` replaces everything after the status."""
 
-    text: str | None = None
+    # A list: in blocks, as Mistral writes it.
+    text: Any = None
     tool_calls: list[tuple[str, str]] = field(default_factory=list)  # name, arguments as text
     status: int = 200
     headers: dict[str, str] = field(default_factory=dict)
@@ -59,7 +60,7 @@ class Reply:
     held: asyncio.Event | None = None  # no answer before this is set
     # Half of a stream is written, and no more before this is set.
     half: asyncio.Event | None = None
-    # hang | html | garbage | cut | nochoices | unended (no reason, no count).
+    # hang | html | garbage | cut | nochoices | unended (no reason, no count) | unstreamed (whole, always).
     kind: str = ""
 
 
@@ -255,6 +256,8 @@ def finish_of(reply: Reply) -> str:
 
 def completion(seen: Seen, reply: Reply) -> dict[str, Any]:
     choice = {"index": 0, "message": message_of(seen, reply), "finish_reason": finish_of(reply)}
+    if reply.error:
+        return {"error": reply.error}
     return {
         "id": f"chatcmpl-{seen.n}",
         "object": "chat.completion",
@@ -273,7 +276,8 @@ def deltas(seen: Seen, reply: Reply) -> list[dict[str, Any]]:
         pieces.append({"reasoning_content": reply.reasoning})
     pieces += [{name: value} for name, value in reply.in_message.items()]
     text = reply.text or ""
-    step = max(1, -(-len(text) // 4))
+    # Blocks come one by one, each in a list.
+    step = max(1, -(-len(text) // 4)) if isinstance(text, str) else 1
     pieces += [{"content": text[i : i + step]} for i in range(0, len(text), step)]
     for i, call in enumerate(message.get("tool_calls", ())):
         arguments = call["function"]["arguments"]

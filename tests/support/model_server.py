@@ -285,7 +285,7 @@ class ModelServer:
             return "refused"
         if reply.kind == "html":
             send(writer, 200, HTML.encode(), {"content-type": "text/html"})
-        elif seen.body.get("stream"):
+        elif seen.body.get("stream") and reply.kind != "unstreamed":
             return await _stream(seen, reply, writer)
         elif reply.kind == "garbage":
             send(writer, 200, b'{"id": "x", "choices": [{"mess')

@@ -7,13 +7,15 @@ from typing import Any, cast
 
 import pytest
 
-from session.errors import ModelAway
+from session.errors import BadAnswer, ModelAway
 from session.models import library
 from session.models.assembly import Assembly
 from session.models.llm import LiteLLM
 from session.models.model import OnDelta, Usage
 from session.testing import prompt
 from tests.support.model_server import ModelServer, Reply
+
+both_ways = pytest.mark.parametrize("on_delta", [None, lambda _: None], ids=["whole", "streamed"])
 
 
 def piece(text: Any = None, **fields: Any) -> Any:
@@ -153,3 +155,120 @@ async def test_a_count_that_is_odd_makes_no_model_one_without_a_price(server: Mo
 
     assert costs[0] == 0.0
     assert costs[1] > 0.0
+
+
+TAGGED = [
+    ("<think>a plan</think>\n\nhello", "hello", "a plan"),
+    (" \n<THINKING>one</THINKING>\n<think>two</think>hi <think> there", "hi <think> there", "one\ntwo"),
+    ("Look:\n<thought>hm</thought>\nhello", "Look:\nhello", "hm"),
+    ("Write `<think>` so:\n```xml\n<think>x</think>\n```\nDone", None, ""),
+    ("so\n<think> opens a thought", None, ""),
+    ("Okay, the person greets.\n</think>\n\nhello", "hello", "Okay, the person greets."),
+    ("a < b\n\n<b>c</b>", None, ""),
+]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 1000])
+@pytest.mark.parametrize(("said", "text", "thoughts"), TAGGED)
+def test_thoughts_in_tags_are_no_text(said: str, text: str | None, thoughts: str, size: int) -> None:
+    """Tags count where thoughts stand: at the start and at that of a line, outside code, however cut."""
+    answer = Assembly()
+    for at in range(0, len(said), size):
+        answer.add(piece(said[at : at + size]))
+
+    whole = answer.answer(0.0)
+
+    kept = "".join(whole.extra.get("reasoning_content", "").split())
+    assert (whole.text, kept) == (said if text is None else text, "".join(thoughts.split()))
+
+
+def test_no_thought_is_shown_and_no_text_held_back() -> None:
+    answer = Assembly()
+
+    pieces = ("<th", "ink>hm", "</thi", "nk>\n", "he", "llo\n", "wor", "ld")
+    shown = [answer.add(piece(text)) for text in pieces]
+
+    assert shown == ["", "", "", "", "he", "llo\n", "wor", "ld"]
+
+
+@both_ways
+@pytest.mark.parametrize(
+    ("content", "text", "thoughts"),
+    [
+        ("<think>a plan</think>\n\nhello", "hello", "a plan"),
+        ([{"type": "text", "text": "hel"}, {"type": "text", "text": "lo"}], "hello", None),
+        (
+            [
+                {"type": "thinking", "thinking": [{"type": "text", "text": "a plan"}]},
+                {"type": "text", "text": "hello"},
+            ],
+            "hello",
+            "a plan",
+        ),
+    ],
+)
+async def test_whole_and_streamed_answers_are_read_alike(
+    llm: LiteLLM, server: ModelServer, content: Any, text: str, thoughts: str | None, on_delta: OnDelta | None
+) -> None:
+    server.script.append(Reply(text=content))
+
+    answer = await llm.ask(prompt("q"), on_delta)
+
+    assert (answer.text, answer.extra.get("reasoning_content"), len(server.seen)) == (text, thoughts, 1)
+
+
+@both_ways
+async def test_how_an_answer_ended_is_the_providers_word(
+    llm: LiteLLM, server: ModelServer, on_delta: OnDelta | None
+) -> None:
+    """What is no end of an answer is a broken one, by whatever name; names of OpenAI's ends are known."""
+    for finish in ("error", "network_error", "abort"):
+        server.script.append(Reply(text="Half an ans", finish=finish))
+        with pytest.raises(ModelAway, match=f"broke off.*{finish}"):
+            await llm.ask(prompt("q"), on_delta)
+    for finish, end in (("max_tokens", "length"), ("eos", "stop"), ("end_turn", "stop")):
+        server.script.append(Reply(text="all", finish=finish))
+        assert (await llm.ask(prompt("q"), on_delta)).finish == end
+
+
+@both_ways
+async def test_thoughts_that_use_up_the_tokens_name_the_setting(
+    llm: LiteLLM, server: ModelServer, on_delta: OnDelta | None
+) -> None:
+    """The same request would come to the same end, and is not made again."""
+    for said in (Reply(text="", reasoning="well", finish="length"), Reply(text="<think>we", finish="length")):
+        server.script.append(said)
+        with pytest.raises(BadAnswer) as caught:
+            await llm.ask(prompt("q"), on_delta)
+        assert "model.max_output_tokens" in caught.value.hint
+
+    assert len(server.seen) == 2
+
+
+async def test_json_in_place_of_a_stream_is_the_answer(llm: LiteLLM, server: ModelServer) -> None:
+    """Some servers know no streams; an error that comes so is one."""
+    pieces: list[str] = []
+    limit = {"message": "slow down", "code": 429}
+    server.script += [
+        Reply(text="all of it", kind="unstreamed"),
+        Reply(tool_calls=[("ls", "{}"), ("ls", "{}")], kind="unstreamed"),
+        Reply(kind="unstreamed", error=limit),
+    ]
+
+    assert (await llm.ask(prompt("q"), pieces.append)).text == "all of it"
+    assert pieces == ["all of it"]
+    assert [call.name for call in (await llm.ask(prompt("q"), pieces.append)).tool_calls] == ["ls", "ls"]
+    with pytest.raises(ModelAway) as caught:
+        await llm.ask(prompt("q"), pieces.append)
+    assert caught.value.cause == "rate_limit"
+
+
+async def test_an_empty_answer_is_paid_for_and_asked_for_again(llm: LiteLLM, server: ModelServer) -> None:
+    pieces: list[str] = []
+    server.script += [Reply(text="", usage={"prompt_tokens": 7, "completion_tokens": 1}), Reply(text="hello")]
+
+    answer = await llm.ask(prompt("q"), pieces.append)
+
+    assert (answer.text, pieces) == ("hello", ["hello"])
+    assert answer.usage is not None
+    assert answer.usage.prompt > 7

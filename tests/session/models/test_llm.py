@@ -71,7 +71,7 @@ class TestLiteLLM(FullModelContract):
                 "away": Reply(status=503),
                 "refused": Reply(status=400),
                 "too_long": Reply(status=400, error=too_long),
-                "bad": Reply(text=""),
+                "bad": Reply(kind="garbage"),
             }[what]
         )
 
