@@ -208,6 +208,24 @@ class Servers:
             self._roles[guild] = frozenset([str(role.id)])
         return self._roles.get(guild, frozenset())
 
+    def name_of(self, guild: str, number: str) -> str:
+        """The name of a role or channel of a server; empty where the bot does not see it."""
+        found = self.connection.get_guild(int(guild)) if self.connection and guild else None
+        if found is None or not number.isdecimal():
+            return ""
+        if (role := found.get_role(int(number))) is not None:
+            return role.name
+        channel = found.get_channel_or_thread(int(number))
+        # Discord tells the bot of channels that it may not enter as well: their names are not for everybody.
+        with suppress(discord.ClientException):
+            if (
+                channel is not None
+                and found.me is not None
+                and channel.permissions_for(found.me).view_channel
+            ):
+                return channel.name
+        return ""
+
     def locate(self, channel: str) -> Location | None:
         """Where a channel of a server stands; None where it is not known."""
         found = self._channel(channel)

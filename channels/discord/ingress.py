@@ -5,16 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final, Protocol
 
 import structlog
 
 import durable
-from channels.base import Arrival, Emit
+from channels.base import Arrival, Emit, Quote
 from channels.discord.cursors import Cursors
 from channels.discord.messages import (
+    OPENING,
     DiscordBot,
     Location,
     Raw,
@@ -25,6 +26,7 @@ from channels.discord.messages import (
     read_edit,
     read_interaction,
     read_message,
+    read_opening,
 )
 from channels.discord.promise import withdraw
 from channels.discord.rest import PAGE, RequestRefused, Rest
@@ -58,6 +60,10 @@ class GuildView(Protocol):
 
     def own_roles(self, guild: str) -> frozenset[str]:
         """The role that Discord made for the bot on a server, where there is one."""
+        ...
+
+    def name_of(self, guild: str, number: str) -> str:
+        """The name of a role or channel of a server; empty where it is not known."""
         ...
 
     def locate(self, channel: str) -> Location | None:
@@ -135,6 +141,8 @@ class DiscordIngress:
         # Whether something was lost since there was room last.
         self._full = False
         self._locations: durable.BoundedDict[str, Location] = durable.BoundedDict(_MAX_LOCATIONS)
+        # The messages from which threads began, until one of a thread was taken; None: there is none to tell.
+        self._openings: durable.BoundedDict[str, Raw | None] = durable.BoundedDict(_MAX_LOCATIONS)
 
     def _start_lane(self, lane: Coroutine[Any, Any, None], channel: str) -> None:
         self._group.create_task(lane, name=f"discord-channel-{channel}")
@@ -260,8 +268,32 @@ class DiscordIngress:
         await self._take(raw, location)
 
     async def _take(self, raw: Raw, location: Location) -> None:
+        if raw.get("type") == OPENING:
+            self._openings[location.channel] = raw.get("referenced_message")
+            return
         found = read_message(raw, self._bot(location), location, self._rest.download)
+        if isinstance(found, Arrival) and not found.unreadable and found.id not in self._seen:
+            if found.quoted is None:
+                found = replace(found, quoted=await self._opening(location))
+            if await self._hand_on(found, location, raw.get("id")) and location.channel in self._openings:
+                self._openings[location.channel] = None
+            return
         await self._hand_on(found, location, raw.get("id"))
+
+    async def _opening(self, location: Location) -> Quote | None:
+        """Return the message from which a thread began; it lies in the thread's channel, under its id."""
+        channel = location.channel
+        if location.parent and channel not in self._openings:
+            try:
+                self._openings[channel] = await self._rest.message(location.parent, channel)
+            except RequestRefused:
+                # It began without one, or the message was deleted since.
+                self._openings[channel] = None
+            except CredentialsRefused:
+                raise
+            except ChannelError as error:
+                log.warning("thread.opening_unread", channel=channel, error=str(error))
+        return read_opening(self._openings.get(channel), self._bot(location), self._rest.download)
 
     async def _edited(self, raw: Raw) -> None:
         location = await self._locate(str(raw["channel_id"]), str(raw.get("guild_id") or ""))
@@ -287,7 +319,10 @@ class DiscordIngress:
         await self._hand_on(read_interaction(raw, deferred=False), location, raw["id"])
 
     def _bot(self, location: Location) -> DiscordBot:
-        return DiscordBot(self._me, self._view.own_roles(location.guild) if location.guild else frozenset())
+        if not location.guild:
+            return DiscordBot(self._me)
+        guild = location.guild
+        return DiscordBot(self._me, self._view.own_roles(guild), partial(self._view.name_of, guild))
 
     async def _hand_on(self, arrival: Arrival | SkippedMessage, location: Location, id: object) -> bool:
         """Emit what came; return whether the chat will hear of it, or has heard."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, Final, Literal
 
-from channels.base import Arrival, File, FileKind
+from channels.base import Arrival, File, FileKind, Quote
 from channels.message import PROMISED, Sender, id_number
 
 Raw = Mapping[str, Any]
@@ -20,6 +21,15 @@ THREADS: Final = frozenset({10, 11, 12})
 _EPOCH: Final = datetime(2015, 1, 1, tzinfo=UTC)
 # Types that people or bots wrote: plain, reply, and the answers of applications.
 _SPOKEN: Final = frozenset({0, 19, 20, 23})
+# The type of the message that shows in a thread from which message it began.
+OPENING: Final = 21
+_TEXT_COMPONENT: Final = 10
+_MAX_DEPTH: Final = 20
+_UNREADABLE: Final = "[a message that cannot be read]"
+_MARK: Final = re.compile(
+    r"<@!?(?P<person>\d+)>|<@&(?P<role>\d+)>|<#(?P<channel>\d+)>|<a?(?P<emoji>:\w+:)\d+>"
+    r"|<(?P<command>/[^:<>\n]{1,100}):\d+>|<t:(?P<time>-?\d{1,11})(?::[a-zA-Z])?>"
+)
 _VOICE: Final = 1 << 13
 _FORWARD: Final = 1
 _COMMAND, _BUTTON = 2, 3
@@ -30,10 +40,15 @@ _FAULTS: Final = (KeyError, TypeError, ValueError, AttributeError, IndexError, O
 
 @dataclass(frozen=True, slots=True)
 class DiscordBot:
-    """Who the bot is: its user id, and the role that Discord made for it where the message stands."""
+    """Who the bot is, and what it knows of the server on which a message stands.
+
+    ``roles`` are the role that Discord made for it; ``name_of`` names a role or channel by its id, and is
+    empty where it is not known.
+    """
 
     id: str
     roles: frozenset[str] = frozenset()
+    name_of: Callable[[str], str] = lambda _: ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +100,34 @@ def read_message(raw: Raw, me: DiscordBot, location: Location, fetch: Fetch) -> 
     try:
         return _message(raw, me, location, fetch=fetch, kind="message")
     except _FAULTS as error:
-        return SkippedMessage("message", f"unreadable: {type(error).__name__}", strange=True)
+        return _unreadable(raw, me, location, f"unreadable: {type(error).__name__}")
+
+
+def _unreadable(raw: Raw, me: DiscordBot, location: Location, reason: str) -> Arrival | SkippedMessage:
+    """Read who wrote a message that cannot be understood, and where, so that its channel can be told."""
+    try:
+        number = str(id_number(raw["id"]))
+        return Arrival(
+            id=f"discord:{number}",
+            chat_id=location.channel,
+            text="",
+            platform_id=number,
+            sender=_sender(raw["author"], raw.get("member")),
+            from_bot=_from_program(raw),
+            group=bool(location.guild),
+            group_ids=location.group_ids,
+            mentioned=_mentions(raw, me),
+            sent_at=instant_of(number),
+            unreadable=reason,
+        )
+    except _FAULTS:
+        return SkippedMessage("message", reason, strange=True)
+
+
+def read_opening(raw: Raw | None, me: DiscordBot, fetch: Fetch) -> Quote | None:
+    """Read the message from which a thread began; None where there is none."""
+    quote = _quote(raw, me, fetch) if raw else None
+    return quote and replace(quote, opens=True)
 
 
 def read_edit(raw: Raw, me: DiscordBot, location: Location) -> Arrival | SkippedMessage:
@@ -147,10 +189,19 @@ def _message(
     if int(raw.get("type", 0)) not in _SPOKEN:
         return SkippedMessage(kind, "not written by anybody")
     number = str(id_number(raw["id"]))
-    files = tuple(_files(raw, fetch)) if fetch is not None else ()
-    text = _text(raw, me, bare=not files)
+    forward = _forward(raw)
+    own = _words(raw, by_person=not _from_program(raw))
+    files = tuple(_files([raw] if own else [raw, *forward], fetch)) if fetch is not None else ()
+    text = _text(raw, own or _words_of_all(forward), me, bare=not files)
     if not (text.strip() or files):
+        if kind == "message":
+            return _unreadable(raw, me, location, "neither text nor file")
         return SkippedMessage(kind, "neither text nor file")
+    quoted = None
+    if fetch is not None and forward and own:
+        quoted = Quote(_origin(raw, me), _words_of_all(forward), files=tuple(_files(forward, fetch)))
+    elif fetch is not None and _replied(raw) is not None:
+        quoted = _quote(raw.get("referenced_message"), me, fetch)
     sent_at = instant_of(number)
     if kind == "edit":
         sent_at = datetime.fromisoformat(raw["edited_timestamp"])
@@ -161,11 +212,13 @@ def _message(
         kind=kind,
         platform_id=number,
         sender=_sender(author, raw.get("member")),
-        from_bot=bool(author.get("bot") or author.get("system") or raw.get("webhook_id")),
+        from_bot=_from_program(raw),
         group=bool(location.guild),
         group_ids=location.group_ids,
         mentioned=_mentions(raw, me),
         reply_to=_replied(raw),
+        quoted=quoted,
+        forwarded_from=_origin(raw, me) if forward and not own else "",
         sent_at=sent_at,
         files=files,
     )
@@ -253,23 +306,120 @@ def _replied(raw: Raw) -> str | None:
     return str(id_number(reference["message_id"]))
 
 
-def _text(raw: Raw, me: DiscordBot, *, bare: bool) -> str:
+def _from_program(raw: Raw) -> bool:
+    author: Raw = raw["author"]
+    return bool(author.get("bot") or author.get("system") or raw.get("webhook_id"))
+
+
+def _forward(raw: Raw) -> list[Raw]:
+    """Return the messages that this one forwards, as Discord copies them: without their authors."""
+    return [shot.get("message") or {} for shot in raw.get("message_snapshots") or ()]
+
+
+def _origin(raw: Raw, me: DiscordBot) -> str:
+    channel = me.name_of(str((raw.get("message_reference") or {}).get("channel_id") or ""))
+    return f"#{channel}" if channel else "another channel"
+
+
+def _quote(raw: Raw | None, me: DiscordBot, fetch: Fetch) -> Quote:
+    """Read the message that another one replies to; it may be deleted, or of an unknown shape."""
+    if not raw:
+        return Quote(text="[a message that was deleted]")
+    try:
+        messages = [raw, *_forward(raw)]
+        files = tuple(_files(messages, fetch))
+        text = _named("\n".join(filter(None, map(_words, messages))), messages, me)
+        author: Raw = raw["author"]
+        return Quote(
+            author=_sender(author, raw.get("member")).name,
+            text=text or ("" if files else _UNREADABLE),
+            message_id=str(id_number(raw["id"])),
+            own=str(author["id"]) == me.id and not _forward(raw),
+            files=files,
+        )
+    except _FAULTS:
+        return Quote(text=_UNREADABLE)
+
+
+def _words_of_all(messages: Iterable[Raw]) -> str:
+    return "\n".join(filter(None, map(_words, messages)))
+
+
+def _words(message: Raw, *, by_person: bool = True) -> str:
+    """Return all that people see of a message in words; the previews of a person's links are not said."""
+    content = str(message.get("content") or "")
+    spoken = [content]
+    for embed in message.get("embeds") or ():
+        # A preview is of another type than what a program builds, or of an address in the text.
+        is_preview = embed.get("type") != "rich" or str(embed.get("url") or "\0") in content
+        if not (by_person and content and is_preview):
+            spoken.append(_embed(embed))
+    spoken += _components(message.get("components"), 0)
+    spoken += [f"[sticker: {sticker.get('name', '')}]" for sticker in message.get("sticker_items") or ()]
+    if message.get("poll"):
+        media = [answer.get("poll_media") or {} for answer in message["poll"].get("answers") or ()]
+        answers = [str(each.get("text") or (each.get("emoji") or {}).get("name") or "") for each in media]
+        question = (message["poll"].get("question") or {}).get("text", "")
+        spoken.append(f"[poll: {question}: {' / '.join(answers)}]" if answers else f"[poll: {question}]")
+    return "\n".join(filter(None, spoken))
+
+
+def _embed(embed: Raw) -> str:
+    title, url = str(embed.get("title") or ""), str(embed.get("url") or "")
+    rows = [
+        str((embed.get("author") or {}).get("name") or ""),
+        f"{title} ({url})" if title and url else title or url,
+        str(embed.get("description") or ""),
+        *(f"{field.get('name', '')}: {field.get('value', '')}" for field in embed.get("fields") or ()),
+        str((embed.get("footer") or {}).get("text") or ""),
+    ]
+    return "\n".join(filter(None, rows))
+
+
+def _components(found: object, depth: int) -> Iterator[str]:
+    """Yield the texts of components in any nesting, with what media among them are said to show."""
+    if depth > _MAX_DEPTH:
+        return
+    for each in found if isinstance(found, list) else [found]:
+        if not isinstance(each, Mapping):
+            continue
+        if each.get("type") == _TEXT_COMPONENT or each.get("description"):
+            yield str(each.get("content") or each.get("description") or "")
+        for inner in (each.get("components"), each.get("items"), each.get("accessory")):
+            yield from _components(inner, depth + 1)
+
+
+def _text(raw: Raw, words: str, me: DiscordBot, *, bare: bool) -> str:
     """Return the text without the bot's name before it, unless nothing else was said (``bare``)."""
-    spoken = [str(raw.get("content") or "")]
-    forwarded = [shot.get("message") or {} for shot in raw.get("message_snapshots") or ()]
-    spoken += [str(message.get("content") or "") for message in forwarded]
-    spoken += [f"[sticker: {sticker.get('name', '')}]" for sticker in raw.get("sticker_items") or ()]
-    if raw.get("poll"):
-        spoken.append(f"[poll: {raw['poll']['question'].get('text', '')}]")
-    text = "\n".join(filter(None, spoken))
     names = "|".join([rf"<@!?{me.id}>", *(rf"<@&{role}>" for role in sorted(me.roles))])
-    rest = re.sub(rf"\A\s*(?:{names})[,:]?\s*", "", text)
-    return text if bare and not rest.strip() else rest
+    rest = re.sub(rf"\A\s*(?:{names})[,:]?\s*", "", words)
+    return words if bare and not rest.strip() else _named(rest, [raw, *_forward(raw)], me)
 
 
-def _files(raw: Raw, fetch: Fetch) -> Iterator[File]:
-    forwarded = [shot.get("message") or {} for shot in raw.get("message_snapshots") or ()]
-    for message in (raw, *forwarded):
+def _named(text: str, messages: Iterable[Raw], me: DiscordBot) -> str:
+    """Write names in place of the ids of people, roles and channels, which say nothing to a model."""
+    people = {
+        str(user["id"]): _sender(user, user.get("member")).name
+        for message in messages
+        for user in message.get("mentions") or ()
+    }
+
+    def named(mark: re.Match[str]) -> str:
+        if id_ := mark["person"] or mark["role"]:
+            name = people.get(id_, "") if mark["person"] else me.name_of(id_)
+            return f"@{name.removeprefix('@')}" if name else mark[0]
+        if id_ := mark["channel"]:
+            return f"#{name}" if (name := me.name_of(id_)) else mark[0]
+        if mark["time"]:
+            with suppress(*_FAULTS, OSError):
+                return f"{datetime.fromtimestamp(int(mark['time']), UTC):%Y-%m-%d %H:%M UTC}"
+        return mark["emoji"] or mark["command"] or mark[0]
+
+    return _MARK.sub(named, text)
+
+
+def _files(messages: Iterable[Raw], fetch: Fetch) -> Iterator[File]:
+    for message in messages:
         voice = bool(int(message.get("flags") or 0) & _VOICE)
         for attachment in message.get("attachments") or ():
             mime = str(attachment.get("content_type") or "").partition(";")[0].strip()

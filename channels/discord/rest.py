@@ -197,6 +197,11 @@ class Rest:
         async with self._pages:
             return _object(await self.call(lambda http: http.get_channel(int(channel))))
 
+    async def message(self, channel: str, number: str) -> Raw:
+        """Return a message."""
+        async with self._pages:
+            return _object(await self.call(lambda http: http.get_message(int(channel), int(number))))
+
     async def open_direct(self, person: str) -> Raw:
         """Return the direct channel with a person, without that person noticing."""
         async with self._pages:

@@ -76,10 +76,12 @@ class People(World):
         self.gateway.dispatch("CHANNEL_CREATE", GUILDS, channel.payload())
         return channel
 
-    def thread(self, channel: Channel, name: str = "thread", *, archived: bool = False) -> Channel:
-        """A new public thread of a channel."""
+    def thread(
+        self, channel: Channel, name: str = "thread", *, archived: bool = False, message: str = ""
+    ) -> Channel:
+        """A new public thread of a channel, which may begin from a message and then has its id."""
         assert channel.guild is not None
-        thread = Channel(self.snowflakes.next(), name, THREAD, channel.guild, parent=channel)
+        thread = Channel(message or self.snowflakes.next(), name, THREAD, channel.guild, parent=channel)
         thread.archived = archived
         channel.guild.threads.append(thread)
         self.channels[thread.id] = thread

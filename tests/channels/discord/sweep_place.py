@@ -35,6 +35,9 @@ class View:
     def own_roles(self, guild: str) -> frozenset[str]:
         return frozenset()
 
+    def name_of(self, guild: str, number: str) -> str:
+        return ""
+
     def locate(self, channel: str) -> Location | None:
         return None
 

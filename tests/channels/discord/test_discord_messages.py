@@ -135,13 +135,11 @@ def test_programs_are_marked(more: dict[str, Any]) -> None:
         raw(author={"id": "100", "username": "me", "bot": True}),
         raw(type=7),
         raw(type=6),
-        raw(""),
-        raw("", embeds=[{"title": "a link"}]),
     ],
-    ids=["own", "join", "pin", "empty", "embed"],
+    ids=["own", "join", "pin"],
 )
 def test_what_nobody_said_is_skipped(message: dict[str, Any]) -> None:
-    """Own messages, notes of Discord and empty ones are no arrivals, and nothing strange."""
+    """Own messages and notes of Discord are no arrivals, and nothing strange."""
     skip = read_message(message, ME, HERE, nothing)
 
     assert isinstance(skip, SkippedMessage)
@@ -295,8 +293,8 @@ def test_what_says_nothing_is_no_letter() -> None:
     """The queue would refuse it, and the chat be told of a message that failed."""
     pressed = {"id": "1", "type": 3, "channel_id": "5", "user": ADA, "token": "t", "application_id": "7"}
 
-    for found in (
-        read_message(raw(" \n"), ME, HERE, nothing),
-        read_interaction(pressed | {"data": {"custom_id": " "}}, deferred=False),
-    ):
-        assert isinstance(found, SkippedMessage)
+    assert isinstance(
+        read_interaction(pressed | {"data": {"custom_id": " "}}, deferred=False), SkippedMessage
+    )
+    for message in (raw(" \n"), raw(""), raw("x", attachments=[{}])):
+        assert arrived(message).unreadable
