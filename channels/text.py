@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 import unicodedata
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
+
+from durable import is_blank
 
 Measure = Callable[[str], int]
 
@@ -34,11 +36,6 @@ _VIRAMA: Final = 9
 def utf16_len(text: str) -> int:
     """Count UTF-16 code units, as Telegram does."""
     return len(text) if text.isascii() else len(text.encode("utf-16-le", "surrogatepass")) // 2
-
-
-def is_blank(text: str) -> bool:
-    """Say whether nothing of ``text`` would be seen: white space and control characters only."""
-    return all(char.isspace() or unicodedata.category(char) == "Cc" for char in text.strip())
 
 
 def is_boundary(text: str, at: int, start: int = 0) -> bool:
@@ -155,6 +152,32 @@ def skip_blank(text: str, at: int) -> int:
     if line or at == 0 or text[at - 1] == "\n":
         return line or at
     return shown if is_boundary(text, shown) else shown - 1
+
+
+def fixed_width(rows: Sequence[Sequence[str]]) -> str:
+    """Draw a table in lines of characters of one width; the first row is its header."""
+    columns = max((len(row) for row in rows), default=0)
+    filled = [[*row, *[""] * (columns - len(row))] for row in rows]
+    widths = [max(_columns_of(row[n]) for row in filled) for n in range(columns)]
+    lines = [
+        " | ".join(cell + " " * (width - _columns_of(cell)) for cell, width in zip(row, widths, strict=True))
+        for row in filled
+    ]
+    if len(lines) > 1:
+        lines.insert(1, "-+-".join("-" * width for width in widths))
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def _columns_of(text: str) -> int:
+    if text.isascii():
+        return len(text)
+    return sum(_width_of(char) for char in text)
+
+
+def _width_of(char: str) -> int:
+    if unicodedata.category(char) in ("Mn", "Me", "Cf"):
+        return 0
+    return 2 if unicodedata.east_asian_width(char) in "WF" else 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """What must survive a crash, written once: files, folders, locks, small states, a database in batches.
 
-``BoundedDict``, ``first_of``, ``plain_value`` and ``whole_text`` lie here because all packages use them and
-this one imports none.
+``BoundedDict``, ``first_of``, ``is_blank``, ``plain_value`` and ``whole_text`` lie here because all packages
+use them and this one imports none.
 """
 
 from durable.append import append_whole, begin_sync
@@ -16,7 +16,7 @@ from durable.folders import make_below, make_folder, make_private, sync_folder
 from durable.group_commit import Asked, GroupCommit
 from durable.locks import is_at, is_free, locked, take_lock, try_lock, unlock
 from durable.owner import Owner, keep_owner, like, owner_of
-from durable.plain import plain_value, whole_text
+from durable.plain import is_blank, plain_value, whole_text
 from durable.processes import NOTHING, PIPE, spawn, spawn_async
 from durable.snapshot import snapshot
 from durable.state import check_version, decode_state
@@ -47,6 +47,7 @@ __all__ = [
     "first_of",
     "in_memory",
     "is_at",
+    "is_blank",
     "is_free",
     "keep_owner",
     "keep_to_core",

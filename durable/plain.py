@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Mapping
 from math import isfinite
 from typing import Any, Final
 
 # orjson writes 254 levels, and what this goes into has some of its own.
 MAX_DEPTH: Final = 200
+# Fillers, joiners and variation selectors that Unicode counts as letters, marks or symbols.
+_SHAPELESS: Final = frozenset(
+    map(chr, (0x34F, 0x115F, 0x1160, 0x17B4, 0x17B5, 0x180B, 0x180C, 0x180D, 0x180F, 0x2800, 0x3164, 0xFFA0))
+) | frozenset(map(chr, (*range(0xFE00, 0xFE10), *range(0xE0100, 0xE01F0))))
 
 
 def whole_text(text: str) -> str:
     """Join halves of surrogate pairs that stand together; a lone one, which no UTF-8 has, becomes U+FFFD."""
     return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def is_blank(text: str) -> bool:
+    """Say whether nothing of ``text`` would be seen: white space and characters that have no shape."""
+    return all(
+        char.isspace() or char in _SHAPELESS or unicodedata.category(char) in ("Cc", "Cf")
+        for char in text.strip()
+    )
 
 
 def plain_value(value: Any, depth: int = MAX_DEPTH) -> Any:

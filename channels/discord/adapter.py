@@ -11,6 +11,7 @@ import structlog
 from channels import state_file
 from channels.base import Emit, Piece, Rendered, Site
 from channels.discord.cursors import Cursors, cursor_file
+from channels.discord.format import discord_markdown
 from channels.discord.gateway import Gateway, Servers, refusal
 from channels.discord.ingress import DiscordIngress, Tempo
 from channels.discord.messages import INTERACTION
@@ -147,8 +148,8 @@ class Discord:
     # -- what is sent --------------------------------------------------------------------------------
 
     def split(self, text: str) -> list[Rendered]:
-        """Cut Markdown, which Discord shows itself, into pieces of at most 2,000 characters."""
-        return [Rendered(piece) for piece in split_markdown(text, MAX_CHARS)]
+        """Cut Markdown, of which Discord shows most itself, into pieces of at most 2,000 characters."""
+        return [Rendered(piece) for piece in split_markdown(discord_markdown(text), MAX_CHARS)]
 
     async def send(self, piece: Piece) -> str:
         """Deliver one piece; return the id of the message. Raises as ``Channel.send``."""

@@ -32,6 +32,9 @@ ARGUMENTS: Final = {
 }
 # Any other command is bound to an agent, and takes what that one is asked.
 _ASKED: Final = "message"
+_ENTRY_POINT: Final = 4
+# What Discord adds to a command when it lists them.
+_LISTED_ONLY: Final = frozenset({"application_id", "version", "dm_permission"})
 _MAX_DESCRIPTION: Final = 100
 _MAX_LABEL: Final = 80
 _UNKNOWN_MESSAGE, _NOT_OURS, _MAY_NOT_QUOTE = 10008, 50005, 160002
@@ -97,10 +100,20 @@ class Egress:
         await self._rest.call(lambda http: http.send_typing(channel))
 
     async def register(self, commands: Mapping[str, str]) -> None:
-        """Replace the menu of commands, everywhere where the bot is."""
+        """Replace the menu of commands, everywhere where the bot is.
+
+        The command that opens the Activities of an application stays: Discord refuses a list without it.
+        """
         application: Any = await self._rest.call(lambda http: http.application_info())
         menu = [_command(name, words) for name, words in commands.items()]
-        await self._rest.call(lambda http: http.bulk_upsert_global_commands(int(application["id"]), menu))
+        number = int(application["id"])
+        known: Any = await self._rest.call(lambda http: http.get_global_commands(number))
+        menu += [
+            {name: value for name, value in each.items() if name not in _LISTED_ONLY}
+            for each in known
+            if each.get("type") == _ENTRY_POINT
+        ]
+        await self._rest.call(lambda http: http.bulk_upsert_global_commands(number, menu))
 
     async def is_admin(self, chat_id: str, person_id: str) -> bool:
         """Say whether a person administers the server of a channel, as ``Admins.is_admin``."""

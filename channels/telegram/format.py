@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from heapq import heapify, heappop, heappush
-from itertools import accumulate
+from itertools import accumulate, islice
 from typing import Any, Final
 
-from telegramify_markdown import RenderConfig, convert
+from telegramify_markdown import RenderConfig
+from telegramify_markdown.converter import STANDARD_OPTIONS, EventWalker, _parse
 
 from channels.base import Rendered
-from channels.telegram.literal import is_address, literal
+from channels.telegram.literal import JOINER, flank_cjk, is_address, literal
 from channels.telegram.parts import parts
-from channels.text import best_cut, is_blank, is_boundary, reach, skip_blank, utf16_len
+from channels.text import best_cut, fixed_width, is_boundary, reach, skip_blank, utf16_len
+from durable import is_blank
 
 MAX_ENTITIES: Final = 100
 _CODE: Final = frozenset({"pre", "code"})
@@ -23,6 +26,14 @@ _LINKS: Final = frozenset({"text_link", "custom_emoji"})
 _OUTER_FIRST: Final = (_QUOTES, frozenset({"pre"}), _LINKS)
 # Not torn where a piece can hold it.
 _WHOLE: Final = _CODE | _LINKS
+# Telegram makes a link of a file name whose suffix is a top-level domain, unless it is code.
+_FILE_SUFFIX: Final = re.compile(r"(?<=\w)\.(?:cc|md|mov|pl|py|rs|sh|zip)(?![\w/@-]|\.\w)")
+_FILE_STEM: Final = re.compile(r"(?<![\w./~@:=&?#%\\-])(?:(?:[\w~-]*|\.\.?)/[\w./~-]+|[\w.~-]+)\Z")
+_MAX_FILE_STEM: Final = 100
+_MAX_FILE_NAMES: Final = 50
+_BLOCKS: Final = frozenset(
+    {"Paragraph", "HtmlBlock", "Item", "BlockQuote", "CodeBlock", "Heading", "List", "Table"}
+)
 _CONTROLS: Final = {code: " " for code in [*range(32), 127] if chr(code) not in "\n\t"}
 
 
@@ -77,7 +88,7 @@ def _sound(text: str) -> str:
 
 def _converted(text: str) -> tuple[str, list[_Span]]:
     try:
-        found = parts(literal(text))
+        found = parts(literal(flank_cjk(text)))
         done = [(*_rendered(part), after) for part, after in found or ()]
     except Exception:  # noqa: BLE001 — whatever a parser makes of it, the text is sent
         return text, []
@@ -92,25 +103,65 @@ def _converted(text: str) -> tuple[str, list[_Span]]:
         spans += [replace(one, start=one.start + length, minus_end=one.minus_end - length) for one in inner]
         shown += [plain, after]
         length += len(plain) + len(after)
-    return "".join(shown).translate(_CONTROLS), _nested(spans)
+    whole = "".join(shown).translate(_CONTROLS)
+    return whole, _nested([*spans, *_file_names(whole)])
+
+
+def _file_names(text: str) -> Iterator[_Span]:
+    """Yield file names that would become links to strangers' sites; where there are many, none."""
+    suffixes = list(islice(_FILE_SUFFIX.finditer(text), _MAX_FILE_NAMES + 1))
+    for suffix in suffixes if len(suffixes) <= _MAX_FILE_NAMES else ():
+        at = suffix.start()
+        if stem := _FILE_STEM.search(text, max(at - _MAX_FILE_STEM, 0), at):
+            yield _Span(stem.start(), -suffix.end(), len(_OUTER_FIRST), "code")
 
 
 def _rendered(markdown: str) -> tuple[str, list[_Span]]:
     """Return what one part shows, without white space at its end, and its entities."""
-    plain, entities = convert(markdown, latex_escape=False, config=_config())
+    text, events = _parse(markdown, STANDARD_OPTIONS, latex_escape=False)
+    plain, entities, _ = _Walker(_config(), text).walk(events)
     index = _index_of(plain)
-    plain = plain.rstrip()
+    plain = plain.replace(JOINER, "").rstrip()
     spans = []
     for entity in entities:
         about = entity.to_dict()
         kind, start, length = about.pop("type"), about.pop("offset"), about.pop("length")
         if "language" in about:
-            about["language"] = about["language"].partition(" ")[0]
+            about["language"] = about["language"].partition(" ")[0].replace(JOINER, "")
         if kind != "text_link" or is_address(about["url"]):
             rank = next((n for n, kinds in enumerate(_OUTER_FIRST) if kind in kinds), len(_OUTER_FIRST))
             end = min(index(start + length), len(plain))
             spans.append(_Span(index(start), -end, rank, kind, tuple(about.items())))
     return plain, spans
+
+
+class _Walker(EventWalker):
+    """The library's renderer, with each block on lines of its own and tables as wide as they are drawn."""
+
+    _block_ended = False
+    _item_text_at = 0
+
+    def _handle_event(self, event: Any) -> None:
+        inner = event[0]
+        name, about = next(iter(inner.items())) if isinstance(inner, dict) else (inner, None)
+        kind = next(iter(about)) if isinstance(about, dict) else about
+        is_block = name == "Rule" or (name in ("Start", "End") and kind in _BLOCKS)
+        if name != "End":
+            apart = self._buf.py_offset <= self._item_text_at or self._buf.trailing_newline_count()
+            if (is_block or self._block_ended) and not apart:
+                self._buf.write("\n")
+            self._block_ended = False
+        super()._handle_event(event)
+        if (name, kind) == ("Start", "Item") or name == "TaskListMarker":
+            self._item_text_at = self._buf.py_offset
+        self._block_ended = self._block_ended or (is_block and name != "Start")
+
+    def _ensure_block_spacing(self, next_block_start: int | None = None) -> None:
+        if self._buf.py_offset > self._item_text_at or not self._list_stack:
+            super()._ensure_block_spacing(next_block_start)
+
+    def _format_table(self, rows: list[list[str]]) -> str:
+        return fixed_width(rows)
 
 
 def _config() -> RenderConfig:
@@ -122,11 +173,12 @@ def _config() -> RenderConfig:
 
 
 def _index_of(text: str) -> Callable[[int], int]:
-    """Return what turns an offset in UTF-16 code units into an index of ``text``."""
-    if len(text) == utf16_len(text):
+    """Return what turns an offset in UTF-16 code units into an index of ``text`` without its joiners."""
+    if JOINER not in text and len(text) == utf16_len(text):
         return lambda offset: offset
     offsets = [0, *accumulate(1 + (char > "\uffff") for char in text)]
-    return lambda offset: bisect_left(offsets, offset)
+    kept = [0, *accumulate(char != JOINER for char in text)]
+    return lambda offset: kept[bisect_left(offsets, offset)]
 
 
 def _nested(spans: Iterable[_Span]) -> list[_Span]:

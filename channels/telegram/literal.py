@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
@@ -12,7 +13,7 @@ from urllib.parse import urlsplit
 import pyromark
 from telegramify_markdown.converter import STANDARD_OPTIONS
 
-from channels.text import is_blank
+from durable import is_blank
 
 _ROUNDS: Final = 6
 _MAX_FORMULA_BYTES: Final = 4000
@@ -24,6 +25,28 @@ _PIPES: Final = re.compile(rb"\|{2,}")
 _SPOILER: Final = re.compile(rb"(?<![|\\])\|\|(?=[^\s|])[^\n|]*(?<=[^\s|\\])\|\|(?!\|)")
 _FORMULA: Final = re.compile(rb"\\[a-zA-Z]|[\^_{}=]")
 
+# Text that is no prose, whose stars, underscores and backslashes belong to it.
+_ADDRESS: Final = re.compile(
+    # C:\path, \\host\path
+    rb"""(?P<path>(?<![\w\\])(?:[A-Za-z]:\\|\\\\[\w.-]+\\\w)[^\s?"<>|`]+)"""
+    # https://example.org/a_b, www.example.org
+    rb"""|(?<![a-zA-Z0-9+.-])(?:[a-zA-Z][a-zA-Z0-9+.-]*://|www\.)(?:[!#-;=?-Z\[\]_a-{}~]|[\xc3-\xdf][\x80-\xbf])+"""
+    # a_b_@example.org
+    rb"""|(?<![\w.+~-])[\w.+~-]+@[\w-]+(?:\.[\w-]+)+"""
+    # src/__init__.py, src/*/a/*.py
+    rb"""|(?<![\w/\\~.-])(?:(?:\*{1,2}|[\w.~-]*)/)+(?:\*{1,2}(?:\.\w+)?|[\w.~-]+)"""
+    # __init__.py, a.__class__
+    rb"""|(?<![\w\\.])\w+(?:\.\w+)+"""
+    # 2*3*4, a**b
+    rb"""|(?<![\w\\*])(?:\d+(?:\.\d+)?|[A-Za-z])(?:\*{1,2}(?:\d+(?:\.\d+)?|[A-Za-z]))+(?![\w*])"""
+)
+_EMPHASIS: Final = b"*_~"
+_MARKS: Final = re.compile(rb"([*_~])")
+_MARKS_AND_BACKSLASH: Final = re.compile(rb"([*_~\\])")
+# A character for no text: beside the marks of emphasis it counts as a letter; taken out of what is shown.
+JOINER: Final = "\ufdd0"
+_RUN: Final = re.compile(r"(?<![\\*])\*+|(?<![\\~])~~+")
+
 Range = tuple[int, int]
 
 
@@ -32,7 +55,7 @@ def literal(markdown: str) -> str:
 
     Escaped are HTML, formulas, links without an address that Telegram takes, links in tables or without a
     label, surplus cells of tables, definitions of links that none uses, fences around nothing, and double
-    bars that enclose no spoiler.
+    bars that enclose no spoiler; and the marks of emphasis in addresses, paths and products.
 
     Raises:
         ValueError: escaping brings forth ever more to be escaped.
@@ -47,9 +70,35 @@ def literal(markdown: str) -> str:
             # Double bars lines apart: the search of the library for spoilers would try 2**lines ways.
             if any(reading.stray_bars()) or any(reading.bars_in_tables()):
                 break
-            return reading.source.decode()
+            return reading.with_addresses().decode()
         reading = _Reading(_escaped(reading.source, ranges))
     raise ValueError("escaping brings forth ever more to be escaped")
+
+
+def flank_cjk(markdown: str) -> str:
+    """Put ``JOINER`` where emphasis meets punctuation and a wide character, as in ``**步骤：**打开``.
+
+    CommonMark takes such a mark for no beginning or end, since it expects spaces between words.
+    """
+    markdown = markdown.replace(JOINER, "")
+    return markdown if markdown.isascii() else _RUN.sub(_flanked, markdown)
+
+
+def _flanked(run: re.Match[str]) -> str:
+    start, end = run.span()
+    before, after = run.string[start - 1 : start], run.string[end : end + 1]
+    if not (_is_wide(before) or _is_wide(after)):
+        return run[0]
+    ends = [JOINER if _is_punctuation(each) else "" for each in (before, after)]
+    return f"{ends[0]}{run[0]}{ends[1]}"
+
+
+def _is_wide(char: str) -> bool:
+    return bool(char) and unicodedata.east_asian_width(char) in "WFH"
+
+
+def _is_punctuation(char: str) -> bool:
+    return bool(char) and unicodedata.category(char)[0] in "PS"
 
 
 def is_address(url: str) -> bool:
@@ -138,6 +187,26 @@ class _Reading:
                     yield here
             elif name == "End" and about in ("Link", "Image") and links.pop() == seen:
                 yield here
+
+    def with_addresses(self) -> bytes:
+        """Return the source with the marks of emphasis escaped in addresses and the like."""
+        autolinks = [
+            here
+            for name, about, here in self.events
+            if _begins(name, about, "Link") and about["Link"]["link_type"] in ("Autolink", "Email")
+        ]
+        done, shown = 0, []
+        for found in _ADDRESS.finditer(self.source):
+            start, end = found.span()
+            # Emphasis around an address is no part of it.
+            while end > start and self.source[end - 1] in _EMPHASIS:
+                end -= 1
+                start += self.source[start] == self.source[end]
+            if end > start and not _meets(self.code, (start, end)) and not _meets(autolinks, (start, end)):
+                marks = _MARKS_AND_BACKSLASH if found["path"] else _MARKS
+                shown += [self.source[done:start], marks.sub(rb"\\\1", self.source[start:end])]
+                done = end
+        return b"".join([*shown, self.source[done:]])
 
     def empty_code(self) -> Iterator[Range]:
         """Find fences around nothing, which would not be seen; thousands of them would also cost minutes."""

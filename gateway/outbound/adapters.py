@@ -18,7 +18,7 @@ import structlog
 
 from channels import registry, state_file
 from channels.base import Admins, Channel, Edits, Kind, Pulse, Registers, Site, Types
-from channels.errors import ChannelDown, ChannelError, CredentialsRefused, NewerFile
+from channels.errors import ChannelDown, ChannelError, CredentialsRefused, NewerFile, SendNever
 from channels.lease import lease
 from channels.limiter import Limiter, rates_of
 from channels.media import MediaFolder
@@ -108,6 +108,7 @@ class Adapter:
         self._closing = False
         self._leased = False
         self._held_back = HeldBack()
+        self._menu_error = ""
 
     def part(self) -> dict[str, Any]:
         """Say whether it is up, since when, and its last error; down while what came by it is held back."""
@@ -116,7 +117,7 @@ class Adapter:
         return {
             "up": self.pulse.up and not cause,
             "since": self.pulse.since.isoformat(),
-            "error": self.pulse.error or cause,
+            "error": self.pulse.error or cause or self._menu_error,
             "last_round_trip": trip.isoformat() if trip is not None else None,
         }
 
@@ -297,6 +298,7 @@ class Adapter:
 
     async def _register(self, channel: Registers) -> None:
         """Show the menu of commands, if another one was shown last."""
+        self._menu_error = ""
         wanted = dict(self._context.commands)
         mark = hashlib.sha256(
             orjson.dumps([MENUS, self._table.token.get_secret_value(), wanted], option=orjson.OPT_SORT_KEYS)
@@ -312,6 +314,14 @@ class Adapter:
                 await channel.register(wanted)
             except CredentialsRefused:
                 # The ingress meets the same refusal, and says so.
+                return
+            except SendNever as error:
+                # The same list would be refused for ever; another one, after a change, is offered at a start.
+                hint = (
+                    error.hint or "correct what it names and restart the gateway; messages are not affected"
+                )
+                log.error("commands.refused", channel=self.name, error=str(error), hint=hint)
+                self._menu_error = f"the menu of commands was refused: {error}"
                 return
             except ChannelError as error:
                 tries += 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -211,6 +212,8 @@ class Delivery:
             except Gone:
                 return
             except PieceRefused as error:
+                if not isinstance(error, Undecided):
+                    await self._tell_refusal(entry)
                 await self._park(entry, str(error))
                 return
             except Exception as error:
@@ -274,6 +277,22 @@ class Delivery:
         drafted = progress.draft if errand.number == 0 else ""
         edits = drafted and isinstance(self._channel, Edits) and isinstance(errand.content, Rendered)
         if not (edits and await self._sender.edit(errand, drafted)):
+            await self._sender.send(errand)
+
+    async def _tell_refusal(self, entry: _Entry) -> None:
+        """Say in the chat that its answer was refused; a platform that refuses this as well hears no more."""
+        out = entry.out
+        if out.kind != "reply":
+            return
+        changed = {"id": f"{out.id}.refused", "kind": "notice", "replaced_by": None}
+        notice = out.model_copy(update={**changed, "attachments": [], "buttons": []})
+        if (await self._sender.durably(lambda: self._ledger.progress(out.key, notice.id))).done:
+            return
+        name = out.channel.capitalize()
+        words = Rendered(f"{name} rejected the answer to this message. The operator can see why.")
+        ours = lambda: not (entry.letter.lost or self._closing)  # noqa: E731
+        errand = Errand(notice, 0, words, unknown=0, last=True, ours=ours)
+        with suppress(PieceRefused):
             await self._sender.send(errand)
 
     async def _draft_closed(self, out: Outbound) -> None:

@@ -18,7 +18,7 @@ from gateway.outbound.ledger import DeliveryLedger
 from gateway.outbound.pieces import RateLimit, is_group, nonce, render
 from gateway.queue.mailbox import Mailbox
 from gateway.turns.control_order import WatchOrder
-from gateway.turns.event import read_event
+from gateway.turns.event import Event, read_event
 from session.transcript.key import split
 
 log = structlog.get_logger("drafts")
@@ -71,6 +71,8 @@ class _Turn:
     rendered: list[Rendered] = field(default_factory=list)
     over: bool = False
     silent: bool = False
+    # The platform's id of the message that it answers, as far as it was heard.
+    asked: str = ""
     called_at: float = float("-inf")
     tasks: list[asyncio.Task[None]] = field(default_factory=list)
 
@@ -199,7 +201,7 @@ class Drafts:
             case "queued":
                 self._queued(chat_id)
             case "started" | "tool" | "delta":
-                self._moves_on(event.key, event.in_reply_to, event.kind, event.text)
+                self._moves_on(event, event.in_reply_to)
             case "reply" | "notice":
                 turn = self._turns.get(event.key)
                 if turn is not None and turn.message_id == event.in_reply_to:
@@ -215,7 +217,8 @@ class Drafts:
             self._typed_at[chat_id] = now
             self._group.create_task(self._type(chat_id), name="typing once")
 
-    def _moves_on(self, key: str, message_id: str, kind: str, text: str) -> None:
+    def _moves_on(self, event: Event, message_id: str) -> None:
+        key = event.key
         if (key, message_id) in self._closed:
             return
         turn = self._turns.get(key)
@@ -224,8 +227,9 @@ class Drafts:
         if turn is None:
             return
         turn.heard_at = self._now()
-        if kind == "delta":
-            turn.write(text, self._now())
+        turn.asked = turn.asked or event.platform_id
+        if event.kind == "delta":
+            turn.write(event.text, self._now())
         else:
             turn.begin()
 
@@ -372,7 +376,9 @@ class Drafts:
                     await self._channel.edit(address, turn.draft, content)
             else:
                 # A draft is sent once. By the nonce of one that was left, it would be that one again.
-                piece = Piece(address, content, nonce(str(ULID()), DRAFT))
+                # A reply is one from its creation on, and only creation notifies who asked.
+                asked = turn.asked or None if address == turn.chat_id else None
+                piece = Piece(address, content, nonce(str(ULID()), DRAFT), reply_to=asked)
                 async with asyncio.timeout(CALL_TIMEOUT_S):
                     draft = await self._channel.send(piece)
                 await self._ledger.draft_sent(turn.key, out_id, draft)

@@ -35,8 +35,10 @@ class Event(BaseModel):
     kind: str
     seq: int = Field(ge=-_INT64, lt=_INT64)
     text: str = ""
+    # The platform's id of the message that is answered, of a turn that starts.
+    platform_id: str = Field(default="", exclude_if=lambda platform_id: not platform_id)
 
-    @field_validator("id", "text", mode="before")
+    @field_validator("id", "text", "platform_id", mode="before")
     @classmethod
     def _text_or_nothing(cls, value: object) -> object:
         return value if isinstance(value, str) else ""

@@ -94,6 +94,7 @@ class Events:
         text: str = "",
         seq: int = 0,
         event_id: str = "",
+        platform_id: str | None = None,
     ) -> None:
         """Send one event to whoever listens now.
 
@@ -108,6 +109,7 @@ class Events:
             kind=kind,
             seq=seq,
             text=text,
+            platform_id=platform_id or "",
         )
         await self._mailbox.tell("events", slot_of(key), event.to_bytes())
 

@@ -131,7 +131,8 @@ class TurnRuns:
         entry, inbound = attempt.entry, attempt.entry.inbound
         shown = jobs.is_shown(inbound)
         if shown and self._events.watched(inbound.key):
-            await self._events.tell("started", inbound.key, inbound.id)
+            platform_id = inbound.platform_id
+            await self._events.tell("started", inbound.key, inbound.id, platform_id=platform_id)
         with self._events.onlooker(inbound.key, inbound.id, self._spawn) as watcher:
             return await turns.run(
                 attempt.session,

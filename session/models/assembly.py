@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NoReturn, Protocol
 
-from durable import plain_value, whole_text
+from durable import is_blank, plain_value, whole_text
 from session.errors import BadAnswer, EmptyAnswer, ModelAway, ModelRefused
 from session.models import opaque
 from session.models.model import Answer, ToolCall, Usage
@@ -142,8 +142,9 @@ class Assembly:
         if self.usage is not None:
             prompt, completion = counts_of(self.usage)
             usage = Usage(prompt=prompt, completion=completion, cost_usd=cost_usd)
-        finish = self._finish(calls, empty=not text.strip() and not calls)
-        if not text.strip() and not calls:
+        empty = is_blank(text) and not calls
+        finish = self._finish(calls, empty=empty)
+        if empty:
             self._refuse_empty(usage, thoughts=bool(thoughts or self._thinking))
         extra: dict[str, Any] = {}
         if thoughts:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, tzinfo
 from pathlib import Path
 
+from durable import is_blank
 from session.approvals.gate import Gate
 from session.compaction.compactions import Compactions
 from session.context.embeddings import Embeddings
@@ -354,7 +355,7 @@ class _Turn:
             self._watcher.delta(text)
 
     async def _finish(self, answer: Answer) -> str:
-        if not answer.text.strip():
+        if is_blank(answer.text):
             raise BadAnswer("the model answered nothing")
         used = list(dict.fromkeys(self._calls.used)) or None
         self._answer = answer.text

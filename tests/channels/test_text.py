@@ -12,7 +12,8 @@ import regex
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from channels.text import is_blank, is_boundary, split_markdown, utf16_len
+from channels.text import is_boundary, split_markdown, utf16_len
+from durable import is_blank
 from tests.support.examples import drawn
 
 FAMILY = "\U0001f468\u200d\U0001f469\u200d\U0001f467"

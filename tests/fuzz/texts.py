@@ -16,7 +16,8 @@ from jsonschema import Draft202012Validator
 from channels.errors import Unreadable
 from channels.message import read_inbound, read_outbound
 from channels.telegram.format import MAX_ENTITIES, render
-from channels.text import is_blank, split_markdown, utf16_len
+from channels.text import split_markdown, utf16_len
+from durable import is_blank
 from gateway.config.load import load
 from gateway.config.reference import json_schema
 from gateway.config.settings import Settings

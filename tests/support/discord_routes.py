@@ -308,6 +308,10 @@ class Routes:
         if not isinstance(payload, list) or len(payload) > 100:
             raise Refused(400, 30032, "Maximum number of application commands reached (100)")
         server = self._server
+        kept = {command["id"] for command in payload if command.get("type") == 4}
+        if any(command["id"] not in kept for command in server.commands if command["type"] == 4):
+            words = "You cannot remove this app's Entry Point command in a bulk update operation."
+            raise Refused(400, 50240, words)
         old = {command["name"]: command["id"] for command in server.commands}
         made = []
         for number, command in enumerate(payload):

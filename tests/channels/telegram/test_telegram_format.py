@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 from channels.base import Rendered
 from channels.telegram.format import MAX_ENTITIES, render
-from channels.text import is_blank, utf16_len
+from channels.text import utf16_len
+from durable import is_blank
 from tests.support.examples import drawn
 from tests.support.telegram_server import TelegramServer
 from tests.support.telegram_texts import check_entities
@@ -190,6 +191,24 @@ async def test_what_it_renders_is_taken_by_the_server_as_it_is() -> None:
         ("> a\n> b", "a\nb", [("blockquote", "a\nb")]),
         ("- a\n- [ ] b\n- [x] c", "• a\n☐ b\n☑ c", []),
         ("||secret||", "secret", [("spoiler", "secret")]),
+        ("注意：**重要：**请再**重启**。", "注意：重要：请再重启。", [("bold", "重要："), ("bold", "重启")]),
+        (
+            "请看**「说明」**一节，*重要。*请",
+            "请看「说明」一节，重要。请",
+            [("bold", "「说明」"), ("italic", "重要。")],
+        ),
+        (
+            '**"안녕"**라고 ~~삭제.~~요',
+            '"안녕"라고 삭제.요',
+            [("bold", '"안녕"'), ("strikethrough", "삭제.")],
+        ),
+        ("see **src/__init__.py**", "see src/__init__.py", [("code", "src/__init__.py")]),
+        (
+            "README.md, not https://a.example/README.md",
+            "README.md, not https://a.example/README.md",
+            [("code", "README.md")],
+        ),
+        ("*https://a.example/_b_*", "https://a.example/_b_", [("italic", "https://a.example/_b_")]),
     ],
 )
 def test_markdown_becomes_entities(text: str, plain: str, found: list[tuple[str, str]]) -> None:
@@ -207,13 +226,18 @@ def test_markdown_becomes_entities(text: str, plain: str, found: list[tuple[str,
         "<div>\nblock\n</div>",
         "It costs $5 or $x$, $HOME_DIR:$PATH",
         r"\(x^2\) and \[ \frac{a}{b} \]",
-        "[a](docs/a_b_c.md)",
+        "[a](docs/a_b_c.txt)",
         "[a](http://localhost:8006/)",
         "[1]: https://a.example/x_y_z",
         "![](https://a.example/p.png)",
         "*unclosed",
         "about ~5 to ~10",
         "<tg-spoiler>x</tg-spoiler>",
+        "https://github.com/a/b/blob/main/pkg/__init__.txt",
+        "https://x.org/_next/data_/a and www.x.org/q?a*b*c or _a_b_@x.org",
+        "2*3*4, x**y**z and obj.__class__.__name__",
+        "src/*/a/*.txt in pkg/__init__/a~~b~~c/",
+        r"E:\work\.cfg\_tmp and \\server\share\_a_",
     ],
 )
 def test_what_telegram_has_no_form_for_is_shown_as_written(text: str) -> None:

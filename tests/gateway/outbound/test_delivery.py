@@ -152,7 +152,8 @@ async def test_what_is_refused_for_good_is_parked_and_shown(place: Place) -> Non
         (parked,) = await mailbox.parked()
 
     assert parked.reason == "refused: the chat is closed to bots"
-    assert place.platform.texts() == ["next"]
+    told = "Fake rejected the answer to this message. The operator can see why."
+    assert place.platform.texts() == [told, "next"]
     assert (place.delivery.last_error, place.delivery.parked) == (
         "fake:ada: the chat is closed to bots",
         1,
