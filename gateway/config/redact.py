@@ -6,7 +6,7 @@ import os
 import re
 import traceback
 from collections.abc import Iterator, Mapping
-from urllib.parse import quote, quote_plus
+from urllib.parse import parse_qsl, quote, quote_plus
 
 from pydantic import BaseModel, SecretStr
 
@@ -17,6 +17,8 @@ MASK = "***"
 MIN_WORD_CHARS = 4
 # Shorter ones count only as whole words.
 MIN_ANYWHERE_CHARS = 6
+# Of a value in the query of an address: a shorter one may be a version or a date.
+MIN_QUERY_CHARS = 12
 # Of a variable that merely looks like a key.
 MIN_VARIABLE_CHARS = 8
 _ESCAPED = {"\\": r"\\+", '"': r"\\*\"", "'": r"\\*'", "/": r"\\*/"}
@@ -96,10 +98,22 @@ def _walk(table: BaseModel, above: str) -> Iterator[tuple[str, str]]:
         value = getattr(table, name)
         if isinstance(value, SecretStr):
             yield f"{above}{name}", value.get_secret_value()
+        elif isinstance(value, str):
+            yield from _in_address(value, f"{above}{name}")
         elif isinstance(value, BaseModel):
             yield from _walk(value, f"{above}{name}.")
         elif isinstance(value, Mapping):
             yield from _named(value, f"{above}{name}.")
+
+
+def _in_address(value: str, name: str) -> Iterator[tuple[str, str]]:
+    """Give the query of an address, where many a server has its key, and its long values."""
+    address, _, query = value.partition("?")
+    if query and "://" in address:
+        yield f"{name}?", query
+        for key, found in parse_qsl(query):
+            if len(found) >= MIN_QUERY_CHARS:
+                yield f"{name}?{key}", found
 
 
 def _named(table: Mapping[str, object], above: str) -> Iterator[tuple[str, str]]:

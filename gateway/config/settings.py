@@ -37,6 +37,8 @@ from gateway.config.settings_watching import Metrics, Telemetry
 from session.compaction.presets import Preset
 
 MIN_TOKEN_CHARS = 16
+# Different ones: fewer are guessed.
+MIN_TOKEN_KINDS = 8
 Count = Annotated[int, Field(ge=1)]
 Amount = Annotated[int, Field(ge=0)]
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -290,10 +292,15 @@ class Http(ConfigTable):
     @classmethod
     def _needed_beyond_loopback(cls, value: SecretStr, info: ValidationInfo) -> SecretStr:
         host = info.data.get("host")
-        chars = len(value.get_secret_value())
-        if host is not None and not is_loopback(host) and chars < MIN_TOKEN_CHARS:
-            cure = "make one with: openssl rand -hex 32" if chars else "give token or token_file"
-            fault = f"under {MIN_TOKEN_CHARS} characters" if chars else "missing"
+        token = value.get_secret_value()
+        faults = (
+            ("missing", not token),
+            (f"under {MIN_TOKEN_CHARS} characters", len(token) < MIN_TOKEN_CHARS),
+            (f"under {MIN_TOKEN_KINDS} different characters", len(set(token)) < MIN_TOKEN_KINDS),
+        )
+        fault = next((words for words, holds in faults if holds), "")
+        if host is not None and not is_loopback(host) and fault:
+            cure = "make one with: openssl rand -hex 32" if token else "give token or token_file"
             raise ValueError(f"{fault}, though host = {host!r} is not loopback; {cure}")
         return sound_secret(value)
 

@@ -13,7 +13,6 @@ from gateway.config.agents import settings_of
 from gateway.config.load import effective_compaction, effective_history
 from gateway.config.redact import Redactor
 from gateway.config.settings import Broker, Settings
-from gateway.config.settings_mcp import McpServer
 
 
 def shown_settings(settings: Settings) -> dict[str, object]:
@@ -38,10 +37,6 @@ def _plain(table: BaseModel, redactor: Redactor) -> dict[str, object]:
     for name, info in type(table).model_fields.items():
         if isinstance(table, Broker) and name == "url":
             found[name] = table.shown_url
-        elif isinstance(table, McpServer) and name == "url":
-            # Many a server has its key there.
-            address, mark, _ = table.url.partition("?")
-            found[name] = redactor.text(address) + (f"?{HIDDEN}" if mark else "")
         else:
             found[info.alias or name] = _shown(getattr(table, name), redactor)
     return found | {name: _shown(value, redactor) for name, value in (table.model_extra or {}).items()}
@@ -58,4 +53,8 @@ def _shown(value: object, redactor: Redactor) -> object:
         return {name: _shown(item, redactor) for name, item in value.items()}
     if isinstance(value, tuple) and any(isinstance(item, BaseModel) for item in value):
         return [{name: one for name, one in _plain(item, redactor).items() if one} for item in value]
+    if isinstance(value, str) and "://" in value:
+        # Many a server has its key there.
+        address, mark, _ = value.partition("?")
+        return redactor.text(address) + (f"?{HIDDEN}" if mark else "")
     return redactor.value(value)

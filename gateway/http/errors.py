@@ -15,6 +15,7 @@ from starlette.responses import Response
 
 from durable import plain_value
 from gateway.errors import GatewayError, MailboxDown
+from gateway.service.client_message import TooManyChannels
 from session.errors import SessionError
 
 log = structlog.get_logger("http")
@@ -126,7 +127,7 @@ async def _gateway(_: Request, error: Exception) -> Response:
         return error_response(
             503, "the queue does not answer", "try again", {"Retry-After": str(RETRY_AFTER_S)}
         )
-    return error_response(500, str(error), error.hint)
+    return error_response(429 if isinstance(error, TooManyChannels) else 500, str(error), error.hint)
 
 
 async def _session(_: Request, error: Exception) -> Response:

@@ -11,7 +11,7 @@ from starlette.responses import Response
 from gateway.http.errors import HttpError, json_response
 from gateway.http.security import COOKIE, COOKIE_AGE_S, Gate, Refusal, address_of, cookie_name
 from gateway.http.shape import Shape, caller_of, needs
-from gateway.service.tokens import Right, cookie_of
+from gateway.service.tokens import Right
 
 
 class LoginIn(BaseModel):
@@ -54,7 +54,7 @@ def routes(gate: Gate) -> APIRouter:
         if gate.asks_token:
             response.set_cookie(
                 cookie_name(request.headers["host"]),
-                cookie_of(body.token),
+                gate.cookie_of(body.token),
                 max_age=COOKIE_AGE_S,
                 path="/",
                 httponly=True,

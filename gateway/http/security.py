@@ -82,6 +82,7 @@ class Gate:
         self._names = (LOCAL_NAMES | self._extra | {bound}) - (WILDCARDS - self._extra)
         self._token = token
         self._tokens = tokens
+        self._cookie: str | None = None
         self._guesses = guesses if guesses is not None else Guesses()
         self._rates = rates if rates is not None else Rates(0)
 
@@ -97,8 +98,20 @@ class Gate:
             return HOLDER
         return self._tokens.of_token(token) if self._tokens is not None else None
 
+    def cookie_of(self, token: str) -> str:
+        """Return the cookie of a token that was shown; a named token has enough chance in it without a key.
+
+        Raises:
+            StoreError: the workspace's key can be neither read nor made.
+        """
+        if token != self._token or self._tokens is None:
+            return cookie_of(token)
+        if self._cookie is None:
+            self._cookie = cookie_of(token, self._tokens.cookie_key())
+        return self._cookie
+
     def _knows_cookie(self, cookie: str) -> Caller | None:
-        if hmac.compare_digest(cookie.encode(), cookie_of(self._token).encode()):
+        if hmac.compare_digest(cookie.encode(), self.cookie_of(self._token).encode()):
             return HOLDER
         return self._tokens.of_cookie(cookie) if self._tokens is not None else None
 

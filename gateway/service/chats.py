@@ -11,6 +11,7 @@ from ulid import ULID
 
 from channels.message import Inbound
 from gateway.errors import MailboxDown
+from gateway.service.client_message import ForeignChannels
 from gateway.service.outcome import Outcome
 from gateway.service.records import Record
 from gateway.turns.control_order import OWN, StopOrder, WatchOrder
@@ -55,6 +56,8 @@ class ChatService:
         self.accept_within_s = ACCEPT_WITHIN_S
         self.heartbeat_s = HEARTBEAT_S
         self.slow_s = SLOW_S
+        settings = application.settings
+        self._channels = ForeignChannels(settings.state / "client-channels.json", settings)
 
     @property
     def store(self) -> Store:
@@ -87,6 +90,7 @@ class ChatService:
         Raises:
             Conflict: the id is stored with another text.
             MailboxDown: the queue did not confirm in time; hand in the same id again.
+            TooManyChannels: as ``ForeignChannels.check``.
         """
         outcome = await self._known(message)
         await self._put(message)
@@ -99,6 +103,7 @@ class ChatService:
         return standing.outcome
 
     async def _put(self, message: Inbound) -> None:
+        await asyncio.to_thread(self._channels.check, message.channel)
         try:
             async with asyncio.timeout(self.accept_within_s):
                 while True:

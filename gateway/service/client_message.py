@@ -17,16 +17,62 @@ from channels.message import (
     now_text,
 )
 from gateway.errors import GatewayError
+from session.disk.state import locked, read_state, write_state
 from session.transcript.key import SUBAGENTS, SessionKey, split
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from gateway.config.settings import Settings
     from session.store.store import Store
 
 MAX_KEY_CHARS = 4096
+# Those that no configuration names.
+MAX_CHANNELS = 100
 
 
 class NoAddress(GatewayError):
     """No letter can have this key or id; nothing was put."""
+
+
+class TooManyChannels(GatewayError):
+    """A message names one channel too many that the configuration does not know; nothing was put."""
+
+
+class ForeignChannels:
+    """The channels that clients name and the configuration does not: each has a queue for ever.
+
+    Args:
+        path: the file that keeps their names.
+        settings: what is configured.
+    """
+
+    def __init__(self, path: Path, settings: Settings) -> None:
+        self._path = path
+        platforms = dict(settings.channels) | (settings.channels.model_extra or {})
+        enabled = (name for name, table in platforms.items() if getattr(table, "enabled", False))
+        self._known = {"cli", "web", "cron", "", *enabled}
+
+    def check(self, channel: str) -> None:
+        """Count a channel that is new.
+
+        Raises:
+            TooManyChannels: there are ``MAX_CHANNELS`` already.
+            StoreError: the disk refused.
+        """
+        if channel in self._known:
+            return
+        with locked(self._path.with_suffix(".lock")):
+            names = read_state(self._path).get("names")
+            names = names if isinstance(names, list) else []
+            if channel not in names:
+                if len(names) >= MAX_CHANNELS:
+                    raise TooManyChannels(
+                        f"there are {MAX_CHANNELS} channels already that are not configured",
+                        hint=f"use web:NAME; remove state/{self._path.name} where most are unused",
+                    )
+                write_state(self._path, {"names": [*names, channel]})
+        self._known.add(channel)
 
 
 async def is_kept(store: Store, key: str) -> bool:

@@ -29,6 +29,7 @@ Right = Literal["read", "write", "admin"]
 RIGHTS: Final[tuple[Right, ...]] = ("read", "write", "admin")
 # By it secret scanners, and people, know what they found.
 PREFIX: Final = "cgw_"
+_KEY_BYTES: Final = 32
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 
 
@@ -130,6 +131,20 @@ class Tokens:
         self._refresh()
         return self._by_cookie.get(_digest(cookie))
 
+    def cookie_key(self) -> str:
+        """Return the random key of this workspace by which the cookie of ``http.token`` is made.
+
+        Raises:
+            StoreError: the file cannot be read, or the disk refused it.
+        """
+        path = self._path.with_name("cookie-key.json")
+        with locked(self._lock):
+            key = read_state(path).get("key")
+            if not isinstance(key, str) or len(key) < _KEY_BYTES:
+                key = secrets.token_hex(_KEY_BYTES)
+                write_state(path, {"key": key})
+        return key
+
     def _refresh(self) -> None:
         now = seen(self._path)
         if now == self._seen:
@@ -155,11 +170,13 @@ class Tokens:
         }
 
 
-def cookie_of(token: str) -> str:
-    """Return the value that stands for a token in a browser, from which the token cannot be found."""
-    return hmac.new(
-        token.encode("utf-8", "surrogatepass"), b"chat-gateway console", hashlib.sha256
-    ).hexdigest()
+def cookie_of(token: str, key: str = "") -> str:
+    """Return the value that stands for a token in a browser, from which the token cannot be found.
+
+    With a random ``key`` that holds also of a token that people chose.
+    """
+    purpose = f"chat-gateway console{key}".encode()
+    return hmac.new(token.encode("utf-8", "surrogatepass"), purpose, hashlib.sha256).hexdigest()
 
 
 def _digest(text: str) -> str:

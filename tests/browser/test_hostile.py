@@ -215,9 +215,40 @@ async def test_no_line_keeps_the_page_busy(console: Console, text: str) -> None:
 
 @pytest.mark.parametrize(
     "piece",
-    ["**a ", "`a ", "[a](", "> ", "- a\n  ", "| a ", "_a ", "![[", "<https://a", "# ", "1. ", "~~", "\\"],
+    [
+        *(
+            "**a ",
+            "`a ",
+            "[a](",
+            "> ",
+            "- a\n  ",
+            "| a ",
+            "_a ",
+            "![[",
+            "<https://a",
+            "# ",
+            "1. ",
+            "~~",
+            "\\",
+        ),
+        *("\\", "# \n", "*** \n", "- \n", "> \n\n", "a\n\n", "```\n```\n"),
+    ],
 )
 async def test_no_markdown_keeps_the_page_busy(console: Console, piece: str) -> None:
     """A megabyte of one mark, as a model in a loop writes it, is drawn in bounded time."""
     page = await console.open("chats")
     assert await page.evaluate(TOOK, piece * (200_000 // len(piece))) < MOST_MS
+
+
+async def test_a_text_of_too_many_blocks_is_whole(console: Console) -> None:
+    """What comes after 5,000 blocks stands as it was written."""
+    page = await console.open("chats")
+    asked = """async () => {
+      const { markdown } = await import("/page/js/markdown.js");
+      const made = markdown("# a\\n".repeat(6000) + "the end");
+      document.body.append(made);
+      const last = made.lastChild;
+      return [made.dir, made.children.length, last.tagName, last.textContent.endsWith("the end")];
+    }"""
+
+    assert await page.evaluate(asked) == ["auto", 5_001, "PRE", True]

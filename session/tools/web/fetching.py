@@ -10,8 +10,9 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
+import httpcore
 import httpx
 
 from durable import causes
@@ -22,6 +23,9 @@ from session.tools.web.lookups import Lookups
 MAX_REDIRECTS: Final = 5
 # Of the addresses of a name, how many are tried.
 MAX_TRIED: Final = 3
+# Before the final head of an answer: responses such as 103 Early Hints, and bytes in all.
+MAX_INTERIM: Final = 20
+MAX_HEAD_BYTES: Final = 64 * 1024
 USER_AGENT: Final = "chat-gateway (reads single pages for a person in a chat)"
 
 _REDIRECTS = (301, 302, 303, 307, 308)
@@ -30,6 +34,8 @@ _HEADERS = {
     "Accept": "text/html, application/xhtml+xml, text/*;q=0.9, application/json;q=0.9, application/xml;q=0.8",
     "Accept-Encoding": "gzip",
 }
+_HEAD_END = re.compile(rb"\n\r?\n")
+_INTERIM = re.compile(rb"\s*HTTP/1\.[01] 1\d\d")
 _TYPE = re.compile(r"(application|audio|font|image|model|multipart|video)/[a-z0-9.+-]{1,40}")
 _TEXTS = ("application/json", "application/xml", "application/xhtml+xml", "application/javascript")
 
@@ -62,7 +68,70 @@ class Resolver(Protocol):
 
 def direct(context: ssl.SSLContext) -> httpx.AsyncBaseTransport:
     """Connect to the address that a request names; no proxy, nothing kept open, no second try."""
-    return httpx.AsyncHTTPTransport(verify=context, trust_env=False, retries=0)
+    transport = httpx.AsyncHTTPTransport(verify=context, trust_env=False, retries=0)
+    # httpx has no parameter for the network of its pool.
+    transport._pool = httpcore.AsyncConnectionPool(
+        ssl_context=context, max_keepalive_connections=0, network_backend=_Network()
+    )
+    return transport
+
+
+class _Network(httpcore.AnyIOBackend):
+    """The network of a pool, whose connections bound what comes before the final head of an answer."""
+
+    async def connect_tcp(self, *args: Any, **kwargs: Any) -> httpcore.AsyncNetworkStream:
+        return _Bounded(await super().connect_tcp(*args, **kwargs))
+
+
+class _Bounded(httpcore.AsyncNetworkStream):
+    """A connection for one request; other work goes on between two reads of it.
+
+    The client reads interim responses (103 Early Hints) without end, and without giving way.
+    """
+
+    def __init__(self, stream: httpcore.AsyncNetworkStream) -> None:
+        self._stream = stream
+        self._head: bytearray | None = bytearray()
+        self._read_bytes = self._interim = 0
+
+    async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
+        await asyncio.sleep(0)
+        data = await self._stream.read(max_bytes, timeout)
+        if self._head is not None:
+            self._head += data
+            self._read_bytes += len(data)
+            self._pass_interim()
+        return data
+
+    def _pass_interim(self) -> None:
+        """Take off the heads that are whole.
+
+        Raises:
+            ReadError: too much came, and no final head.
+        """
+        head = self._head
+        while head is not None and (end := _HEAD_END.search(head)):
+            if not _INTERIM.match(head):
+                head = self._head = None
+                return
+            del head[: end.end()]
+            self._interim += 1
+            if self._interim > MAX_INTERIM:
+                break
+        if self._interim > MAX_INTERIM or self._read_bytes > MAX_HEAD_BYTES:
+            raise httpcore.ReadError("too much came before the head of the answer")
+
+    async def write(self, buffer: bytes, timeout: float | None = None) -> None:
+        await self._stream.write(buffer, timeout)
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+    async def start_tls(self, *args: Any, **kwargs: Any) -> httpcore.AsyncNetworkStream:
+        return _Bounded(await self._stream.start_tls(*args, **kwargs))
+
+    def get_extra_info(self, info: str) -> Any:
+        return self._stream.get_extra_info(info)
 
 
 class Fetcher:

@@ -283,7 +283,14 @@ def test_only_loopback_needs_no_token(tmp_path: Path, host: str) -> None:
 
 @pytest.mark.parametrize(
     "line",
-    ['token = "x"', 'token = "123456789012345"', 'token = ""', 'token_file = "away"', "token_file = 1"],
+    [
+        'token = "x"',
+        'token = "123456789012345"',
+        f'token = "{"abc-" * 8}"',
+        'token = ""',
+        'token_file = "away"',
+        "token_file = 1",
+    ],
 )
 def test_a_token_beyond_loopback_is_hard_to_guess(tmp_path: Path, line: str) -> None:
     """Under 16 characters, missing and not to be read are each one problem, with a cure; the exit is 78."""

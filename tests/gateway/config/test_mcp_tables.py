@@ -122,9 +122,17 @@ def test_no_library_is_imported_before_a_server_is_started(tmp_path: Path) -> No
 def test_a_key_in_an_address_is_not_shown(tmp_path: Path) -> None:
     """Hosted servers have theirs behind the question mark, or before the name of the host."""
     table = (
-        '[mcp.x]\nurl = "https://ada:sesame@a.example/mcp?apiKey=sesame-open"\n[mcp.y]\nurl = "https://b/mcp"'
+        '[mcp.x]\nurl = "https://ada:sesame@a.example/mcp?apiKey=sesame-open"\n[mcp.y]\nurl = "https://b/mcp"\n'
+        '[model]\napi_base = "https://c.example/v1?key=sesame-long-and-open"\n'
+        '[agents.a.model]\napi_base = "https://d.example/v1?k=sesame&v=2"'
     )
-    shown = shown_settings(read(tmp_path, table))
+    settings = read(tmp_path, table)
+    shown = shown_settings(settings)
+    redactor = Redactor.of(settings, {})
+
+    assert shown["model"]["api_base"] == "https://c.example/v1?********"  # type: ignore[index]
+    assert "sesame" not in redactor.text("POST https://c.example/v1?key=sesame-long-and-open failed")
+    assert "sesame" not in redactor.text("no such key: sesame-long-and-open")
 
     assert "sesame" not in json.dumps(shown)
     assert [each["url"] for each in shown["mcp"].values()] == [  # type: ignore[attr-defined]

@@ -17,7 +17,7 @@ from gateway.config.settings import Settings
 from gateway.errors import MailboxDown
 from gateway.http.server import HttpServer
 from gateway.service.chats import ChatService, Conflict
-from gateway.service.client_message import inbound
+from gateway.service.client_message import MAX_CHANNELS, inbound
 from gateway.service.outcome import Outcome
 from gateway.service.records import MessageStanding, Record
 from session.transcript.key import SessionKey
@@ -386,3 +386,20 @@ async def test_a_disk_that_refuses_is_no_fault_of_ours(
 
     assert (answer.status_code, answer.json()["error"]) == (status, said)
     assert ("Retry-After" in answer.headers) == (status == 503)
+
+
+async def test_channels_that_nobody_configured_are_bounded(place: Place) -> None:
+    """Each would have a queue for ever; channels that are known already, and others, go on."""
+    for number in range(MAX_CHANNELS):
+        sent = await place.http.post("/v1/messages", json={"key": f"q{number}:1", "text": "hi"})
+        assert sent.status_code == 202
+    more = await place.http.post("/v1/messages", json={"key": "more:1", "text": "hi"})
+    others = [
+        (await place.http.post("/v1/messages", json={"key": key, "text": "hi"})).status_code
+        for key in ("q5:2", "web:a", "cli:b")
+    ]
+
+    assert more.status_code == 429
+    assert "web:NAME" in more.json()["hint"]
+    assert others == [202] * 3
+    assert not any(name.startswith("outbound.more") for name in await place.application.mailbox.depths())

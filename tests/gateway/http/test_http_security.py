@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import stat
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from gateway.config.settings import Settings
 from gateway.errors import GatewayError
 from gateway.http.security import Gate
 from gateway.http.server import HttpServer
+from gateway.service.tokens import Tokens, cookie_of
 from tests.gateway.http_place import Place, open_place
 
 TOKEN = "correct-horse-battery-staple"
@@ -312,3 +314,14 @@ async def test_port_that_is_taken(tmp_path: Path) -> None:
             HttpServer(Application(settings)).bind()
 
     assert caught.value.exit_code == 1
+
+
+async def test_a_cookie_is_no_way_to_find_a_token_that_people_chose(locked: Place) -> None:
+    """Its random key lies in the private state folder, and another workspace gives another cookie."""
+    given = await locked.http.post("/v1/login", json={"token": TOKEN})
+    value = given.headers["set-cookie"].partition("=")[2].partition(";")[0]
+    file = locked.application.settings.state / "cookie-key.json"
+
+    assert value != cookie_of(TOKEN)
+    assert value == cookie_of(TOKEN, Tokens(locked.application.settings.state).cookie_key())
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600

@@ -287,3 +287,54 @@ async def test_a_page_that_breaks_its_reader_ends_one_call() -> None:
             said = str(error)
 
     assert "example.test" in said
+
+
+@pytest.mark.parametrize(
+    "piece",
+    [
+        b"HTTP/1.1 103 Hints\r\nLink: </a>\r\n\r\n",
+        b"HTTP/1.1 100 Continue\n\n",
+        b"X: " + b"a" * 500 + b"\r\n",
+    ],
+    ids=["hints", "continue", "head"],
+)
+async def test_an_answer_that_never_begins_is_given_up(piece: bytes) -> None:
+    """Interim responses and heads without end are cut off early, while other work goes on."""
+    ended, sent = asyncio.Event(), 0
+
+    async def for_ever(writer: asyncio.StreamWriter) -> None:
+        nonlocal sent
+        try:
+            if piece.startswith(b"X"):
+                writer.write(b"HTTP/1.1 200 OK\r\n")
+            while True:
+                writer.write(piece)
+                sent += len(piece)
+                await writer.drain()
+        finally:
+            ended.set()
+
+    turns = 0
+
+    async def others() -> None:
+        nonlocal turns
+        while not ended.is_set():
+            turns += 1
+            await asyncio.sleep(0)
+
+    async with web(page=for_ever) as place, asyncio.TaskGroup() as group:
+        group.create_task(others())
+        assert "no HTTP, or broke off" in await refused(place, "page")
+        await ended.wait()
+
+    # What the sockets of a machine buffer beside what is read.
+    assert sent < 16 * 2**20
+    assert turns > 1
+
+
+async def test_some_hints_before_a_page_do_no_harm() -> None:
+    async def hinted(writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n" * 20 + answer(PAGE))
+
+    async with web(page=hinted) as place:
+        assert "The first ferry leaves at seven" in await read(place, "page")

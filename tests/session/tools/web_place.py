@@ -13,7 +13,7 @@ from pathlib import Path
 
 import httpx
 
-from session.tools.web.fetching import Fetcher
+from session.tools.web.fetching import Fetcher, direct
 
 PUBLIC = "93.184.216.34"
 Answer = bytes | Callable[[asyncio.StreamWriter], Awaitable[None]]
@@ -87,7 +87,7 @@ class _ToLocal(httpx.AsyncBaseTransport):
 
     def __init__(self, web: Web, context: ssl.SSLContext) -> None:
         self._web = web
-        self._inner = httpx.AsyncHTTPTransport(verify=web.trusted or context, trust_env=False)
+        self._inner = direct(web.trusted or context)
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         host = request.url.host

@@ -8,6 +8,9 @@ import { S } from "./strings.js";
 
 const MAX_DEPTH = 12;
 const MAX_INLINE = 10000;
+const MAX_BLOCKS = 5000;
+// How many blocks the text that is being read may still have; what follows them stands as it was written.
+let blocksLeft = 0;
 // Anybody may write a line of any length: no two parts of a pattern that follow each other may take the same.
 const FENCE = /^ {0,3}(`{3,}(?!`)|~{3,}(?!~))(?=[^`]*$)\s*([^`\s]*)/;
 const HEADING = /^ {0,3}(#{1,6})\s+(.*)$/s;
@@ -18,8 +21,12 @@ const DIVIDER = /^:?-+:?$/;
 const TASK = /^\[([ xX])\]\s+(.*)$/s;
 
 export function markdown(text) {
-  const root = h("div.markdown", { dir: "auto" });
-  blocks(String(text).replace(/\r\n?/g, "\n").split("\n"), root, 0);
+  const made = document.createDocumentFragment();
+  blocksLeft = MAX_BLOCKS;
+  blocks(String(text).replace(/\r\n?/g, "\n").split("\n"), made, 0);
+  // The direction last: the browser would look for it again with each block that is added.
+  const root = h("div.markdown", {}, made);
+  root.setAttribute("dir", "auto");
   return root;
 }
 
@@ -30,6 +37,10 @@ function blocks(lines, parent, depth) {
     if (!line.trim()) {
       at++;
       continue;
+    }
+    if (blocksLeft-- <= 0) {
+      parent.append(h("pre", {}, lines.slice(at).join("\n")));
+      return;
     }
     const next = depth > MAX_DEPTH ? 0 : fence(lines, at, parent) || heading(line, at, parent) || rule(line, at, parent)
       || quote(lines, at, parent, depth) || list(lines, at, parent, depth) || table(lines, at, parent);
@@ -121,7 +132,7 @@ function list(lines, at, parent, depth) {
   let end = at;
   while (end < lines.length) {
     const item = ITEM.exec(lines[end]);
-    if (!item || item[1].length < indent || item[1].length > indent + 3 || /\d/.test(item[2]) !== ordered || RULE.test(lines[end])) break;
+    if (!item || blocksLeft-- <= 0 || item[1].length < indent || item[1].length > indent + 3 || /\d/.test(item[2]) !== ordered || RULE.test(lines[end])) break;
     const content = item[1].length + item[2].length + Math.min(item[3].length, 4);
     const inner = [item[4]];
     end++;
@@ -175,7 +186,7 @@ function table(lines, at, parent) {
   }));
   let end = at + 2;
   const rows = [];
-  for (; end < lines.length && lines[end].trim() && lines[end].includes("|"); end++) rows.push(row(cells(lines[end]), "td"));
+  for (; end < lines.length && blocksLeft-- > 0 && lines[end].trim() && lines[end].includes("|"); end++) rows.push(row(cells(lines[end]), "td"));
   parent.append(h("div.table", { tabindex: "0", role: "region", "aria-label": S.copy.table },
     h("table", {}, h("thead", {}, row(head, "th")), h("tbody", {}, rows))));
   return end;
