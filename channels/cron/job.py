@@ -34,6 +34,8 @@ CHANNEL: Final = "cron"
 # Under this name the ``meta`` of a letter says of which job it is.
 ABOUT: Final = "job"
 MAX_HISTORY: Final = 20
+# In that: every run is wanted, however many of the job's runs wait.
+ALL: Final = "all"
 # The answer of a beat at which nothing is to be told.
 HEARTBEAT_WORD: Final = "HEARTBEAT_OK"
 HEARTBEAT_MESSAGE: Final = (
@@ -340,7 +342,9 @@ def letter(
     """
     name = slot_name(slot) if slot is not None else f"run:{run_id}"
     channel, _, chat_id = job.key.partition(":")
-    about = {"name": whole_text(job.name)} | ({"heartbeat": True} if job.heartbeat else {})
+    about: dict[str, Any] = {"name": whole_text(job.name)} | ({"heartbeat": True} if job.heartbeat else {})
+    if job.policy == ALL:
+        about["missed"] = ALL
     return Inbound(
         v=1,
         id=f"{job.own_key}@{name}",

@@ -23,6 +23,7 @@ from session.disk.state import replace_file
 from session.errors import LineTooLong
 from session.interchange.conversation import BadFormat, Conversation, Files
 from session.interchange.formats import FORMATS, SOURCES
+from session.interchange.nanobot import with_pictures
 from session.interchange.records import stem_of
 from session.store.store import Store
 from session.transcript.key import SessionKey, derived_id
@@ -51,6 +52,9 @@ def import_(args: argparse.Namespace) -> int:
     settings = settings_of(args)
     if not whole:
         found = _decoded(args.format, takeover.files_of(path))
+        if args.format.startswith("nanobot"):
+            # The pictures of a single file lie elsewhere; they are named.
+            found = [with_pictures(one, lambda _: None) for one in found]
         if not found:
             raise GatewayError(
                 f"{path} holds no session of the format {args.format}",
@@ -59,7 +63,8 @@ def import_(args: argparse.Namespace) -> int:
         attach.complete(_import(settings, found, key=args.key))
         return 0
     place = takeover.look(path, settings.workspace)
-    attach.complete(_import(settings, _sound(place.sessions, args.format), again=True))
+    found = [takeover.take_pictures(place, one) for one in _sound(place.sessions, args.format)]
+    attach.complete(_import(settings, found, again=True))
     refused = takeover.take_memory(place, settings)
     refused += takeover_texts.take_texts(place, settings.workspace)
     refused += takeover.take_cron(place, settings)

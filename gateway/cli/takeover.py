@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,11 +21,15 @@ from gateway.config.settings import Settings
 from gateway.errors import GatewayError
 from session.context.profile import PROFILE_FILE
 from session.context.scopes import WORKSPACE
+from session.interchange.conversation import Conversation
+from session.interchange.nanobot import history_text, with_pictures
+from session.transcript.attachments import open_beneath
 
 # What was not taken over, and the cure.
 Refused = tuple[str, str]
 SCOPE = ("memory", "scope")
 _HASH = re.compile(r"[0-9a-f]{32}")
+_JOBS_FILES = ("jobs.json", "action.jsonl")
 _OTHERS = ("SOUL.md", "TOOLS.md", "IDENTITY.md", "HEARTBEAT.md")
 
 
@@ -65,11 +69,13 @@ def look(path: Path, own: Path) -> NanobotWorkspace:
     if path.resolve() == own.resolve():
         raise GatewayError(f"{path} is the workspace itself", hint="name another program's workspace")
     roots = [root for root in (path, path / "workspace") if root.is_dir()]
-    sessions = {str(one.relative_to(path)): edit.read(one) for root in roots for one in _sessions(root)}
+    sessions = _read_all(path, (one for root in roots for one in _sessions(root)))
     if not sessions:
-        sessions = {one.name: edit.read(one) for one in _jsonl(path)}
+        sessions = _read_all(path, _jsonl(path))
     notes = tuple(one for root in roots for one in _notes(root / "memory"))
-    cron = tuple(root / "cron" for root in roots if (root / "cron" / "jobs.json").is_file())
+    cron = tuple(
+        root / "cron" for root in roots if any((root / "cron" / name).is_file() for name in _JOBS_FILES)
+    )
     others = tuple(
         str((root / name).relative_to(path)) for root in roots for name in _OTHERS if (root / name).exists()
     )
@@ -78,6 +84,49 @@ def look(path: Path, own: Path) -> NanobotWorkspace:
             f"{path} holds no sessions, notes or jobs of nanobot", hint="name the folder above sessions/"
         )
     return NanobotWorkspace(sessions, notes, cron, others, tuple(roots))
+
+
+def read_inside(top: Path, path: Path) -> bytes | None:
+    """Read a regular file of a workspace; None where a link leaves it, or it cannot be read."""
+    try:
+        real_top, real = (Path(os.path.realpath(one, strict=True)) for one in (top, path))
+        if not real.is_relative_to(real_top):
+            return None
+        with os.fdopen(open_beneath(real_top, str(real.relative_to(real_top))), "rb") as file:
+            return file.read()
+    except OSError:
+        return None
+
+
+def left_out(path: Path) -> Refused:
+    """Say that a file was not taken over because it is not one of the source."""
+    problem = f"{path} is left out: it leads out of the imported folder, or cannot be read"
+    return problem, "copy it by hand if it should come along"
+
+
+def _read_all(top: Path, paths: Iterable[Path]) -> dict[str, bytes]:
+    """Read session files by their path from ``top`` on; one that leads elsewhere is named and left out."""
+    found = {}
+    for path in paths:
+        if (data := read_inside(top, path)) is None:
+            output.error(*left_out(path))
+        else:
+            found[str(path.relative_to(top))] = data
+    return found
+
+
+def take_pictures(place: NanobotWorkspace, conversation: Conversation) -> Conversation:
+    """Bring along the pictures that messages name by their path, from the imported folder alone.
+
+    nanobot keeps them in ``media/`` beside its workspace.
+    """
+    tops = {*place.roots, *(root.parent / "media" for root in place.roots if root.name == "workspace")}
+
+    def read(path: str) -> bytes | None:
+        found = (read_inside(top, top / path) for top in tops)
+        return next((data for data in found if data is not None), None)
+
+    return with_pictures(conversation, read)
 
 
 def _sessions(root: Path) -> Iterator[Path]:
@@ -102,8 +151,8 @@ def take_memory(place: NanobotWorkspace, settings: Settings) -> list[Refused]:
     refused: list[Refused] = []
     folder = settings.workspace / "memory"
     taken = []
-    for note in place.notes:
-        data, target = edit.read(note), folder / note.name
+    for note, data in _notes_read(place, refused):
+        target = folder / note.name
         if put(target, data):
             taken.append(note.name)
         elif edit.read(target) != data:
@@ -112,6 +161,21 @@ def take_memory(place: NanobotWorkspace, settings: Settings) -> list[Refused]:
     if taken:
         output.words(f"memory: {', '.join(taken)}")
     return refused
+
+
+def _notes_read(place: NanobotWorkspace, refused: list[Refused]) -> Iterator[tuple[Path, bytes]]:
+    """Yield the notes; the history of 0.3.5, which is JSON lines, as HISTORY.md behind an older one."""
+    read: dict[Path, bytes] = {}
+    for note in place.notes:
+        data = next((found for root in place.roots if (found := read_inside(root, note)) is not None), None)
+        if data is None:
+            refused.append(left_out(note))
+        elif note.name == "history.jsonl":
+            history = note.with_name("HISTORY.md")
+            read[history] = read.get(history, b"") + history_text(data)
+        else:
+            read[note] = data
+    yield from read.items()
 
 
 def say_scope(place: NanobotWorkspace, settings: Settings) -> None:
@@ -166,12 +230,13 @@ def take_cron(place: NanobotWorkspace, settings: Settings) -> list[Refused]:
     file = CronFile(settings.workspace, zone=settings.zone)
     taken = 0
     for folder in place.cron:
-        path, left = folder / "jobs.json", folder / "action.jsonl"
-        document = jobs_text.decode(edit.read(path))
+        path, left = (folder / name for name in _JOBS_FILES)
+        written, waiting = (_optional(folder.parent, one, refused) for one in (path, left))
+        document = jobs_text.decode(written or b'{"version": 1, "jobs": []}')
         if document.fault is not None:
             refused.append((f"{path} is damaged: {document.fault.text}", document.fault.cure))
         refused += [(f"{path}: {lost.text}", lost.cure) for lost in document.lost]
-        for row in merged(document.rows, edit.read(left) if left.is_file() else b""):
+        for row in merged(document.rows, waiting):
             problem = _take_job(file, row)
             taken += problem == ""
             if isinstance(problem, tuple):
@@ -181,6 +246,15 @@ def take_cron(place: NanobotWorkspace, settings: Settings) -> list[Refused]:
     if file.kept is not None:
         output.words(f"cron/jobs.json was damaged; its original is kept as {file.kept}")
     return refused
+
+
+def _optional(top: Path, path: Path, refused: list[Refused]) -> bytes:
+    """Read a file of jobs; a program that never ran its clock has left only the one or the other."""
+    if not path.is_file():
+        return b""
+    if (data := read_inside(top, path)) is None:
+        refused.append(left_out(path))
+    return data or b""
 
 
 def _take_job(file: CronFile, row: Any) -> Refused | str:

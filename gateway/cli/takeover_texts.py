@@ -7,11 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from gateway.cli import output
-from gateway.cli.takeover import NanobotWorkspace, Refused, put
+from gateway.cli.takeover import NanobotWorkspace, Refused, left_out, put, read_inside
 from session.context.context_parts import PERSONA_FILES
 from session.context.profile import PROFILE_FILE
 from session.library.library import Bad, read_skill
-from session.transcript.attachments import open_beneath
 
 SKILL_FILE = "SKILL.md"
 
@@ -42,21 +41,13 @@ class _Copies:
 
     def read(self, path: Path) -> bytes | None:
         """Read a regular file of the source, no link followed that leaves it."""
-        try:
-            top = Path(os.path.realpath(self.source, strict=True))
-            real = Path(os.path.realpath(path, strict=True))
-            if not real.is_relative_to(top):
-                raise FileNotFoundError(path)
-            with os.fdopen(open_beneath(top, str(real.relative_to(top))), "rb") as file:
-                return file.read()
-        except OSError:
+        if (data := read_inside(self.source, path)) is None:
             self.left_out(path)
-            return None
+        return data
 
     def left_out(self, path: Path) -> None:
         """Note what is no file of the source."""
-        problem = f"{path} is left out: no file of this workspace, or none that can be read"
-        self.refused.append((problem, "copy it by hand, if it is meant to come along"))
+        self.refused.append(left_out(path))
 
     def differs(self, path: Path, place: str) -> None:
         """Note what is here already, and says something else."""

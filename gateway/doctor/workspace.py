@@ -136,9 +136,23 @@ def _clock(settings: Settings) -> list[Check]:
 def _transcripts(settings: Settings) -> list[Check]:
     problems = [*asyncio.run(_verify(settings)), *cron.damaged_changes(settings.workspace)]
     cure = "chat-gateway sessions verify --repair"
-    return [
+    found = [
         Check("transcripts", "warn", f"{problem['file']}: {problem['problem']}", cure) for problem in problems
-    ] or [Check("transcripts", "ok", "all can be read in full")]
+    ]
+    found += _moved_by_nanobot(settings.workspace / ".nanobot" / "workspace-id")
+    return found or [Check("transcripts", "ok", "all can be read in full")]
+
+
+def _moved_by_nanobot(mark: Path) -> Iterator[Check]:
+    """Warn where nanobot 0.3.5 opened this workspace: it moves the transcripts into its own store."""
+    if mark.is_file():
+        store = f"~/.nanobot/sessions/{mark.read_text(errors='replace').strip()[:32]}"
+        yield Check(
+            "transcripts",
+            "warn",
+            "nanobot 0.3.5 has opened this workspace and moved its transcripts into a store of its own",
+            f"chat-gateway sessions import --from nanobot {store} brings them back; then delete {mark}",
+        )
 
 
 async def _verify(settings: Settings) -> list[dict[str, Any]]:

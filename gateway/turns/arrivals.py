@@ -15,7 +15,7 @@ from gateway.turns.agents import ChatAgents
 from gateway.turns.collect import Collecting
 from gateway.turns.events import Events, Spawn
 from gateway.turns.flood import Refusals
-from gateway.turns.jobs import is_shown
+from gateway.turns.jobs import is_shown, replace_waiting
 from gateway.turns.lanes import Lane, Lanes
 from gateway.turns.notices import Notices
 from gateway.turns.orders import Orders
@@ -100,6 +100,8 @@ class Arrivals:
         self._orders.received(inbound, command, again=letter.suspect)
         if inbound.kind == "edit" and lane is not None:
             edits.replace(lane, inbound)
+        if lane is not None:
+            replace_waiting(lane, inbound)
         self._collecting.arrived(inbound)
         if lane is not None and len(lane.entries) > 1:
             self._crowd(lane, inbound)

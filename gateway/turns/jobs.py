@@ -12,9 +12,11 @@ from typing import Any, Final
 import structlog
 
 from channels import state_file
+from channels.cron.job import ABOUT, ALL, letter_slot
 from channels.errors import ChannelError
 from channels.message import Inbound, now_text
 from gateway.turns import outcomes, replies
+from gateway.turns.lanes import Lane
 from session.turn.turn import Reply
 
 log = structlog.get_logger("jobs")
@@ -92,6 +94,22 @@ class Jobs:
 def is_job(inbound: Inbound) -> bool:
     """Say whether the clock asks, and not a person."""
     return inbound.source == "cron" and bool(inbound.cron_job_id)
+
+
+def replace_waiting(lane: Lane, inbound: Inbound) -> None:
+    """Withdraw earlier runs of the same job that still wait unasked; the newest run takes their place.
+
+    A job that wants all of its runs (``missed = all``) keeps them, and a run by hand replaces nothing.
+    """
+    about, slot = inbound.meta.get(ABOUT), letter_slot(inbound.id)
+    if not is_job(inbound) or slot is None or (isinstance(about, dict) and about.get("missed") == ALL):
+        return
+    for entry in lane.entries:
+        other = entry.inbound
+        before = letter_slot(other.id) if other.cron_job_id == inbound.cron_job_id else None
+        if before is not None and before < slot and not entry.deleted:
+            entry.deleted = True
+            log.info("run.replaced", job=inbound.cron_job_id, id=other.id, by=inbound.id)
 
 
 def is_shown(inbound: Inbound) -> bool:

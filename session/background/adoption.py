@@ -12,6 +12,7 @@ from session.interchange.records import NO_TIME
 from session.store.change import changing
 from session.store.ending import end
 from session.store.fence import Wait
+from session.store.line1_fields import FIELDS
 from session.store.store import Session, Store, Writers
 from session.store.view import View
 from session.store.writer import again
@@ -21,6 +22,9 @@ from session.transcript.line import encode, naive, read_time
 from session.transcript.transcript import HEAD_FIELDS, Transcript
 
 Pair = tuple[bytes, Mapping[str, Any]]
+# Of our own fields in line 1's ``metadata`` those that a foreign file may set. The others decide something
+# here: whether a chat is a group, whom its answers go to, what the history begins with.
+_FROM_ELSEWHERE = ("name", "instructions", "model", "summary")
 # In line 1's ``metadata``: what is said of a session here alone.
 _OURS = ("session_id", "imported")
 
@@ -95,9 +99,12 @@ async def adopt(
         LineTooLong, Fenced, NewerFormat, StoreError: nothing was written.
     """
     pairs: list[Pair] = [(encode(line), line) for line in conversation.lines]
-    inner = {**conversation.inner, **source_of(key), "session_id": session_id}
-    for name in ("ended_at", "previous_session", "imported", AGENT):
-        inner.pop(name, None)
+    inner = {
+        name: value
+        for name, value in conversation.inner.items()
+        if name not in FIELDS or name in _FROM_ELSEWHERE
+    }
+    inner |= {**source_of(key), "session_id": session_id}
     if agent:
         inner[AGENT] = agent
     if (ended_at := _end_of(conversation, store.clock())) is not None:

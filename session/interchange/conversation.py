@@ -55,8 +55,9 @@ class Conversation:
 
     @property
     def last_at(self) -> datetime | None:
-        """When its newest line was written; where none says, when it began."""
-        times = (read_time(line.get("timestamp")) for line in reversed(self.lines))
+        """When its newest message was written; where none says, when it began."""
+        spoken = (line for line in reversed(self.lines) if line.get("role") != "system")
+        times = (read_time(line.get("timestamp")) for line in spoken)
         return next((at for at in times if at is not None), self.created_at)
 
 

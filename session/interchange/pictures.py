@@ -5,6 +5,8 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
+import mimetypes
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -33,13 +35,21 @@ class Pictures:
             if not data or mime not in _EXTENSIONS:
                 self._losses.add("images that are no base64 of PNG, JPEG, GIF or WebP")
                 continue
-            digest = hashlib.sha256(data).hexdigest()
-            extension = _EXTENSIONS[mime]
-            ref = f"media/{digest[:2]}/{digest}{extension}"
-            self.files[ref] = data
-            named = {"kind": "photo", "name": f"photo{extension}", "mime": mime}
-            found.append({**named, "size": len(data), "ref": ref})
+            found.append(self._kept(data, "photo", f"photo{_EXTENSIONS[mime]}", mime))
         return found
+
+    def keep(self, path: str, data: bytes) -> dict[str, Any]:
+        """Return a file that a message names by its path as an attachment."""
+        name = path.replace("\\", "/").rpartition("/")[2]
+        mime = mimetypes.guess_type(name)[0] or "application/octet-stream"
+        return self._kept(data, "photo" if mime in _EXTENSIONS else "file", name, mime)
+
+    def _kept(self, data: bytes, kind: str, name: str, mime: str) -> dict[str, Any]:
+        digest = hashlib.sha256(data).hexdigest()
+        suffix = re.search(r"\.[A-Za-z0-9]{1,8}$", name)
+        ref = f"media/{digest[:2]}/{digest}{suffix.group().lower() if suffix else ''}"
+        self.files[ref] = data
+        return {"kind": kind, "name": name, "mime": mime, "size": len(data), "ref": ref}
 
 
 def _bytes(text: object) -> bytes:

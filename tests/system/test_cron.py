@@ -11,6 +11,7 @@ from tests.support.harness import Daemon
 from tests.support.model_server import ModelServer
 from tests.support.place import contents, lines_of, on, with_model
 from tests.support.telegram_server import TelegramServer
+from tests.support.until import until
 from tests.system.platform_place import ADA, told, with_telegram
 
 
@@ -100,3 +101,27 @@ async def test_changes_of_another_program_that_cannot_be_read_end_no_daemon(tmp_
 
     assert ["problem" in row for row in rows] == [False, True]
     assert b"clock.crashed" not in daemon.log
+
+
+async def test_an_outage_of_the_model_ends_in_one_run(tmp_path: Path) -> None:
+    """Runs that wait for the model make way for the newest; a job that wants all of its runs keeps them."""
+    async with ModelServer() as model, Daemon(tmp_path, config=with_model(model)) as daemon:
+        model.away = True
+        await told(tmp_path, "cron", "add", "--every", "1s", "--message", "one is enough")
+        await told(tmp_path, "cron", "add", "--every", "1s", "--missed", "all", "--message", "each of them")
+        await daemon.said("run.replaced", 4)
+        rows = json.loads(await told(tmp_path, "cron", "list", "--json"))
+        for row in rows:
+            await told(tmp_path, "cron", "disable", row["id"])
+        model.away = False
+        once, each = (row["id"] for row in rows)
+        await until(lambda: len(answers(tmp_path, each)) >= 5, within_s=120)
+        await until(lambda: len(answers(tmp_path, once)) >= 1, within_s=60)
+        assert await daemon.stop() == 0
+
+    # The run that was under way as the outage began, and the newest.
+    assert len(answers(tmp_path, once)) <= 2
+
+
+def answers(place: Path, job_id: str) -> list[dict[str, object]]:
+    return [line for line in lines_of(place, f"cron_{job_id}") if line.get("final")]
