@@ -63,6 +63,7 @@ class Arrival:
         quoted: what it replies to.
         forwarded_from: who wrote the text, where it is forwarded; empty: the sender.
         part_of: the same for all parts of one album or of one long text that the platform cut.
+        long: its text is nearly as long as the platform allows, so that the next message may go on with it.
         sent_at: when the platform says it was written; of an edit, when it was edited.
         files: what came along, not fetched yet.
         unreadable: why nothing of the message can be understood; its chat is told so. Empty: it can be.
@@ -83,6 +84,7 @@ class Arrival:
     quoted: Quote | None = None
     forwarded_from: str = ""
     part_of: str | None = None
+    long: bool = False
     sent_at: datetime | None = None
     files: Sequence[File] = ()
     unreadable: str = ""

@@ -20,6 +20,8 @@ MAX_KEY_BYTES: Final = 1024
 MAX_TEXT_BYTES: Final = 2**20
 # In an Inbound's meta: its platform shows that an answer comes, until something is said about it.
 PROMISED: Final = "promised"
+# In an Inbound's meta: the ids of all parts of its album or long text.
+PARTS: Final = "parts"
 # What a queue, a transcript and SQLite can hold: JSON itself has no bound for a number.
 _INT64: Final = 2**63
 _CHANNEL = re.compile(r"[a-z][a-z0-9_]{0,31}")

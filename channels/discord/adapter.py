@@ -78,7 +78,10 @@ class Discord:
                     patience_s=self._tempo.deadline_s,
                 )
                 group.create_task(sweeper.run(), name="discord-sweep")
-                await self._stay_connected(ingress, sweeper)
+                try:
+                    await self._stay_connected(ingress, sweeper)
+                finally:
+                    ingress.close()
         except BaseExceptionGroup as errors:
             # Several tasks may fail together: a refused token is the one that the operator must hear of.
             raise _gravest(errors) from errors

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from typing import Any, Final, Protocol
 
 import structlog
@@ -32,6 +33,7 @@ from channels.discord.promise import withdraw
 from channels.discord.rest import PAGE, RequestRefused, Rest
 from channels.errors import ChannelError, CredentialsRefused
 from channels.keyed_lanes import KeyedLanes
+from channels.parts import Batch, Parts
 
 # Live messages in memory; what comes beyond is left to the history.
 MAX_WAITING: Final = 2_000
@@ -138,6 +140,9 @@ class DiscordIngress:
         self._queued: dict[str, asyncio.Future[bool]] = {}
         # Ids of what was handed on: the history shows again what came live.
         self._seen: durable.BoundedDict[str, None] = durable.BoundedDict(_MAX_SEEN)
+        self._parts: Parts[None] = Parts(self._ripe)
+        # Id → channel of each that was read and is not emitted yet: the cursor stays before it.
+        self._held: dict[str, str] = {}
         # Whether something was lost since there was room last.
         self._full = False
         self._locations: durable.BoundedDict[str, Location] = durable.BoundedDict(_MAX_LOCATIONS)
@@ -146,6 +151,10 @@ class DiscordIngress:
 
     def _start_lane(self, lane: Coroutine[Any, Any, None], channel: str) -> None:
         self._group.create_task(lane, name=f"discord-channel-{channel}")
+
+    def close(self) -> None:
+        """Let go of the parts that wait: the next run reads them again."""
+        self._parts.close()
 
     def lost(self) -> None:
         """Note that events may have been missed."""
@@ -246,7 +255,8 @@ class DiscordIngress:
                     await self._take(raw, location)
                     # Only behind what was emitted: a kill in between costs a repeat, which the queue knows.
                     after = int(raw["id"])
-                    await self._cursors.advance(channel, after)
+                    if channel not in self._held.values():
+                        await self._cursors.advance(channel, after)
                 if len(page) < PAGE:
                     break
         except RequestRefused as error:
@@ -297,7 +307,8 @@ class DiscordIngress:
 
     async def _edited(self, raw: Raw) -> None:
         location = await self._locate(str(raw["channel_id"]), str(raw.get("guild_id") or ""))
-        await self._hand_on(read_edit(raw, self._bot(location), location), location, raw.get("id"))
+        edit = read_edit(raw, self._bot(location), location, self._rest.download)
+        await self._hand_on(edit, location, raw.get("id"))
 
     async def _deleted(self, raw: Raw) -> None:
         location = await self._locate(str(raw["channel_id"]), str(raw.get("guild_id") or ""))
@@ -305,6 +316,7 @@ class DiscordIngress:
         if not (location.guild or person):
             # Nobody was ever heard in this direct channel.
             return
+        await self._emit_all(self._parts.flush(location.channel))
         for arrival in read_deletion(raw, location, person=person):
             await self._emit(arrival)
 
@@ -330,12 +342,26 @@ class DiscordIngress:
             if arrival.strange:
                 log.warning("event.unreadable", kind=arrival.kind, id=str(id), reason=arrival.reason)
             return False
-        if arrival.id in self._seen:
+        if arrival.id in self._seen or arrival.id in self._held:
             return True
         if not location.guild or location.parent:
             await self._remember(location.channel, "" if location.guild else arrival.sender.id)
-        answered = await self._emit(arrival)
-        self._seen[arrival.id] = None
+        self._held[arrival.id] = arrival.chat_id
+        return await self._emit_all(self._parts.take(arrival, None))
+
+    def _ripe(self, batch: Batch[None]) -> None:
+        self._lanes.put(batch[0][0].chat_id, partial(self._emit_batch, batch))
+
+    async def _emit_batch(self, batch: Batch[None]) -> None:
+        await self._emit_all([batch])
+
+    async def _emit_all(self, batches: list[Batch[None]]) -> bool:
+        """Emit in order; return whether the chat will hear of the last one, or that one waits."""
+        answered = True
+        for arrival, _ in chain.from_iterable(batches):
+            answered = await self._emit(arrival)
+            self._seen[arrival.id] = None
+            self._held.pop(arrival.id, None)
         return answered
 
     async def _remember(self, channel: str, person: str) -> None:

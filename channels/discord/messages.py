@@ -12,6 +12,7 @@ from typing import Any, Final, Literal
 
 from channels.base import Arrival, File, FileKind, Quote
 from channels.message import PROMISED, Sender, id_number
+from channels.parts import NEAR_LIMIT_CHARS
 
 Raw = Mapping[str, Any]
 Fetch = Callable[[str], AsyncIterator[bytes]]
@@ -30,6 +31,8 @@ _MARK: Final = re.compile(
     r"<@!?(?P<person>\d+)>|<@&(?P<role>\d+)>|<#(?P<channel>\d+)>|<a?(?P<emoji>:\w+:)\d+>"
     r"|<(?P<command>/[^:<>\n]{1,100}):\d+>|<t:(?P<time>-?\d{1,11})(?::[a-zA-Z])?>"
 )
+# The second one is that of subscribers.
+_MAX_CHARS: Final = (2_000, 4_000)
 _VOICE: Final = 1 << 13
 _FORWARD: Final = 1
 _COMMAND, _BUTTON = 2, 3
@@ -130,12 +133,14 @@ def read_opening(raw: Raw | None, me: DiscordBot, fetch: Fetch) -> Quote | None:
     return quote and replace(quote, opens=True)
 
 
-def read_edit(raw: Raw, me: DiscordBot, location: Location) -> Arrival | SkippedMessage:
+def read_edit(
+    raw: Raw, me: DiscordBot, location: Location, fetch: Fetch | None = None
+) -> Arrival | SkippedMessage:
     """Read a changed message; one whose links were merely unfolded is none. Never raises."""
     try:
         if not raw.get("edited_timestamp") or "content" not in raw or "author" not in raw:
             return SkippedMessage("edit", "not changed by a person")
-        return _message(raw, me, location, fetch=None, kind="edit")
+        return _message(raw, me, location, fetch=fetch, kind="edit")
     except _FAULTS as error:
         return SkippedMessage("edit", f"unreadable: {type(error).__name__}", strange=True)
 
@@ -219,6 +224,7 @@ def _message(
         reply_to=_replied(raw),
         quoted=quoted,
         forwarded_from=_origin(raw, me) if forward and not own else "",
+        long=any(0 <= most - len(str(raw.get("content") or "")) <= NEAR_LIMIT_CHARS for most in _MAX_CHARS),
         sent_at=sent_at,
         files=files,
     )

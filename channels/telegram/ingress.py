@@ -14,6 +14,7 @@ import structlog
 
 from channels.base import Arrival, Emit, Site
 from channels.errors import ChannelError, CredentialsRefused, SendLater
+from channels.parts import Batch, Parts
 from channels.tables import TelegramTable as Table
 from channels.telegram.presses import OpenPresses
 from channels.telegram.start import first_start
@@ -27,7 +28,7 @@ from channels.telegram.updates import (
     read,
 )
 from channels.telegram.window import UpdateWindow
-from channels.telegram.wire import NoAnswer, Taken, Wire
+from channels.telegram.wire import NoAnswer, Taken, WebhookSet, Wire
 
 log = structlog.get_logger(__name__)
 
@@ -72,11 +73,13 @@ class TelegramIngress:
         self._asked: int | None = None
         # Chat → its last update under way.
         self._tails: dict[str, asyncio.Task[bool]] = {}
+        self._parts: Parts[int] = Parts(lambda batch: None)
         self._failures = 0
         self._stalls = 0
         # When the bot's name was asked for last, and names of bots that were not it.
         self._named_at = 0.0
         self._others: set[str] = set()
+        self._webhook_removed = False
         # Updates of a poll that were written before the first start.
         self._old = 0
 
@@ -95,7 +98,12 @@ class TelegramIngress:
         self._site.pulse.beat(within_s=self._beat_within_s)
         try:
             async with asyncio.TaskGroup() as tasks:
-                await self._receive(_Run(me, since, emit, tasks))
+                run = _Run(me, since, emit, tasks)
+                self._parts = Parts(lambda batch: self._hand_on(batch, run))
+                try:
+                    await self._receive(run)
+                finally:
+                    self._parts.close()
         except asyncio.CancelledError:
             # The next poll would confirm it; where none comes, a restart would get these updates again.
             await self._farewell()
@@ -161,7 +169,8 @@ class TelegramIngress:
             if self._old:
                 log.info("updates.skipped_as_old", count=self._old, first_start=run.since.isoformat())
                 self._old = 0
-            pace_s = _PACE_S if fresh else min(1.5 * pace_s, _SLOWEST_PACE_S)
+            # The next part may be among what the next poll brings.
+            pace_s = _PACE_S if fresh or self._parts.waiting else min(1.5 * pace_s, _SLOWEST_PACE_S)
             if await self._window.settle(pace_s):
                 if not fresh:
                     await asyncio.sleep(began + _PACE_S - time.monotonic())
@@ -174,7 +183,13 @@ class TelegramIngress:
         try:
             found = await self._wire.poll(self._asked, ALLOWED)
         except ChannelError as error:
-            await self._suffer(error)
+            if isinstance(error, WebhookSet) and not self._webhook_removed:
+                # Set again after this, it is not a leftover: whoever does it wants it there.
+                self._webhook_removed = True
+                log.warning("webhook.removed", hint="if it is set again, give that program a bot of its own")
+                await self._patiently("deleteWebhook")
+            else:
+                await self._suffer(error)
             return None
         self._failures = self._stalls = 0
         self._site.pulse.beat(within_s=self._beat_within_s)
@@ -202,9 +217,15 @@ class TelegramIngress:
             self._window.confirm(update_id)
             self._presses.dismiss(press)
             return
-        chats = {found.chat_id, found.moved_from or found.chat_id}
+        for batch in self._parts.take(found, update_id):
+            self._hand_on(batch, run)
+
+    def _hand_on(self, batch: Batch[int], run: _Run) -> None:
+        """Emit some arrivals of one chat, after those of it that are under way."""
+        first, update_id = batch[0]
+        chats = {first.chat_id, first.moved_from or first.chat_id}
         before = {self._tails[chat] for chat in chats if chat in self._tails}
-        carried = self._carry(update_id, found, before, run.emit)
+        carried = self._carry(batch, before, run.emit)
         task = run.tasks.create_task(carried, name=f"telegram update {update_id}")
         self._tails.update(dict.fromkeys(chats, task))
         task.add_done_callback(lambda done: self._leave(chats, done))
@@ -214,19 +235,19 @@ class TelegramIngress:
             if self._tails.get(chat) is task:
                 del self._tails[chat]
 
-    async def _carry(
-        self, update_id: int, arrival: Arrival, before: set[asyncio.Task[bool]], emit: Emit
-    ) -> bool:
+    async def _carry(self, batch: Batch[int], before: set[asyncio.Task[bool]], emit: Emit) -> bool:
         """Emit after the ones before in the same chat; none overtakes one that failed."""
         if before:
             await asyncio.wait(before)
             # Telegram still has the one that failed: what overtook it would be answered out of order.
             if not all(_carried(task) for task in before):
                 return False
-        if not await emit(arrival):
-            self._presses.dismiss(str(arrival.meta.get(PRESS) or ""))
+        for arrival, _ in batch:
+            if not await emit(arrival):
+                self._presses.dismiss(str(arrival.meta.get(PRESS) or ""))
         # Only now: what is confirmed is forgotten by the next poll. A kill before it costs a repeat.
-        self._window.confirm(update_id)
+        for _, update_id in batch:
+            self._window.confirm(update_id)
         return True
 
     async def _suffer(self, error: ChannelError) -> None:

@@ -10,8 +10,10 @@ from typing import Any, Final
 
 from channels.base import Arrival, File, FileKind, Quote
 from channels.message import Sender, id_number
+from channels.parts import NEAR_LIMIT_CHARS
 from channels.telegram.content import describe, is_service
 from channels.telegram.written import inner, media_of, names_in, with_entities, words_of
+from channels.text import utf16_len
 
 Raw = Mapping[str, Any]
 Fetch = Callable[[str], AsyncIterator[bytes]]
@@ -21,6 +23,8 @@ _MESSAGES: Final = ("message", "edited_message", "channel_post", "edited_channel
 PRESS: Final = "press"
 ALLOWED: Final = (*_MESSAGES, "callback_query")
 
+# In UTF-16 code units, as Telegram counts.
+_MAX_TEXT: Final = 4_096
 _CHAT: Final = re.compile(r"(-?[0-9]+|@[A-Za-z0-9_]+)(?::topic:([0-9]+))?")
 _FAULTS: Final = (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError, OSError)
 _UNREADABLE: Final = "[a message that cannot be read]"
@@ -159,10 +163,12 @@ def _message(update: Raw, kind: str, me: TelegramBot, fetch: Fetch) -> Arrival |
         group_ids=(str(chat),) if group else (),
         mentioned=bool(for_us) or _names(message, me) or _answers(reply_to, me),
         reply_to=str(id_number(reply_to["message_id"])) if reply_to else None,
-        quoted=None if edited else _quoted(message, me, fetch),
+        quoted=_quoted(message, me, fetch),
         forwarded_from=_origin(message["forward_origin"]) if message.get("forward_origin") else "",
+        part_of=f"telegram:{chat}:album:{album}" if (album := message.get("media_group_id")) else None,
+        long=utf16_len(message.get("text") or "") >= _MAX_TEXT - NEAR_LIMIT_CHARS,
         sent_at=_instant(message["edit_date"] if edited and message.get("edit_date") else message["date"]),
-        files=() if edited else files,
+        files=files,
     )
 
 
@@ -249,6 +255,7 @@ def _from_bot(message: Raw) -> bool:
 
 def _addressed(text: str, me: TelegramBot) -> tuple[str, bool | None]:
     """Take the bot's name off a command; say whether it is for us, None where it names nobody."""
+    text = re.sub(rf"\A\s*@{re.escape(me.username)}[,:]?\s+(?=/)", "", text, flags=re.IGNORECASE)
     found = _ADDRESSED.match(text)
     if found is None:
         return text, None

@@ -57,6 +57,10 @@ class Taken(ChannelDown):
     """Somebody else receives what this bot is sent."""
 
 
+class WebhookSet(Taken):
+    """A webhook receives what this bot is sent."""
+
+
 class NoAnswer(SendUnknown):
     """Telegram did not answer in time."""
 
@@ -295,8 +299,10 @@ def as_channel_error(error: TelegramError) -> ChannelError:
             return CredentialsRefused("Telegram refuses the token", hint=_TOKEN_HINT)
         case Forbidden() | BadRequest():
             return SendNever(error.message)
+        case Conflict() if "webhook" in error.message.casefold():
+            return WebhookSet("a webhook is set for this bot: Telegram sends its messages there")
         case Conflict():
-            return Taken("another program polls with this token, or a webhook is set; only one can receive")
+            return Taken("another program polls with this token; only one can receive")
         case _ServerFault():
             return SendUnknown(error.message)
     if isinstance(cause, _UNSENT):

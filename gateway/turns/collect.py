@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
-from channels.message import Inbound
+from channels.message import PARTS, Inbound
 from channels.tables import QueueMode
 from gateway.turns import outcomes
 from gateway.turns.attempts import SUSPECT_DEATHS, Attempt
@@ -21,6 +21,10 @@ from session.turn.turn import Request
 TOGETHER_MAX = 50
 # A turn waits for further letters at most so many times ``collect_s``.
 WAITS_MAX = 10
+# The first part of an album or long text waits so long after the newest one for those that are named and have
+# not come: their adapter may have died between two parts. A publisher that names none has this much time.
+PARTS_S = 30.0
+UNCOUNTED_PARTS_S = 1.0
 # How those are answered that wait.
 ANSWERED_SAID: Mapping[QueueMode, str] = {
     "followup": "All will be answered, one after the other.",
@@ -62,11 +66,18 @@ class Collecting:
         """Stop the turn that runs where a new message of its chat and person interrupts it.
 
         What stands between them would be next, and its turn would answer what was stopped for another.
+        A part of an album or long text ends the wait of the first one.
         """
+        lane = self._lanes.get(inbound.key)
+        if lane is not None and _parts(lane.entries[0].inbound, inbound):
+            lane.entries[0].woken.set()
         if self._rules.of(inbound.channel) != "interrupt":
             return
         entry = self._lanes.begun(inbound.key)
         if entry is None or entry.last or entry.stop.pulled:
+            return
+        if lane is not None and lane.running is None and _parts(entry.inbound, inbound):
+            # It waits for this very part.
             return
         if all(_together(entry.inbound, other.inbound) for other in self._behind(entry, most=None)):
             self._lanes.stop(inbound.key, inbound.id, interrupted=True)
@@ -99,9 +110,11 @@ class Collecting:
     def pause(self, entry: Entry, session: Session) -> RetryAfter | None:
         """Say how long the head of a lane still waits for letters to collect; None: it may begin."""
         inbound = entry.inbound
-        if self._rules.of(inbound.channel) != "collect" or not _collects(inbound) or entry.stop.pulled:
+        if not _collects(inbound) or entry.stop.pulled or entry.apart or session.find(inbound.id) is not None:
             return None
-        if entry.apart or session.find(inbound.id) is not None:
+        if (wait := self._parts_pause(entry, session)) is not None:
+            return wait
+        if self._rules.of(inbound.channel) != "collect":
             return None
         last, count = entry, 1
         for other in self._behind(entry):
@@ -113,11 +126,30 @@ class Collecting:
         left_s = until + self._rules.collect_s - asyncio.get_running_loop().time()
         return RetryAfter(left_s) if left_s > 0 and count < TOGETHER_MAX else None
 
+    def _parts_pause(self, entry: Entry, session: Session) -> RetryAfter | None:
+        """Say how long a message waits for the other parts of its album or long text; None: it may begin."""
+        inbound = entry.inbound
+        lane = self._lanes.get(inbound.key)
+        if inbound.part_of is None or lane is None:
+            return None
+        # Set before the parts are counted, so that none is missed that comes meanwhile.
+        entry.woken = asyncio.Event()
+        told = inbound.meta.get(PARTS)
+        ids = [id_ for id_ in told if isinstance(id_, str)] if isinstance(told, list) else []
+        known = (lane.find(id_) or session.find(id_) or session.journal.known(id_) for id_ in ids)
+        if ids and all(each is not None for each in known):
+            return None
+        last = max(each.since for each in lane.entries if each.inbound.part_of == inbound.part_of)
+        left_s = last + (PARTS_S if ids else UNCOUNTED_PARTS_S) - asyncio.get_running_loop().time()
+        return RetryAfter(left_s, entry.woken) if left_s > 0 else None
+
     def joins(self, attempt: Attempt) -> Joining | None:
         """Return what lets waiting letters into a turn; None where its mode, or a death, lets in none."""
         entry = attempt.entry
         mode = self._rules.of(entry.inbound.channel)
-        if mode == "followup" or entry.apart or attempt.alone or not _collects(entry.inbound):
+        if mode == "followup" and entry.inbound.part_of is None:
+            return None
+        if entry.apart or attempt.alone or not _collects(entry.inbound):
             return None
         return Joining(self, attempt, steer=mode == "steer")
 
@@ -146,6 +178,10 @@ class Collecting:
             if found is not None or suspect or other.apart or other.letter.lost:
                 return
             if not _together(entry.inbound, other.inbound):
+                return
+            if self._rules.of(entry.inbound.channel) == "followup" and not _parts(
+                entry.inbound, other.inbound
+            ):
                 return
             yield other
 
@@ -180,6 +216,10 @@ class Joining:
 def _collects(inbound: Inbound) -> bool:
     """Say whether a letter may be answered with others: what a person wrote, and no command."""
     return inbound.kind == "message" and inbound.source == "interactive" and outcomes.command(inbound) is None
+
+
+def _parts(one: Inbound, other: Inbound) -> bool:
+    return one.part_of is not None and one.part_of == other.part_of
 
 
 def _together(one: Inbound, other: Inbound) -> bool:

@@ -53,6 +53,7 @@ class Entry:
         parking: set when the try to park it has ended.
         held: what of the workspace refused at the last try.
         begun_at: loop time of its first try, seconds.
+        woken: ends its wait for the other parts of its album or long text.
         tried: a try of it has begun.
         away_at: when a try first met an outage of the model.
         admitted: it is within the limits of its person and day.
@@ -80,6 +81,7 @@ class Entry:
     parking: asyncio.Event | None = None
     held: str = ""
     begun_at: float = 0.0
+    woken: asyncio.Event = field(default_factory=asyncio.Event)
     tried: bool = False
     away_at: datetime | None = None
     admitted: bool = False

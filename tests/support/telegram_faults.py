@@ -54,7 +54,7 @@ def bad_request(what: str, **parameters: int) -> Refused:
 
 @dataclass
 class Fault:
-    """One rule; ``hits`` counts the requests that met it. ``containing``: of those with such a text alone."""
+    """One rule; ``hits`` counts the requests that met it. ``containing``: of such a text or file."""
 
     method: str
     how: str
@@ -74,7 +74,7 @@ class Fault:
             return False
         if self.chat_id is not None and str(params.get("chat_id")) != str(self.chat_id):
             return False
-        if self.containing not in str(params.get("text", "")):
+        if self.containing not in str(params.get("text") or params.get("file_id") or ""):
             return False
         self.hits += 1
         return True

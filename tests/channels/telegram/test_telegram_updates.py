@@ -70,11 +70,11 @@ def test_an_edit_has_the_id_of_its_message_and_the_time_of_the_edit() -> None:
     assert found.sent_at == datetime(2023, 11, 14, 22, 14, 20, tzinfo=UTC)
 
 
-def test_an_edited_caption_brings_no_file_again() -> None:
-    """Only the text of an edit counts; an edit that has none is skipped."""
+def test_an_edited_caption_brings_its_file_and_one_without_words_is_skipped() -> None:
+    """The file is fetched where the edit is the first to address the bot."""
     photo = [{"file_id": "a", "width": 9, "height": 9}]
 
-    assert arrived("edited_message", caption="new", photo=photo).files == ()
+    assert arrived("edited_message", caption="new", photo=photo).files
     assert not skipped(update("edited_message", photo=photo)).strange
 
 
