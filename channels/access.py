@@ -15,6 +15,8 @@ EVERYONE: Final = "*"
 RESTRICTED: Final = frozenset({"new", "resume", "undo", "compact", "forget", "agent"})
 # Of these nobody is kept from looking: without a word behind them they change nothing.
 LOOKS: Final = frozenset({"agent"})
+# The reason of a message in a group that the bot answers in, but that does not address it.
+NOT_MENTIONED: Final = "not mentioned"
 _MAX_CHATS: Final = 10_000
 
 
@@ -58,7 +60,7 @@ def _in_group(arrival: Arrival, *, table: Platform, approved: Approved) -> Verdi
         return Ignore("groups are off")
     if group_allowed(arrival.group_ids, table=table, approved=approved):
         if table.groups == "mention" and not arrival.mentioned:
-            return Ignore("not mentioned")
+            return Ignore(NOT_MENTIONED)
         return Accept()
     if (
         arrival.mentioned

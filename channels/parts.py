@@ -34,8 +34,12 @@ class _Group(Generic[T]):
     def takes(self, arrival: Arrival) -> bool:
         if arrival.kind != "message" or arrival.part_of != self.album:
             return False
-        is_text = not (arrival.files or arrival.reply_to or _COMMAND.match(arrival.text))
-        return self.album is not None or is_text
+        if self.album is not None:
+            return True
+        is_other = (
+            arrival.files or arrival.reply_to or _COMMAND.match(arrival.text) or not arrival.text.strip()
+        )
+        return not is_other and arrival.forwarded_from == self.parts[0][0].forwarded_from
 
 
 class Parts(Generic[T]):

@@ -38,6 +38,9 @@ _GONE: Final = re.compile(
 _ABOUT_THE_QUESTION: Final = re.compile(
     r"(reply|replied|to be replied) +(message +)?not found|REPLY_MESSAGE_ID_INVALID", re.IGNORECASE
 )
+_ABOUT_THE_TOPIC: Final = re.compile(
+    r"message thread not found|TOPIC_DELETED|TOPIC_ID_INVALID|topic (was )?(deleted|not found)", re.IGNORECASE
+)
 _NOT_MODIFIED: Final = re.compile(r"message is not modified", re.IGNORECASE)
 # What is shown in the chat itself; everything else is a document.
 _METHODS: Final = {
@@ -111,14 +114,7 @@ class Telegram:
             row = [{"text": each.label, "callback_data": each.value} for each in piece.buttons]
             fields["reply_markup"] = {"inline_keyboard": [row]}
         try:
-            try:
-                message = await self._post(piece, fields)
-            except SendNever as error:
-                if "reply_parameters" not in fields or not _ABOUT_THE_QUESTION.search(str(error)):
-                    raise
-                # In a forum Telegram may insist on the question, which was deleted while the model thought.
-                del fields["reply_parameters"]
-                message = await self._post(piece, fields)
+            message = await self._post_anyway(piece, fields)
             return str(int(message["message_id"]))
         except (KeyError, TypeError, ValueError) as error:
             # It answered with success, so that the message may well stand there.
@@ -176,6 +172,21 @@ class Telegram:
     async def aclose(self) -> None:
         """Close the connections."""
         await self._wire.aclose()
+
+    async def _post_anyway(self, piece: Piece, fields: dict[str, Any]) -> Any:
+        """Send without what was deleted while the model thought: the question, the topic, or both."""
+        while True:
+            try:
+                return await self._post(piece, fields)
+            except SendNever as error:
+                if "reply_parameters" in fields and _ABOUT_THE_QUESTION.search(str(error)):
+                    # In a forum Telegram may insist on the question.
+                    del fields["reply_parameters"]
+                elif fields["message_thread_id"] is not None and _ABOUT_THE_TOPIC.search(str(error)):
+                    log.warning("topic.gone", chat=fields["chat_id"], topic=fields["message_thread_id"])
+                    fields["message_thread_id"] = None
+                else:
+                    raise
 
     async def _post(self, piece: Piece, fields: Mapping[str, Any]) -> Any:
         if isinstance(piece.content, Path):

@@ -15,6 +15,7 @@ import structlog
 from channels import pairing
 from channels.access import (
     LOOKS,
+    NOT_MENTIONED,
     RESTRICTED,
     Accept,
     AskCode,
@@ -30,7 +31,7 @@ from channels.errors import ChannelError
 from channels.media import FileRefused, MediaFolder
 from channels.message import Attachment, Inbound, Quoted, Sender, now_text
 from channels.tables import Platform
-from durable import plain_value, whole_text
+from durable import BoundedDict, plain_value, whole_text
 from gateway.errors import GatewayError, MailboxDown
 from gateway.inbound.intake import Intake
 from gateway.queue.mailbox import Mailbox
@@ -41,6 +42,7 @@ from session.turn import commands
 
 T = TypeVar("T")
 log = structlog.get_logger("reception")
+_UNMENTIONED_MAX: Final = 10_000
 # Between two tries, even where the queue has just come back.
 LEAST_PAUSE_S: Final = 0.1
 ADMIN_TIMEOUT_S: Final = 10.0
@@ -98,6 +100,8 @@ class Reception:
         self._clock = clock
         self._pairing = pairing.Pairing(state, clock=clock)
         self._guard = LoopGuard()
+        # Chat and platform id → inbound id of messages in groups that were not for the bot.
+        self._unmentioned: BoundedDict[tuple[str, str], str] = BoundedDict(_UNMENTIONED_MAX)
 
     async def accept(self, arrival: Arrival) -> bool:
         """Return once an arrival is durable, or dismissed; wait for as long as the queue is away.
@@ -111,9 +115,12 @@ class Reception:
         if arrival.moved_from:
             await self._until_done(arrival, lambda: self._move(arrival))
             return True
+        arrival = self._as_first_read(arrival)
         verdict = await self._until_done(arrival, lambda: self._verdict(arrival))
         match verdict:
             case Ignore(reason):
+                if reason == NOT_MENTIONED and arrival.platform_id and arrival.kind == "message":
+                    self._unmentioned[arrival.chat_id, arrival.platform_id] = arrival.id
                 self._dismiss(arrival, reason)
                 return False
             case AskCode(who):
@@ -125,6 +132,20 @@ class Reception:
         return True
 
     # ── who may ───────────────────────────────────────────────────────────────────────────────────────────
+
+    def _as_first_read(self, arrival: Arrival) -> Arrival:
+        """Turn an edit that addresses the bot, where its message did not, into that message.
+
+        It gets the message's own id, by which a queue knows it if its platform delivers it again. Other edits
+        bring no files.
+        """
+        if arrival.kind != "edit":
+            return arrival
+        place = (arrival.chat_id, arrival.platform_id or "")
+        is_order = arrival.meta.get("deleted") is True or commands.parse(arrival.text) is not None
+        if not arrival.mentioned or is_order or place not in self._unmentioned:
+            return replace(arrival, files=(), quoted=None)
+        return replace(arrival, id=self._unmentioned.pop(place), kind="message")
 
     async def _verdict(self, arrival: Arrival) -> Verdict:
         approved = pairing.approved(self._state, self._name)

@@ -134,6 +134,7 @@ class Drafts:
         self._typed_at: BoundedDict[str, float] = BoundedDict(CLOSED_MAX)
         # Until when the platform wants nothing for a chat that was written to too often.
         self._quiet_until: BoundedDict[str, float] = BoundedDict(TURNS_MAX)
+        self._no_typing_until: BoundedDict[str, float] = BoundedDict(TURNS_MAX)
 
     def give_way(self, idle: Callable[[str], bool]) -> None:
         """Begin no draft in a chat of which ``idle`` says that letters are on their way to it."""
@@ -286,14 +287,16 @@ class Drafts:
     async def _type(self, chat_id: str) -> None:
         assert isinstance(self._channel, Types)
         address = self._ledger.address(chat_id)
-        if self._quiet(address):
+        now = self._now()
+        if self._quiet(address) or self._no_typing_until.get(address, now) > now:
             return
         try:
             # A platform that hangs must not hold up what comes after: typing is only shown.
             async with asyncio.timeout(CALL_TIMEOUT_S):
                 await self._channel.typing(address)
         except SendLater as error:
-            await self._be_quiet(address, error)
+            # The platform means these requests: what is said in the chat waits for nothing.
+            self._no_typing_until[address] = now + error.after_s
         except Exception as error:  # noqa: BLE001 - nothing depends on it
             log.debug("typing.failed", chat_id=chat_id, cause=type(error).__name__)
 
