@@ -8,13 +8,15 @@
     │   ├── Fenced                 another process owns the key now; nothing was written
     │   └── NewerFormat            a state file of a newer version (exit 78)
     ├── ModelError                 ``said`` is a sentence for the chat
-    │   ├── ModelAway              an outage: wait, in order, and ask again
+    │   ├── ModelAway              an outage or a rate limit: wait, in order, and ask again
     │   ├── ModelRefused           this request will never be answered
     │   ├── ContextTooLong         the request does not fit the model's window
-    │   │   └── MessageTooLong     its newest message alone does not
+    │   │   ├── MessageTooLong     its newest message alone does not
+    │   │   └── RequestTooLarge    it is larger than the provider's rate limit
     │   └── BadAnswer              garbage or nothing at all
-    │       ├── EmptyAnswer        nothing at all, which is worth another try
+    │       ├── EmptyAnswer        nothing at all, after a second try
     │       ├── CutCalls           calls that do not fit into an answer
+    │       ├── ModelFailed        the server failed, or the answer broke off
     │       └── RoundsExhausted    tools without end
     ├── OtherAgent                 the session is of an agent that does not answer in its chat
     ├── NoAgent                    there is no agent of this name, nor was there one
@@ -34,7 +36,7 @@ from typing import Any, Literal
 
 from durable import HintedError, NewerVersion
 
-AwayCause = Literal["rate_limit", "unreachable", "credentials", "quota"]
+AwayCause = Literal["rate_limit", "unreachable", "credentials", "quota", "model"]
 CompactionFailure = Literal[
     "little", "resting", "plain", "budget", "cost", "away", "slow", "refused", "answer"
 ]
@@ -84,7 +86,7 @@ def loggable(error: Exception) -> str:
 
 
 class ModelAway(ModelError):
-    """The model cannot be reached, limits the rate, or refuses the credentials: an outage, not poison.
+    """The model cannot be reached, limits the rate, or refuses key or account: an outage, not poison.
 
     ``after_s`` is the provider's Retry-After in seconds, where it sent one.
     """
@@ -129,16 +131,34 @@ class MessageTooLong(ContextTooLong):
     )
 
 
-class BadAnswer(ModelError):
-    """The model answered nothing usable."""
+class RequestTooLarge(ContextTooLong):
+    """The provider's rate limit is smaller than this request; ``after_s`` is its Retry-After, if any."""
 
+    said = (
+        "This message, with the conversation before it, is larger than the language model's rate limit. "
+        "Send it in parts, or use /compact to make room."
+    )
+
+    def __init__(self, message: str, *, after_s: float | None = None) -> None:
+        super().__init__(
+            message, hint="raise the rate limit at the provider, or set model.context_window below it"
+        )
+        self.after_s = after_s
+
+
+class BadAnswer(ModelError):
+    """The model answered nothing usable; ``again``: another try may end better."""
+
+    again = True
     said = "The language model gave no usable answer to this message."
 
 
 class EmptyAnswer(BadAnswer):
     """An answer that ended by itself and holds nothing; ``usage`` is what it cost, a ``Usage`` or None."""
 
-    def __init__(self, message: str, *, usage: Any, hint: str = "") -> None:
+    again = False
+
+    def __init__(self, message: str, *, usage: Any = None, hint: str = "") -> None:
         super().__init__(message, hint=hint)
         self.usage = usage
 
@@ -146,12 +166,20 @@ class EmptyAnswer(BadAnswer):
 class CutCalls(BadAnswer):
     """The answer was cut at its token limit twice in a row, in the middle of its tool calls."""
 
+    again = False
     said = "The language model's steps were cut off at its token limit, twice in a row."
+
+
+class ModelFailed(BadAnswer):
+    """The model's server failed on this request, or its answer broke off; another try may succeed."""
+
+    said = "The language model failed while it answered this message."
 
 
 class RoundsExhausted(BadAnswer):
     """The model asked for tools in more rounds than ``model.max_tool_rounds``."""
 
+    again = False
     said = "The language model used its tools as often as it may for one message, and came to no answer."
 
 

@@ -8,7 +8,7 @@ from zlib import crc32
 
 import pytest
 
-from session.errors import BadAnswer, ContextTooLong, ModelAway, ModelError, ModelRefused
+from session.errors import BadAnswer, ContextTooLong, EmptyAnswer, ModelAway, ModelError, ModelRefused
 from session.models.model import Answer, Embedded, Embedder, Model, OnDelta, PartKind, Prompt, ToolSpec, Usage
 from session.models.similarity import cosine, unit_vectors
 
@@ -200,7 +200,7 @@ class FullModelContract(ModelContract):
             ("away", ModelAway),
             ("refused", ModelRefused),
             ("too_long", ContextTooLong),
-            ("bad", BadAnswer),
+            ("bad", EmptyAnswer),
         ],
     )
     async def test_fails_in_the_promised_ways(self, model: Model, what: str, kind: type[ModelError]) -> None:

@@ -55,6 +55,7 @@ def letter_rules(settings: Settings) -> LetterRules:
     return LetterRules(
         concurrent_turns=limits.concurrent_turns,
         attempts=limits.attempts,
+        model_tries=limits.model_tries,
         outage_hours=limits.outage_hours,
         pending_per_chat=limits.pending_per_chat,
         flood_per_chat=limits.flood_per_chat,

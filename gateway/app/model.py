@@ -18,6 +18,7 @@ def build_model(settings: Settings, *, heard: HeardCall | None = None) -> Model:
         api_base=model.api_base,
         api_key=model.api_key.get_secret_value(),
         timeout_s=model.timeout_s,
+        answer_timeout_s=settings.limits.turn_timeout_s,
         max_output_tokens=model.max_output_tokens,
         fallbacks=model.fallbacks,
         small=model.small,

@@ -42,6 +42,7 @@ WORDS: Mapping[str, str] = {
     "limits.turn_timeout_s": "How long a turn may take, its tools included.",
     "limits.pending_per_chat": "Waiting messages beyond which a chat is told so, once. None is refused.",
     "limits.flood_per_chat": "Waiting messages of a chat beyond which each further one ends in a notice.",
+    "limits.model_tries": "How often the model fails on a message before it is parked. Outages do not count.",
     "limits.attempts": "How often a message is begun that never came to an end, before it is parked.",
     "limits.outage_hours": "How long messages wait for a model that is away, before they are parked.",
     "limits.drain_s": "How long running turns have when the gateway is told to end.",

@@ -153,6 +153,7 @@ class LimitsSettings(ConfigTable):
     turn_timeout_s: Seconds = 600.0
     pending_per_chat: Count = 50
     flood_per_chat: Count = 5000
+    model_tries: Count = 5
     attempts: Count = 3
     outage_hours: Pause = 24.0
     drain_s: Pause = 25.0

@@ -15,18 +15,26 @@ MAX_BACK_OFF_S = 60.0
 UNHEARD_TRIES = 8
 
 
-def back_off_s(tries: int, *, after_s: float | None = None, spread: float = 0.0) -> float:
-    """Return the wait before the next try in seconds: 1, 2, 4 … 60, or what the provider asked, at most 60.
+def back_off_s(
+    tries: int, *, first_s: float = 1.0, after_s: float | None = None, spread: float = 0.0
+) -> float:
+    """Return the wait before the next try in seconds: 1, 2, 4 … 60, or the provider's Retry-After.
 
-    Some ask for none at all, or name a time that is over by our clock, and refuse the next try as well: such
-    a word counts for less with each try, or each waiting lane would ask twenty times a second.
-    ``spread`` (0 … 1) shortens it by up to a fifth, so that waiting lanes do not come back all at once.
+    A Retry-After of 0, or a date in the past, is ignored more and more from try to try.
+
+    Args:
+        tries: how many have failed.
+        first_s: the wait after the first; each further one doubles it.
+        after_s: the provider's Retry-After, which is never shortened.
+        spread: 0 … 1, so that waiting lanes do not all return at once: shortens our own wait by up to a
+            fifth, and lengthens the provider's by up to a tenth, 5 s at most.
     """
-    if after_s is None:
-        wait = 2.0 ** min(max(tries - 1, 0), 6)
-    else:
-        wait = max(after_s, 2.0 ** (min(tries, UNHEARD_TRIES + 6) - UNHEARD_TRIES))
-    return max(0.05, min(wait, MAX_BACK_OFF_S) * (1 - 0.2 * spread))
+    if after_s is not None:
+        first_s = 2.0 ** (1 - UNHEARD_TRIES)
+    wait = min(first_s * 2.0 ** min(max(tries - 1, 0), 16), MAX_BACK_OFF_S) * (1 - 0.2 * spread)
+    if after_s is not None:
+        wait = max(wait, after_s + min(0.1 * after_s, 5.0) * spread)
+    return max(0.05, wait)
 
 
 async def until_durable(

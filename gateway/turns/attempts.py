@@ -13,14 +13,17 @@ from types import TracebackType
 from gateway.errors import MailboxError
 from gateway.turns.lanes import Entry, RetryAfter
 from session.approvals.gate import AwaitsApproval
-from session.errors import Fenced, LineTooLong, ModelAway, StoreError
+from session.errors import BadAnswer, Fenced, LineTooLong, ModelAway, RequestTooLarge, StoreError
 from session.store.store import Session
 from session.turn.joining import parts_of
 
 SUSPECT_DEATHS = 2
 # Whoever waits for a place is woken; this only bounds the wait should that ever be missed.
 LOOK_AGAIN_S = 60.0
-_BLAMELESS = (ModelAway, AwaitsApproval, MailboxError, StoreError, asyncio.CancelledError)
+_BLAMELESS = (
+    *(ModelAway, BadAnswer, RequestTooLarge),
+    *(AwaitsApproval, MailboxError, StoreError, asyncio.CancelledError),
+)
 
 
 class Attempts:
@@ -76,9 +79,9 @@ class Attempts:
 class Attempt:
     """One try of a letter's turn. ``async with`` it begins the turn and counts it.
 
-    A turn that ends in an outage of model, queue or disk, waits for a person, or is cancelled, is struck out
-    again. What ended in
-    a death, or in an error that nobody foresaw, stays counted.
+    A turn that ends in an outage of model, queue or disk, or in an answer of no use, waits for a person, or
+    is cancelled, is struck out again. What ended in a death, or in an error that nobody foresaw, stays
+    counted.
     """
 
     def __init__(self, attempts: Attempts, entry: Entry, session: Session, *, limit: int) -> None:

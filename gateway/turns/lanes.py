@@ -13,6 +13,7 @@ from durable import first_of
 from gateway.observer import TurnFigures
 from gateway.queue.mailbox import Letter
 from gateway.turns.policy import Verdict
+from session.errors import ModelAway
 from session.models.model import Model
 from session.turn.turn import StopSwitch
 
@@ -23,6 +24,9 @@ class Tries:
 
     Args:
         waits: those that ended in a wait.
+        away: those that ended because the model was away or limited the rate.
+        counted: those whose failure counts against the message.
+        rate_limits: rate limits that it met while other messages were answered.
         crashes: those that ended in an error nobody foresaw.
         fenced: those that ended because another process owned the key.
         parkings: how often it was to be parked.
@@ -31,11 +35,23 @@ class Tries:
     """
 
     waits: int = 0
+    away: int = 0
+    counted: int = 0
+    rate_limits: int = 0
     crashes: int = 0
     fenced: int = 0
     parkings: int = 0
     recorded: bool = False
     struck: bool = False
+
+
+@dataclass(eq=False, slots=True)
+class Hold:
+    """A lane that waits for its model, from ``not_before`` (loop time) on; ``paced``: for a rate limit."""
+
+    not_before: float
+    paced: bool
+    released: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 @dataclass(eq=False, slots=True)
@@ -56,6 +72,11 @@ class Entry:
         woken: ends its wait for the other parts of its album or long text.
         tried: a try of it has begun.
         away_at: when a try first met an outage of the model.
+        away: what its last try failed with, where that was an outage or a rate limit.
+        away_told: the chat was notified of that.
+        asked_at: loop time of the last try's turn, seconds.
+        answers: how many messages its model had answered at the last failed try; None without one.
+        hold: what its lane waits for while the model is away.
         admitted: it is within the limits of its person and day.
         disk_told: the chat knows that the disk takes nothing.
         parted: a session ended before it, and its chat was told.
@@ -84,6 +105,11 @@ class Entry:
     woken: asyncio.Event = field(default_factory=asyncio.Event)
     tried: bool = False
     away_at: datetime | None = None
+    away: ModelAway | None = None
+    away_told: bool = False
+    asked_at: float = 0.0
+    answers: int | None = None
+    hold: Hold | None = None
     admitted: bool = False
     disk_told: bool = False
     parted: bool = False

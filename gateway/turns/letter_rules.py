@@ -14,6 +14,7 @@ class LetterRules:
 
     concurrent_turns: int = 64
     attempts: int = 3
+    model_tries: int = 5
     outage_hours: float = 24
     pending_per_chat: int = 50
     flood_per_chat: int = 5000

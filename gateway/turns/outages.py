@@ -1,4 +1,4 @@
-"""While the model is away or the disk is full: lanes wait in order, and each chat is told once."""
+"""Holds lanes back while the model is away or limits the rate, or the disk is full; notifies chats."""
 
 from __future__ import annotations
 
@@ -14,15 +14,30 @@ from channels.message import Inbound
 from gateway.errors import MailboxError
 from gateway.queue.retry import back_off_s
 from gateway.turns.events import Spawn
-from gateway.turns.lanes import Entry, Lanes, RetryAfter
+from gateway.turns.lanes import Entry, Hold, Lanes, RetryAfter
 from gateway.turns.notices import Notices
-from gateway.turns.policy import TELL_WITHIN_S, Outage, fenced_off_s, park_verdict, wait_words
-from session.errors import Fenced, ModelAway, SessionError, StoreError, loggable
+from gateway.turns.policy import (
+    OUTAGE_SAID,
+    TELL_WITHIN_S,
+    Outage,
+    Pace,
+    Verdict,
+    cause_of,
+    park_verdict,
+    wait_words,
+)
+from session.errors import Fenced, ModelAway, ModelError, RequestTooLarge, SessionError, StoreError, loggable
+from session.models.failure import kind_of
 from session.models.model import Model
 from session.store.store import Session, Store
 from session.transcript.key import SessionKey, is_subagent
 
 log = structlog.get_logger("outages")
+
+# The first wait after a try whose key another process owned.
+FENCED_S = 0.05
+# So many lanes an answer releases from an outage: each answer of theirs releases as many again.
+RELEASED = 2
 
 
 class Outages:
@@ -38,6 +53,7 @@ class Outages:
         store: Store,
         notices: Notices,
         outage_hours: float,
+        model_tries: int,
         fenced_tries: int,
         clock: Callable[[], datetime],
         spawn: Spawn,
@@ -45,10 +61,13 @@ class Outages:
     ) -> None:
         self.draining = False
         self._outages: dict[Model | None, Outage] = {}
+        self._paces: dict[Model | None, Pace] = {}
+        self._holds: dict[Model | None, list[Hold]] = {}
+        self._timers: dict[Model | None, asyncio.TimerHandle] = {}
         self._lanes = lanes
         self._store = store
         self._notices = notices
-        self._outage_hours = outage_hours
+        self._outage_hours, self._model_tries = outage_hours, model_tries
         self._fenced_tries = fenced_tries
         self._clock = clock
         self._spawn = spawn
@@ -69,31 +88,104 @@ class Outages:
     def _of(self, model: Model | None) -> Outage:
         return self._outages.setdefault(model, Outage())
 
-    async def wait(self, entry: Entry, session: Session, error: ModelAway) -> RetryAfter | None:
-        """Keep the lane waiting through an outage, its chat told once. None: it waited long enough."""
-        now, outage = asyncio.get_running_loop().time(), self._of(entry.model)
-        # This outage may end while the chat is told, and the next one has an event of its own.
+    def begins(self, entry: Entry, model: Model) -> None:
+        """Note that the turn of an entry asks a model now; its lane is held no longer."""
+        if entry.hold is not None and entry.hold in (holds := self._holds.get(entry.model, [])):
+            holds.remove(entry.hold)
+        entry.asking, entry.model, entry.hold = "", model, None
+        entry.asked_at = asyncio.get_running_loop().time()
+
+    def over(self, entry: Entry) -> Verdict | None:
+        """Return why an entry is parked that waited for its model as long as it may."""
+        if entry.away is None or self._left_s(entry) > 0 or entry.stop.pulled:
+            return None
+        return Verdict("outage", OUTAGE_SAID.format(self._outage_hours), cause_of(entry.away))
+
+    def _left_s(self, entry: Entry) -> float:
+        waited = self._clock() - (entry.away_at or self._clock())
+        return (timedelta(hours=self._outage_hours) - waited).total_seconds()
+
+    async def wait(self, entry: Entry, session: Session, error: ModelError) -> RetryAfter | None:
+        """Keep the lane waiting after a failed try of its message; None: it is to be parked.
+
+        An outage or a rate limit holds it up to ``limits.outage_hours``, any other failure for
+        ``limits.model_tries`` tries.
+        """
+        outage = self._of(entry.model)
+        others = entry.answers is not None and entry.answers < outage.answers
+        entry.answers = outage.answers
+        limited = isinstance(error, ModelAway) and error.cause == "rate_limit"
+        entry.tries.rate_limits += limited and others
+        kind = kind_of(error, others_answered=others, rate_limits=entry.tries.rate_limits)
+        if kind == "refused":
+            return None
+        after_s = error.after_s if isinstance(error, ModelAway | RequestTooLarge) else None
+        if limited:
+            self._pace(entry.model).refused(entry.asked_at, asyncio.get_running_loop().time(), after_s)
+        log.debug("model.said", error=str(error))
+        entry.tries.away += isinstance(error, ModelAway)
+        if kind == "counted":
+            entry.tries.counted += 1
+            wait = back_off_s(entry.tries.counted, after_s=after_s, spread=random.random())
+            tries, words = entry.tries.counted, loggable(error)
+            log.warning("model.failed", tries=tries, error=words, hint=error.hint, wait_s=round(wait, 2))
+            return RetryAfter(wait) if tries < self._model_tries else None
+        assert isinstance(error, ModelAway)
+        return await self._hold(entry, session, error, paced=limited)
+
+    async def _hold(
+        self, entry: Entry, session: Session, error: ModelAway, *, paced: bool
+    ) -> RetryAfter | None:
+        loop, outage, entry.held = asyncio.get_running_loop(), self._of(entry.model), ""
+        # This outage may end while the chat is notified, and the next one has an event of its own.
         over = outage.over
-        if outage.met(error, now):
-            self._spawn(self._tell_waiting(error, entry.model, over), "tell waiting chats")
-        entry.tries.waits += 1
-        entry.held = ""
+        outage.met(error, loop.time())
         reason, said = wait_words(error, named=self._confides(entry.inbound))
         # One that comes again waited since then; one that a person put back after it was parked did not.
         noted = session.journal.noted(entry.inbound.id, reason) if entry.letter.suspect else None
-        entry.away_at = entry.away_at or (noted.at if noted is not None else None) or self._clock()
-        if self._clock() - entry.away_at >= timedelta(hours=self._outage_hours):
+        entry.away, entry.away_at = error, entry.away_at or (noted and noted.at) or self._clock()
+        if (left_s := self._left_s(entry)) <= 0:
             return None
-        if entry.inbound.key not in self._told:
-            # One that is noted may not be stored: the same one again is known by its id.
-            with self._telling(entry, entry.model):
-                await self._notices.tell(session, entry.inbound, reason, said)
-        wait = back_off_s(entry.tries.waits, after_s=error.after_s, spread=random.random())
-        log.debug("model.said", error=str(error))
+        entry.tries.waits += 1
+        wait = back_off_s(entry.tries.away, after_s=error.after_s, spread=random.random())
+        hold = entry.hold = Hold(loop.time() + (wait if paced or error.after_s is not None else 0.0), paced)
+        self._holds.setdefault(entry.model, []).append(hold)
+        self._release_paced(entry.model)
         log.warning(
             "model.away", cause=error.cause, error=loggable(error), hint=error.hint, wait_s=round(wait, 2)
         )
-        return RetryAfter(wait, over)
+        if entry.tries.away > 1:
+            if not outage.telling:
+                outage.telling = True
+                self._spawn(self._tell_waiting(error, entry.model, over), "tell waiting chats")
+            if not entry.away_told and entry.inbound.key not in self._told:
+                # One that is noted may not be stored: the same one again is known by its id.
+                with self._telling(entry, entry.model):
+                    await self._notices.tell(session, entry.inbound, reason, said)
+                entry.away_told = True
+        return RetryAfter(min(left_s, left_s if paced else wait), hold.released)
+
+    def _release_paced(self, model: Model | None) -> None:
+        """Let the lane ask that a rate limit holds longest, as soon as pace and Retry-After allow."""
+        if (timer := self._timers.pop(model, None)) is not None:
+            timer.cancel()
+        paced = [hold for hold in self._holds.get(model, []) if hold.paced]
+        if not paced or self.draining:
+            return
+        loop, pace = asyncio.get_running_loop(), self._pace(model)
+        first = min(paced, key=lambda hold: hold.not_before)
+        if (at := max(first.not_before, pace.next_at)) <= loop.time():
+            self._release(model, first)
+            pace.released(loop.time())
+            at = pace.next_at
+        self._timers[model] = loop.call_at(at, self._release_paced, model)
+
+    def _release(self, model: Model | None, hold: Hold) -> None:
+        self._holds[model].remove(hold)
+        hold.released.set()
+
+    def _pace(self, model: Model | None) -> Pace:
+        return self._paces.setdefault(model, Pace())
 
     async def delay(self, entry: Entry, error: MailboxError | StoreError) -> RetryAfter:
         """Keep the lane waiting for queue or disk; of the disk its chat is told once."""
@@ -121,17 +213,28 @@ class Outages:
             log.info("turn.fenced", let_go=True)
             return None
         entry.tries.fenced += 1
-        wait_s = fenced_off_s(entry.tries.fenced)
+        wait_s = back_off_s(entry.tries.fenced, first_s=FENCED_S)
         log.info("turn.fenced", tries=entry.tries.fenced, error=str(error), wait_s=round(wait_s, 2))
         if entry.tries.fenced >= self._fenced_tries:
             entry.verdict = park_verdict(error)
-            return RetryAfter(fenced_off_s(1))
+            return RetryAfter(FENCED_S)
         return RetryAfter(wait_s)
 
-    def model_answers(self, model: Model) -> None:
-        """Note that a call succeeded; every lane that waits for this model goes on."""
-        self._of(model).ended()
+    def model_answers(self, model: Model, entry: Entry, *, answered: bool = True) -> None:
+        """Note that a call succeeded: lanes that wait for this model go on, a few at a time.
+
+        ``answered`` is false where the model refused the message: it is there, but answered none.
+        """
+        now, outage = asyncio.get_running_loop().time(), self._of(model)
+        entry.away = entry.away_at = None
+        outage.ended()
+        outage.answers += answered
         self._told = {key: away for key, away in self._told.items() if away is not model}
+        self._pace(model).answered(entry.asked_at, now)
+        free = [hold for hold in self._holds.get(model, []) if not hold.paced and hold.not_before <= now]
+        for hold in free[:RELEASED]:
+            self._release(model, hold)
+        self._release_paced(model)
 
     async def _tell_waiting(self, error: ModelAway, model: Model | None, over: asyncio.Event) -> None:
         """Until the outage is ``over``, tell the chats whose letters wait without a try of their own."""

@@ -23,7 +23,7 @@ log = structlog.get_logger("worker")
 # How often parking may end in an error that nobody foresaw.
 CRASHES_MAX = 4
 # What the message itself may be the cause of, and of every later request's failure that holds it.
-POISON: Final = frozenset({"refused", "attempts"})
+POISON: Final = frozenset({"refused", "attempts", "failed"})
 LEFT_SAID = (
     "This message got no answer: the one that came while it was being answered is set aside. Send it again."
 )
@@ -101,7 +101,8 @@ class Parking:
             passed = times(inbound, entry.queued_at)
             await journal.conclude(inbound.id, "parked", reason=reason, **passed)
 
-        attempts = max(journal.attempts(inbound.id) if journal else 0, entry.tries.crashes, 1)
+        tries = entry.tries
+        attempts = max(journal.attempts(inbound.id) if journal else 0, tries.crashes, tries.counted, 1)
         try:
             said = verdict.said if self._jobs is None else await self._jobs.said(inbound, verdict.said)
             if said is not None and session is not None:

@@ -7,16 +7,18 @@ import re
 from dataclasses import dataclass, field
 
 from channels.errors import Unreadable
-from gateway.queue.retry import MAX_BACK_OFF_S
+from gateway.queue.retry import back_off_s
 from session.errors import (
     BadAnswer,
     ContextTooLong,
     ModelAway,
     ModelError,
+    ModelFailed,
     ModelRefused,
     SessionError,
     StoreError,
     TurnTimeout,
+    loggable,
 )
 
 # By then a chat knows that it waits for a model that is away.
@@ -25,6 +27,9 @@ MAX_CAUSE_CHARS = 200
 _USER_INFO = re.compile(r"(?<=://)[^\s/@]*@")
 # Over a minute and a half: a daemon that lost its letters hears of it within seconds.
 FENCED_TRIES = 12
+# The gap after the first refusal, and the narrowest that is kept. A longer Retry-After binds its own lane,
+# and holds up the others no longer than TRUSTED_S: a limit on tokens lets smaller requests pass.
+FIRST_GAP_S, LEAST_GAP_S, TRUSTED_S = 2.0, 0.05, 15.0
 UNANSWERED = "This message could not be answered."
 OUTAGE_SAID = (
     "The language model was away for {:g} hours. This message is set aside, and the operator can see it."
@@ -33,11 +38,6 @@ TOO_LARGE_SAID = "The answer to this message is too large to be kept. It is set 
 ATTEMPTS_SAID = (
     "This message was begun {} times and never came to an end. It is set aside, and the operator can see it."
 )
-
-
-def fenced_off_s(tries: int) -> float:
-    """Return the wait after a try that was fenced, in seconds: 0.05, 0.1, 0.2 … 60."""
-    return min(0.05 * 2.0 ** min(max(tries - 1, 0), 11), MAX_BACK_OFF_S)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +66,8 @@ def park_verdict(error: SessionError) -> Verdict:
             reason = ContextTooLong.reason
         case ModelRefused():
             reason = "refused"
+        case ModelFailed() | ModelAway():
+            reason = "failed"
         case BadAnswer():
             reason = "bad_answer"
         case TurnTimeout():
@@ -73,6 +75,9 @@ def park_verdict(error: SessionError) -> Verdict:
         case _:
             reason = "failed"
     said = error.said if isinstance(error, ModelError | TurnTimeout) else UNANSWERED
+    if isinstance(error, ModelAway):
+        # Its own sentence promises an answer.
+        said = ModelError.said
     return Verdict(reason, f"{said} It is set aside, and the operator can see it.", cause_of(error))
 
 
@@ -94,28 +99,90 @@ def wait_words(error: ModelAway | StoreError, *, named: bool = False) -> tuple[s
 
 @dataclass
 class Outage:
-    """What a daemon knows about its model being away; a success wakes all lanes that wait for it.
+    """State of a model that is away.
 
-    ``since`` is loop time, in seconds.
+    ``since`` is loop time, in seconds; ``telling`` is set while the chats that wait are notified, and
+    ``answers`` counts the messages that the model answered.
     """
 
     since: float | None = None
     error: str = ""
     hint: str = ""
     cause: str = ""
+    telling: bool = False
+    answers: int = 0
     over: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def met(self, error: ModelAway, now: float) -> bool:
-        """Note a failed call; say whether it is the first one."""
-        first = self.since is None
-        if first:
+    def met(self, error: ModelAway, now: float) -> None:
+        """Note a failed call."""
+        if self.since is None:
             self.since = now
-        self.error, self.hint, self.cause = str(error), error.hint, error.cause
-        return first
+        self.error, self.hint, self.cause = loggable(error), error.hint, error.cause
 
     def ended(self) -> None:
         """Note a call that succeeded."""
         if self.since is not None:
             self.since, self.error, self.hint, self.cause = None, "", "", ""
+            self.telling = False
             self.over.set()
             self.over = asyncio.Event()
+
+
+@dataclass
+class Pace:
+    """Learns how many seconds a rate limit wants between two requests; all times are loop time.
+
+    A refusal widens the gap to what the provider asked for; answers narrow it by halves, towards the widest
+    gap that was refused lately. So each answer releases one more lane, and few of those are refused.
+    """
+
+    gap_s: float = 0.0
+    next_at: float = 0.0
+    _proven_s: float = 0.0
+    _refused_s: float = 0.0
+    _passed: int = 0
+    _refusals: int = 0
+    _refused_at: float = 0.0
+    _released_at: float = 0.0
+    _answered_at: float | None = None
+
+    def refused(self, asked_at: float, now: float, after_s: float | None) -> None:
+        """Note that a request made at ``asked_at`` met the rate limit."""
+        if asked_at < self._refused_at:
+            # It was under way when the limit showed, and tells nothing more.
+            return
+        self._refused_at = now
+        self._refusals += 1
+        wait = min(back_off_s(self._refusals, after_s=after_s), TRUSTED_S)
+        if self._proven_s:
+            self._refused_s, self.gap_s, self._proven_s = self.gap_s, self._proven_s, 0.0
+            self._passed = -2
+        elif self._answered_at is not None:
+            seen_s = 1.03 * (now - self._answered_at + wait)
+            self.gap_s = max(self.gap_s, min(seen_s, max(FIRST_GAP_S, 2 * self.gap_s)))
+            self._passed = 0
+        self.next_at = max(now + wait, self._released_at + self.gap_s)
+
+    def released(self, now: float) -> None:
+        """Note that a lane may ask now."""
+        self._released_at = now
+        self.next_at = now + (self.gap_s or back_off_s(self._refusals))
+
+    def answered(self, asked_at: float, now: float) -> None:
+        """Note that a request made at ``asked_at`` was answered."""
+        self._answered_at = max(asked_at, self._answered_at or 0.0)
+        self._refusals, self._proven_s = 0, 0.0
+        self._passed += 1
+        if self._passed >= 2 and self.gap_s:
+            self._narrow()
+        self.next_at = min(self.next_at, max(self._released_at + self.gap_s, now))
+
+    def _narrow(self) -> None:
+        self._passed, narrower = 0, (self.gap_s + self._refused_s) / 2
+        if narrower > 0.9 * self.gap_s:
+            # The gap is known well enough: much later it is tried again whether the limit was raised.
+            self._refused_s, self._passed = 0.0, -8
+        elif narrower < LEAST_GAP_S:
+            self.gap_s = 0.0
+        else:
+            self._proven_s, self.gap_s = self.gap_s, narrower

@@ -17,13 +17,23 @@ from gateway.turns.events import Events
 from gateway.turns.lanes import RetryAfter
 from gateway.turns.outages import Outages
 from gateway.turns.parking import Parking
-from gateway.turns.policy import OUTAGE_SAID, TOO_LARGE_SAID, Verdict, cause_of, park_verdict
+from gateway.turns.policy import TOO_LARGE_SAID, Verdict, cause_of, park_verdict
 from gateway.turns.quota import Quota
 from gateway.turns.settlement import SOON_S
 from gateway.turns.spawning import is_of_subagent
 from gateway.turns.subagents import Subagents
 from session.approvals.gate import AwaitsApproval
-from session.errors import LineTooLong, ModelAway, OverCap, SessionError, StoreError, TurnTimeout, loggable
+from session.errors import (
+    LineTooLong,
+    ModelAway,
+    ModelError,
+    OverCap,
+    SessionError,
+    StoreError,
+    TurnTimeout,
+    loggable,
+)
+from session.models.failure import kind_of
 from session.models.model import Meter, Payer, Usage
 from session.store.store import Session
 from session.turn.turn import Reply, Request, Turns
@@ -37,7 +47,6 @@ class TurnRuns:
     Args:
         quota: counts what they cost; None: nobody does.
         approvals: hold a turn that has to wait for a person; None: none ever does.
-        outage_hours: how long a letter waits for a model that is away.
         turn_ended: hears of each that was answered, subagents' left out.
         spawn: runs something beside the lanes.
     """
@@ -48,7 +57,6 @@ class TurnRuns:
         events: Events,
         quota: Quota | None,
         outages: Outages,
-        outage_hours: float,
         parking: Parking,
         collecting: Collecting,
         subagents: Subagents | None,
@@ -59,7 +67,6 @@ class TurnRuns:
         self._events = events
         self._quota = quota
         self._outages = outages
-        self._outage_hours = outage_hours
         self._parking = parking
         self._collecting = collecting
         self._subagents = subagents
@@ -74,7 +81,10 @@ class TurnRuns:
         entry, session = attempt.entry, attempt.session
         inbound = entry.inbound
         turns = agent.subagent_turns if is_of_subagent(inbound) else agent.turns
-        entry.asking, entry.model = "", turns.model
+        self._outages.begins(entry, turns.model)
+        if (verdict := self._outages.over(entry)) is not None:
+            await self._parking.park(entry, session, verdict)
+            return None
         if request.payer is not payer:
             request = replace(request, payer=payer)
         meter = self._quota.meter(payer) if self._quota is not None and payer is not None else Meter()
@@ -87,17 +97,9 @@ class TurnRuns:
         except AwaitsApproval as asks:
             # One that goes on after a crash may come to its question without a call.
             if meter.calls:
-                self._outages.model_answers(turns.model)
+                self._outages.model_answers(turns.model, entry)
             assert self._approvals is not None
             return await self._approvals.wait(entry, session, asks.approval)
-        except ModelAway as error:
-            # An outage is no fault of the letter: its lane waits, in order, until the model is back.
-            again = await self._outages.wait(entry, session, error)
-            if again is None:
-                self._count(payer, meter, turns)
-                said = OUTAGE_SAID.format(self._outage_hours)
-                await self._parking.park(entry, session, Verdict("outage", said, cause_of(error)))
-            return again
         except LineTooLong as error:
             self._count(payer, meter, turns)
             await self._parking.park(entry, session, Verdict("too_large", TOO_LARGE_SAID, cause_of(error)))
@@ -108,24 +110,36 @@ class TurnRuns:
         except StoreError:
             raise
         except SessionError as error:
-            if not isinstance(error, TurnTimeout):
-                self._outages.model_answers(turns.model)
-            self._count(payer, meter, turns)
-            # Of several messages one may be at fault: each is asked alone, where no tool acted for them.
-            if await self._collecting.part(entry, session, turns.now()):
-                return RetryAfter(SOON_S)
-            verdict = park_verdict(error)
-            log.debug("model.said", error=str(error))
-            log.warning("turn.failed", reason=verdict.reason, error=loggable(error), hint=error.hint)
-            await self._parking.park(entry, session, verdict)
-            return None
+            again = await self._outages.wait(entry, session, error) if isinstance(error, ModelError) else None
+            if again is None:
+                self._count(payer, meter, turns)
+                again = await self._failed(attempt, error, turns)
+            return again
         # A turn that was stopped may have had no answer to any call.
         if not reply.silent or outcomes.is_quiet(reply):
-            self._outages.model_answers(turns.model)
+            self._outages.model_answers(turns.model, entry)
         self._count(payer, meter, turns)
         if not is_of_subagent(inbound):
             self._turn_ended(session, reply)
         return reply
+
+    async def _failed(self, attempt: Attempt, error: SessionError, turns: Turns) -> RetryAfter | None:
+        """Park a message that no further try will answer; None when it was parked."""
+        entry, session = attempt.entry, attempt.session
+        verdict = self._outages.over(entry) if isinstance(error, ModelAway) else None
+        if verdict is None:
+            unanswered = isinstance(error, ModelError) and kind_of(error) != "refused"
+            if not unanswered and not isinstance(error, TurnTimeout):
+                self._outages.model_answers(turns.model, entry, answered=False)
+            # Of several messages one may be at fault: each is asked alone, where no tool acted for them.
+            if await self._collecting.part(entry, session, turns.now()):
+                entry.tries.counted = 0
+                return RetryAfter(SOON_S)
+            verdict = park_verdict(error)
+            log.debug("model.said", error=str(error))
+            log.warning("turn.failed", reason=verdict.reason, error=loggable(error), hint=error.hint)
+        await self._parking.park(entry, session, verdict)
+        return None
 
     async def _run(self, attempt: Attempt, request: Request, meter: Meter, turns: Turns) -> Reply:
         entry, inbound = attempt.entry, attempt.entry.inbound

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NoReturn, Protocol
 
 from durable import is_blank, plain_value, whole_text
-from session.errors import BadAnswer, EmptyAnswer, ModelAway, ModelRefused
+from session.errors import BadAnswer, EmptyAnswer, ModelFailed, ModelRefused
 from session.models import opaque
 from session.models.model import Answer, ToolCall, Usage
 from session.models.thoughts import TaggedThoughts, parted_thoughts
@@ -115,22 +115,26 @@ class Assembly:
             self._text.append(text)
         return text
 
+    @property
+    def begun(self) -> bool:
+        """Whether anything came; a model may think for minutes before its first word."""
+        return bool(self._text or self._calls or self._reasoning or self._thinking)
+
     def check_ended(self, *, ended: bool) -> None:
         """Check that it is whole, where ``ended`` says whether the provider itself came to an end.
 
         Raises:
-            ModelAway: something came, but the provider never said that this was all.
+            ModelFailed: something came, but the provider never said that this was all.
         """
-        # A model may think for minutes before its first word: that was cut, too, and is worth another try.
-        if (self._text or self._calls or self._reasoning or self._thinking) and not ended:
-            raise ModelAway("the answer broke off", cause="unreachable")
+        if self.begun and not ended:
+            raise ModelFailed("the answer broke off")
 
     def answer(self, cost_usd: float, *, model: str = "") -> Answer:
         """Return the whole; fields that nobody here knows go back to ``model`` alone.
 
         Raises:
             ModelRefused: the provider's content policy ended it.
-            ModelAway: the provider says that it broke off.
+            ModelFailed: the provider says that it broke off.
             BadAnswer: neither text nor a usable tool call came.
         """
         self.end()
@@ -162,7 +166,7 @@ class Assembly:
         if end == "content_filter" or (self._refusal and empty):
             raise ModelRefused("the provider's content policy ended the answer")
         if not end:
-            raise ModelAway(f"the answer broke off (finish_reason: {self.finish[:40]})", cause="unreachable")
+            raise ModelFailed(f"the answer broke off (finish_reason: {self.finish[:40]})")
         if end == "length":
             return "length"
         return "tool_calls" if calls else "stop"
@@ -173,7 +177,9 @@ class Assembly:
         hint = _OUT_OF_TOKENS if cut or thoughts else ""
         if cut:
             # The same request would come to the same end.
-            raise BadAnswer(said, hint=hint)
+            error = BadAnswer(said, hint=hint)
+            error.again = False
+            raise error
         raise EmptyAnswer(said, usage=usage, hint=hint)
 
     def _add_thoughts(self, said: Any) -> None:

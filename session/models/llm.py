@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -12,7 +11,15 @@ from typing import Any
 
 import structlog
 
-from session.errors import BadAnswer, ContextTooLong, EmptyAnswer, ModelAway, ModelError, ModelRefused
+from session.errors import (
+    BadAnswer,
+    ContextTooLong,
+    EmptyAnswer,
+    ModelAway,
+    ModelError,
+    ModelFailed,
+    ModelRefused,
+)
 from session.models import library
 from session.models.assembly import Assembly, Chunk, counts_of
 from session.models.call_ids import legal_ids
@@ -49,6 +56,7 @@ class LiteLLM:
         api_base: str = "",
         api_key: str = "",
         timeout_s: float = 120.0,
+        answer_timeout_s: float = 600.0,
         max_output_tokens: int = 4096,
         fallbacks: Sequence[str] = (),
         small: str = "",
@@ -63,7 +71,8 @@ class LiteLLM:
             api_base: the server's address; with ``api_key`` it serves every model of ``name``'s provider,
                 never one of another provider.
             api_key: empty means the provider's own environment variable, or a dummy with ``api_base``.
-            timeout_s: how long one request may take in all, and how long the server may be silent.
+            timeout_s: how long the server may be silent; a whole answer has to be there by then.
+            answer_timeout_s: how long one answer may take, even where its stream keeps moving.
             max_output_tokens: where the prompt names none.
             fallbacks: asked in this order when the model before is away or refuses.
             small: a cheaper model for background work; empty means ``name``.
@@ -78,7 +87,7 @@ class LiteLLM:
         self._heard = heard
         self._api_base = api_base
         self._api_key = api_key
-        self._timeout_s = timeout_s
+        self._timeout_s, self._answer_timeout_s = timeout_s, answer_timeout_s
         self._max_output_tokens = max_output_tokens
         self._supported: dict[str, frozenset[str]] = {}
         self._priced: dict[str, bool] = {}
@@ -152,7 +161,7 @@ class LiteLLM:
                 with told(self._heard, model, written) as answers:
                     answers.append(await self._ask_twice(model, prompt, written))
                 return answers[0]
-            except (ModelAway, ModelRefused) as error:
+            except (ModelAway, ModelFailed, ModelRefused) as error:
                 # The chat has seen half of an answer: a second one would be written behind it.
                 if written.any:
                     raise
@@ -210,30 +219,42 @@ class LiteLLM:
     async def _request(self, model: str, prompt: Prompt, written: Written, choice: Any) -> Answer:
         stream = self._streams or written.shown
         arguments = self._arguments(model, prompt, choice, stream=stream)
-        answer = Assembly()
-        began = time.monotonic()
+        answer, loop = Assembly(), asyncio.get_running_loop()
+        began = loop.time()
         try:
-            # The client's own limit is on silence: a server that writes a byte now and then would never end.
-            async with asyncio.timeout(self._timeout_s):
+            # The client's own limit is on bytes, and the comments that keep a stream alive are no answer.
+            async with asyncio.timeout(self._timeout_s) as limit:
+
+                def moved() -> None:
+                    limit.reschedule(min(loop.time() + self._timeout_s, began + self._answer_timeout_s))
+
                 if stream:
-                    await _read(arguments, answer, written)
+                    await _read(arguments, answer, written, moved)
                 else:
                     answer.take(await _whole(arguments))
         except TimeoutError as error:
-            raise ModelAway(f"{model}: no answer in {self._timeout_s:g} s", cause="unreachable") from error
+            raise self._timed_out(model, answer, loop.time() - began) from error
         except ModelError as error:
             error.brief = f"{model}: {error}"
             error.args = (self._clean(f"{model}: {error}"),)
             raise
         except Exception as error:
-            ours = classified(error, model=model, secrets=(self._api_key,))
-            self._note_cut(model, ours, time.monotonic() - began)
+            ours = classified(error, model=model, secrets=(self._api_key,), begun=answer.begun)
+            self._note_cut(model, ours, loop.time() - began)
             raise ours from error
         try:
             return answer.answer(self._cost(model, answer.usage), model=model)
         except ModelError as error:
             error.brief = f"{model}: {error}"
             raise
+
+    def _timed_out(self, model: str, answer: Assembly, after_s: float) -> ModelError:
+        """Tell silence before an answer, which is an outage, from one that stopped or never ended."""
+        if answer.begun:
+            return ModelFailed(f"{model}: the answer did not come to its end in {after_s:.0f} s")
+        error = ModelAway(f"{model}: no answer in {self._timeout_s:g} s", cause="unreachable")
+        self._note_cut(model, error, after_s)
+        return error
 
     def _note_cut(self, model: str, error: ModelError, after_s: float) -> None:
         """Ask for streams from now on where something may have cut a connection on which nothing moved."""
@@ -367,15 +388,19 @@ def _access(api_base: str, api_key: str) -> dict[str, str]:
     return {"api_base": api_base, "api_key": api_key or library.DUMMY_KEY}
 
 
-async def _read(arguments: Mapping[str, Any], answer: Assembly, written: Written) -> None:
-    """Put an answer together from its stream."""
+async def _read(
+    arguments: Mapping[str, Any], answer: Assembly, written: Written, moved: Callable[[], None]
+) -> None:
+    """Put an answer together from its stream; ``moved`` is called for each piece."""
     rounds = FIRST_ROUNDS if written.shown else 0
     async with _streamed(arguments) as stream:
         if not _is_wrapped(stream) and (instead := await whole_instead(stream.completion_stream)):
             if text := answer.take(instead):
                 written(text)
             return
+        done = _done_mark(stream)
         async for chunk in _pieces(stream):
+            moved()
             if text := answer.add(chunk):
                 written(text)
                 # Of pieces that came together the first would else be seen when the last was read.
@@ -387,7 +412,7 @@ async def _read(arguments: Mapping[str, Any], answer: Assembly, written: Written
         if _is_wrapped(stream):
             # LiteLLM's last piece renders the provider's reason as one of OpenAI's, an error as "stop".
             answer.finish = stream.received_finish_reason or answer.finish
-        answer.check_ended(ended=_ended(stream, answer))
+        answer.check_ended(ended=done.is_set() or _ended(stream, answer))
 
 
 async def _whole(arguments: Mapping[str, Any]) -> Any:
@@ -419,6 +444,22 @@ def _ended(stream: Any, answer: Assembly) -> bool:
     if _is_wrapped(stream):
         return bool(stream.received_finish_reason or stream.intermittent_finish_reason)
     return bool(answer.finish or answer.usage)
+
+
+def _done_mark(stream: Any) -> asyncio.Event:
+    """Return what is set once the server ends its stream by ``[DONE]``, which the OpenAI client swallows."""
+    done, source = asyncio.Event(), stream.completion_stream
+    if not _is_wrapped(stream):
+        events = source._iter_events
+
+        async def noted() -> AsyncIterator[Any]:
+            async for event in events():
+                if event.data.startswith("[DONE]"):
+                    done.set()
+                yield event
+
+        source._iter_events = noted
+    return done
 
 
 def _is_wrapped(stream: Any) -> bool:

@@ -18,8 +18,8 @@ from session.context.enclosures import sends_files
 from session.context.quiet import QUIET, is_quiet
 from session.context.request import Asking, Request, TurnContext, TurnLimits
 from session.errors import (
-    BadAnswer,
     ContextTooLong,
+    EmptyAnswer,
     ModelError,
     ModelRefused,
     RoundsExhausted,
@@ -356,7 +356,7 @@ class _Turn:
 
     async def _finish(self, answer: Answer) -> str:
         if is_blank(answer.text):
-            raise BadAnswer("the model answered nothing")
+            raise EmptyAnswer("the model answered nothing")
         used = list(dict.fromkeys(self._calls.used)) or None
         self._answer = answer.text
         self.quiet, self.sends_files = is_quiet(self._request, answer.text), sends_files(used)

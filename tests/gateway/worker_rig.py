@@ -197,6 +197,15 @@ class Rig:
         await eventually(there)
         return found
 
+    async def until_held(self, key: str = ADA) -> None:
+        """Wait until the model failed on the first message of a lane, which waits for its next try."""
+
+        def held() -> bool:
+            lane = self.worker.lanes.get(key)
+            return lane is not None and lane.entries[0].tries.away > 0 and lane.running is None
+
+        await until(held)
+
     async def waiting(self) -> int:
         """How many letters are in the inbound box, running ones among them."""
         return (await self.mailbox.depths())[INBOUND].count

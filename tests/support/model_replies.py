@@ -60,7 +60,8 @@ class Reply:
     held: asyncio.Event | None = None  # no answer before this is set
     # Half of a stream is written, and no more before this is set.
     half: asyncio.Event | None = None
-    # hang | html | garbage | cut | nochoices | unended (no reason, no count) | unstreamed (whole, always).
+    # hang | html | garbage | cut | nochoices | unstreamed (whole, always) | done (no end but [DONE])
+    # | unended (no reason, no count, no [DONE]).
     kind: str = ""
 
 
@@ -147,7 +148,7 @@ class Markers:
 def _apply(reply: Reply, name: str, value: str, seen: Seen) -> None:
     if name in ("delay", "slow"):
         setattr(reply, f"{name}_s", float(value))
-    elif name in ("hang", "html", "garbage", "cut", "nochoices"):
+    elif name in ("hang", "html", "garbage", "cut", "nochoices", "done", "unended"):
         reply.kind = name
     elif name == "empty":
         reply.text, reply.tool_calls = "", []

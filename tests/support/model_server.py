@@ -348,13 +348,14 @@ async def _stream(seen: Seen, reply: Reply, writer: asyncio.StreamWriter) -> str
         await writer.drain()
         writer.close()
         return "cut"
-    if reply.kind not in ("nochoices", "unended"):
+    if reply.kind not in ("nochoices", "unended", "done"):
         send_event(
             writer, {**base, "choices": [{"index": 0, "delta": {}, "finish_reason": finish_of(reply)}]}
         )
-    if (seen.body.get("stream_options") or {}).get("include_usage") and reply.kind != "unended":
+    if (seen.body.get("stream_options") or {}).get("include_usage") and reply.kind not in ("unended", "done"):
         send_event(writer, {**base, "choices": [], "usage": usage_of(seen, reply)})
-    send_piece(writer, b"data: [DONE]\n\n")
+    if reply.kind != "unended":
+        send_piece(writer, b"data: [DONE]\n\n")
     writer.write(b"0\r\n\r\n")
     await writer.drain()
     return "answered"

@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 
+from gateway.queue.retry import back_off_s
 from gateway.turns.attempts import Attempt, Attempts
 from gateway.turns.lanes import Entry
 from gateway.turns.letter_rules import LetterRules
-from gateway.turns.policy import FENCED_TRIES, fenced_off_s
+from gateway.turns.policy import FENCED_TRIES
 from session.errors import ModelAway
 from session.models.model import Answer, OnDelta, Prompt
 from session.store.store import Session, Store
@@ -138,17 +139,16 @@ async def test_a_first_try_that_met_an_outage_is_no_attempt(tmp_path: Path) -> N
             if len(self.prompts) > 1:
                 return Answer("back")
             await until(lambda: any((tmp_path / "sessions").glob("*.jsonl")))
-            raise ModelAway("503", cause="unreachable", after_s=60)
+            raise ModelAway("503", cause="unreachable")
 
     built = Rig(tmp_path, Slow(), LetterRules())
     async with built.open() as r:
         await r.put("hello", "m1")
-        await r.replies(1)
+        await until(lambda: r.worker.outage.since is not None)
 
         async with r.store.open(ADA) as session:
             assert session.find("m1") is not None
             assert await session.journal.begin("m1", transcript_held_lines=True) == 1
-        r.worker.outage.ended()
         assert await r.texts(1) == ["back"]
 
 
@@ -210,13 +210,13 @@ async def test_whatever_is_fenced_again_and_again_is_parked_at_last(tmp_path: Pa
 
 def test_a_fenced_letter_waits_longer_each_time() -> None:
     """From 50 ms on; it is given a minute and a half, in which a daemon learns that it lost its letters."""
-    waits = [fenced_off_s(tries) for tries in range(1, FENCED_TRIES)]
+    waits = [back_off_s(tries, first_s=0.05) for tries in range(1, FENCED_TRIES)]
 
     assert waits[:4] == [0.05, 0.1, 0.2, 0.4]
     assert waits == sorted(waits)
     assert max(waits) <= 60
     assert 90 < sum(waits) < 120
-    assert fenced_off_s(10_000) == 60
+    assert back_off_s(10_000, first_s=0.05) == 60
 
 
 async def test_a_fenced_letter_that_is_lost_is_let_go(tmp_path: Path) -> None:

@@ -9,7 +9,10 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from channels.message import Sender
+from gateway.turns import outages
 from gateway.turns.collect import QueueRules
 from gateway.turns.letter_rules import LetterRules
 from gateway.turns.quota import Quota
@@ -207,14 +210,17 @@ async def test_messages_at_once_wait_for_what_others_only_hold(tmp_path: Path) -
         assert sorted(await ids(r, 4)) == sorted(f"{key} 1#reply" for key in chats)
 
 
-async def test_over_an_outage_only_what_was_spent_stays_held(tmp_path: Path) -> None:
+async def test_over_an_outage_only_what_was_spent_stays_held(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Another chat, whose request needs as much, is answered meanwhile, and then the one that waited."""
-    away = ModelAway("503", cause="unreachable", after_s=60)
+    away = ModelAway("503", cause="unreachable")
+    monkeypatch.setattr(outages, "back_off_s", lambda *_, **__: 60.0)
     async with capped(tmp_path, away, spent(0.1, "meanwhile"), "at last", cost_per_day_usd=1.0) as r:
         assert isinstance(r.model, Priced)
         r.model.most_usd = 0.9
         await r.put("hello", "m1")
-        assert await ids(r, 1) == ["m1#notice.model_away"]
+        await r.until_held()
         await r.put("hello", "b1", key=BOB)
 
         assert sorted(await ids(r, 2)) == ["b1#reply", "m1#reply"]

@@ -192,7 +192,6 @@ async def test_a_message_edited_while_the_model_is_away_is_asked_with_its_new_te
         if is_stored:
             takes_its_time(r)
         await r.put("secnod", "m1", platform_id="77")
-        await r.replies(1)
         await until(lambda: (lane := r.worker.lanes.get(ADA)) is not None and lane.nudge is not None)
         for text, name in (("scond", "e1"), ("/new", "e2"), ("second", "e3")):
             await edit(r, text, name)

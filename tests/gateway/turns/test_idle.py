@@ -15,7 +15,7 @@ import pytest
 from channels.message import Outbound
 from gateway.turns.idle import SAID
 from gateway.turns.letter_rules import LetterRules
-from session.errors import BadAnswer, ModelAway
+from session.errors import EmptyAnswer, ModelAway
 from session.models.model import Prompt
 from session.store import switch_session
 from session.store.store import Session
@@ -178,7 +178,7 @@ async def test_what_cron_and_the_gateway_write_keeps_no_session_fresh(tmp_path: 
 
 async def test_a_boundary_stands_over_outage_and_parking(tmp_path: Path) -> None:
     """Each try of the message finds the session that was begun for it; the chat hears of it once."""
-    async with ending(tmp_path, "one", AWAY, AWAY, "two", BadAnswer("no"), "four") as place:
+    async with ending(tmp_path, "one", AWAY, AWAY, "two", EmptyAnswer("no"), "four") as place:
         await say(place, "a")
         told = await say(place, "b", after_h=5)
         assert [id_ for id_, _ in told] == ["b#notice.idle", "b#notice.model_away", "b#reply"]

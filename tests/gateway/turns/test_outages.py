@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 from gateway.errors import MailboxDown
 from gateway.queue.embedded.mailbox import EmbeddedMailbox
 from gateway.queue.mailbox import INBOUND, Post
-from session.errors import ModelAway, StoreError
+from session.errors import ModelAway, ModelFailed, StoreError
 from session.transcript.journal import Journal, Told
 from tests.gateway.delivery_place import Place
 from tests.gateway.embedded_place import BreaksAt
@@ -43,7 +43,7 @@ async def test_an_outage_of_one_chat_holds_up_no_other(tmp_path: Path) -> None:
 
     async with rig(tmp_path, *[answer] * 4, concurrent_turns=1) as r:
         await r.put("stuck", "m1")
-        await r.replies(1)
+        await until(lambda: len(r.model.prompts) == 1)
         await r.put("hello", "x1", key="foreign:bob")
 
         assert await r.texts(1) == ["fine"]
@@ -74,7 +74,7 @@ async def test_a_letter_put_back_after_an_outage_may_wait_as_long_again(tmp_path
         async with r.store.open(ADA) as session:
             await session.journal.note("m1", reason="model_away", text=AWAY.said)
             await session.journal.unpark("m1")
-    async with rig(tmp_path, AWAY, "one", outage_hours=24) as r:
+    async with rig(tmp_path, AWAY, AWAY, "one", outage_hours=24) as r:
         r.clock.now += timedelta(hours=25)
         await r.mailbox.replay("m1")
 
@@ -108,7 +108,7 @@ async def test_a_chat_whose_turn_hangs_in_a_known_outage_is_told(tmp_path: Path)
 
     async with rig(tmp_path) as r:
         await r.begin("hangs", "m0")
-        r.model.steps = [ModelAway("503", cause="unreachable", after_s=60)] * 9
+        r.model.steps = [AWAY, *[ModelAway("503", cause="unreachable", after_s=60)] * 9]
         await work()
 
         (notice,) = await r.replies(1)
@@ -126,7 +126,7 @@ async def test_a_chat_that_cannot_be_told_keeps_no_other_from_being_told(tmp_pat
         await r.put("cannot be read", "e1", key="foreign:eve")
         assert [reply.id for reply in await r.replies(1)] == ["e1#notice.storage"]
         await r.begin("hangs", "m0")
-        r.model.steps = [ModelAway("503", cause="unreachable", after_s=60)] * 9
+        r.model.steps = [AWAY, *[ModelAway("503", cause="unreachable", after_s=60)] * 9]
         await r.put("1", "m1", key="foreign:bob")
 
         assert [reply.id for reply in await r.replies(2)] == ["m1#notice.model_away", "m0#notice.model_away"]
@@ -219,7 +219,7 @@ async def test_a_daemon_that_is_started_again_in_an_outage_tells_nobody_twice(tm
     place = Place(tmp_path, max_chars=4000)
     for _ in range(2):
         mailbox = Refuses(tmp_path / "state", counted="m1#notice.model_away")
-        async with rig(tmp_path, away, away, mailbox=mailbox) as r, place.delivering(mailbox):
+        async with rig(tmp_path, AWAY, away, away, mailbox=mailbox) as r, place.delivering(mailbox):
             await r.put("1", "m1", key="fake:ada")
             await until(lambda mailbox=mailbox: mailbox.confirmed == 1)
             await until(lambda: len(place.platform.texts()) == 1)
@@ -248,8 +248,8 @@ class Late(EmbeddedMailbox):
 async def test_an_outage_that_ends_while_its_chat_is_told_is_waited_for_no_longer(tmp_path: Path) -> None:
     """The model answers another chat before the notice is stored: the lane goes on as soon as it is."""
     mailbox = Late(tmp_path / "state", late="m1#notice.model_away")
-    away = ModelAway("429", cause="rate_limit", after_s=60)
-    async with rig(tmp_path, away, "fine", "late", mailbox=mailbox) as r:
+    away = ModelAway("503", cause="unreachable")
+    async with rig(tmp_path, AWAY, away, "fine", "late", mailbox=mailbox) as r:
         await r.put("1", "m1")
         await mailbox.waits.wait()
         await r.put("hello", "x1", key="foreign:bob")
@@ -257,3 +257,63 @@ async def test_an_outage_that_ends_while_its_chat_is_told_is_waited_for_no_longe
         mailbox.gate.set()
 
         assert [reply.id for reply in await r.replies(2)] == ["m1#notice.model_away", "m1#reply"]
+
+
+async def test_what_the_model_fails_on_is_tried_five_times_and_then_parked(tmp_path: Path) -> None:
+    """Its chat hears of it, the lane goes on, and nobody takes the model for away."""
+    async with rig(tmp_path, *[ModelFailed("500")] * 5) as r:
+        await r.put("poison", "m1")
+        await r.put("hello", "m2")
+
+        notice, reply = await r.replies(2)
+
+        assert (notice.id, reply.text) == ("m1#notice.failed", "script: hello")
+        (parked,) = await r.parked()
+        assert (parked.reason, parked.attempts) == ("failed: 500", 5)
+        assert r.worker.outage.since is None
+
+
+async def test_an_outage_that_meets_one_message_alone_is_counted(tmp_path: Path) -> None:
+    """Others are answered between its tries: it is the message, whatever the status says."""
+
+    def answer(prompt: Any) -> str:
+        text = str(prompt.messages[-1]["content"])
+        if text == "flagged":
+            raise ModelAway("403", cause="credentials", after_s=0.01)
+        return text
+
+    async with rig(tmp_path, *[answer] * 99, model_tries=2) as r:
+        await r.put("flagged", "m1")
+        await r.until_held()
+        for number in range(99):
+            await r.put("fine", f"b{number}", key="foreign:bob")
+            (reply,) = await r.replies(1)
+            if reply.id == "m1#notice.failed":
+                break
+
+        assert len([each for each in r.model.prompts if each.messages[-1]["content"] == "flagged"]) <= 4
+        assert [parked.id for parked in await r.parked()] == ["m1"]
+
+
+async def test_the_first_failed_try_is_told_to_nobody(tmp_path: Path) -> None:
+    """A moment later the message is answered."""
+    async with rig(tmp_path, AWAY, "one") as r:
+        await r.put("1", "m1")
+
+        assert await r.texts(1) == ["one"]
+        await r.settled()
+        assert r.unread == 0
+
+
+async def test_an_answer_releases_no_lane_before_its_retry_after(tmp_path: Path) -> None:
+    """One lane is released for each answer, and none whose provider asked for more time."""
+    limited = [ModelAway("429", cause="rate_limit", after_s=after_s) for after_s in (0.05, 60)]
+    async with rig(tmp_path, *limited, "fine", "late") as r:
+        for number, key in enumerate((ADA, "foreign:bob")):
+            await r.put("1", f"m{number}", key=key)
+            await r.until_held(key)
+
+        assert (await r.replies(1))[0].id == "m0#reply"
+        await r.put("hello", "x1", key="foreign:cy")
+        assert (await r.replies(1))[0].id == "x1#reply"
+        assert len(r.model.prompts) == 4

@@ -43,7 +43,8 @@ async def two_models(folder: Path) -> AsyncIterator[TwoModels]:
 async def end(r: Rig) -> None:
     """Let the model answer, so that nothing waits for it any more."""
     r.model.steps.clear()
-    r.worker.outage.ended()
+    await r.put("/stop", "end1")
+    await r.put("/stop", "end2", key=BOB)
     await r.settled()
 
 
@@ -59,7 +60,6 @@ async def test_the_answers_of_another_model_end_no_outage(tmp_path: Path) -> Non
     """The chat that waits is told once, and its model is not asked whenever another one answers."""
     async with two_models(tmp_path) as r:
         await r.put("asked", "m1")
-        assert [each.id for each in await r.replies(1)] == ["m1#notice.model_away"]
         await until_paused(r)
         for number in range(3):
             await r.put("hello", f"b{number}", key=BOB)
@@ -71,6 +71,7 @@ async def test_the_answers_of_another_model_end_no_outage(tmp_path: Path) -> Non
 
 async def test_a_chat_that_asks_another_model_is_told_of_no_outage(tmp_path: Path) -> None:
     async with two_models(tmp_path) as r:
+        r.model.steps.insert(0, AWAY)
         r.second.release.clear()
         await r.put("takes its time", "b1", key=BOB)
         await r.second.held.wait()
@@ -90,7 +91,6 @@ async def test_a_stop_ends_no_outage(tmp_path: Path) -> None:
     async with rig(tmp_path, *[FAR] * 9) as r:
         for number, key in enumerate([ADA, BOB], 1):
             await r.put("asked", f"m{number}", key=key)
-            await r.replies(1)
             await until_paused(r, key)
         await r.put("/stop", "s1")
         assert await r.texts(1) == ["Stopped."]
@@ -109,7 +109,6 @@ async def test_a_turn_that_ran_out_of_time_ends_no_outage(tmp_path: Path) -> Non
 
     async with rig(tmp_path, FAR, too_late) as r:
         await r.put("asked", "m1")
-        await r.replies(1)
         await until_paused(r)
         await r.put("asked", "b1", key=BOB)
         assert [each.id for each in await r.replies(1)] == ["b1#notice.timeout"]
@@ -120,9 +119,8 @@ async def test_a_turn_that_ran_out_of_time_ends_no_outage(tmp_path: Path) -> Non
 
 
 async def test_an_answer_of_the_model_itself_ends_it(tmp_path: Path) -> None:
-    async with rig(tmp_path, FAR) as r:
+    async with rig(tmp_path, ModelAway("503", cause="unreachable")) as r:
         await r.put("asked", "m1")
-        await r.replies(1)
         await until_paused(r)
         await r.put("hello", "b1", key=BOB)
 
@@ -132,7 +130,7 @@ async def test_an_answer_of_the_model_itself_ends_it(tmp_path: Path) -> None:
 
 async def test_a_chat_that_waits_for_a_person_is_told_of_no_outage(tmp_path: Path) -> None:
     """It was asked whether a tool may run: nothing of it waits for the model."""
-    built = Asking(tmp_path, Script([call("1"), AWAY, "fine"]), LetterRules())
+    built = Asking(tmp_path, Script([call("1"), AWAY, AWAY, "fine"]), LetterRules())
     async with built.open() as r:
         await r.put("count", "m1")
         await r.replies(1)

@@ -10,7 +10,7 @@ import pytest
 
 from gateway.queue.mailbox import INBOUND, Post
 from gateway.turns.letter_rules import LetterRules
-from session.errors import BadAnswer, ContextTooLong, ModelAway, ModelRefused
+from session.errors import ContextTooLong, EmptyAnswer, ModelAway, ModelRefused
 from session.models.model import Answer, OnDelta, Prompt, ToolCall
 from session.store.store import Session
 from session.testing import Script
@@ -62,7 +62,7 @@ async def test_a_letter_that_says_nothing_asks_no_model_and_its_chat_is_told(tmp
 @pytest.mark.parametrize(
     ("error", "reason"),
     [
-        (BadAnswer("nothing"), "bad_answer"),
+        (EmptyAnswer("nothing"), "bad_answer"),
         (ModelRefused("policy"), "refused"),
         (ContextTooLong("9000 > 8000"), "too_long"),
         (Answer(""), "bad_answer"),
@@ -168,7 +168,7 @@ async def test_an_answer_too_large_to_be_kept_is_parked_and_not_asked_for_again(
 
 
 async def test_a_parked_letter_that_is_put_back_becomes_a_new_exchange_at_the_end(tmp_path: Path) -> None:
-    async with rig(tmp_path, BadAnswer("x"), "hi", "now it works") as r:
+    async with rig(tmp_path, EmptyAnswer("x"), "hi", "now it works") as r:
         await r.put("hard", "m1")
         await r.put("easy", "m2")
         await r.replies(2)

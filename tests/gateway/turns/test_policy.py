@@ -12,7 +12,6 @@ from gateway.turns.policy import (
     Outage,
     broken,
     cause_of,
-    fenced_off_s,
     park_verdict,
     wait_words,
 )
@@ -73,9 +72,9 @@ def test_too_many_tool_rounds_have_a_sentence_of_their_own() -> None:
 
 def test_who_is_fenced_waits_twice_as_long_each_time_up_to_a_minute() -> None:
     """Over a minute and a half in all: a daemon that lost its letters hears of it before."""
-    assert [fenced_off_s(tries) for tries in (0, 1, 2, 3, 11)] == [0.05, 0.05, 0.1, 0.2, 51.2]
-    assert [fenced_off_s(tries) for tries in (12, 13, 10_000)] == [60.0] * 3
-    assert 90 < sum(fenced_off_s(tries) for tries in range(1, FENCED_TRIES)) < 110
+    assert [back_off_s(tries, first_s=0.05) for tries in (0, 1, 2, 3, 11)] == [0.05, 0.05, 0.1, 0.2, 51.2]
+    assert [back_off_s(tries, first_s=0.05) for tries in (12, 13, 10_000)] == [60.0] * 3
+    assert 90 < sum(back_off_s(tries, first_s=0.05) for tries in range(1, FENCED_TRIES)) < 110
 
 
 @pytest.mark.parametrize(("length", "cut"), [(200, "x" * 200), (201, "x" * 199 + "…")])
@@ -119,15 +118,16 @@ async def test_an_outage_begins_with_its_first_failure_and_wakes_all_when_it_end
     outage.ended()
     assert outage.over is waiting
 
-    assert outage.met(first, 5.0)
-    assert not outage.met(second, 7.0)
+    outage.met(first, 5.0)
+    outage.met(second, 7.0)
     assert (outage.since, outage.error, outage.hint, outage.cause) == (5.0, "two", "another", "quota")
     assert not waiting.is_set()
     outage.ended()
     assert waiting.is_set()
     assert not outage.over.is_set()
     assert (outage.since, outage.error, outage.hint, outage.cause) == (None, "", "", "")
-    assert outage.met(first, 9.0)
+    outage.met(first, 9.0)
+    assert outage.since == 9.0
 
 
 def test_a_provider_that_asks_for_no_wait_is_asked_ever_more_rarely() -> None:
@@ -136,3 +136,10 @@ def test_a_provider_that_asks_for_no_wait_is_asked_ever_more_rarely() -> None:
 
     assert waits == [0.05, 1.0, 4.0, 60.0, 60.0]
     assert back_off_s(3, after_s=7.0) == 7.0
+
+
+def test_a_wait_that_the_provider_asked_for_is_never_shortened() -> None:
+    """Ours is spread below and ends at a minute, the provider's above, however long it is."""
+    assert [back_off_s(tries, spread=1) for tries in (1, 4, 99)] == [0.8, 6.4, 48.0]
+    assert [back_off_s(9, after_s=after_s, spread=1) for after_s in (2.0, 600.0)] == [2.2, 605.0]
+    assert back_off_s(9, after_s=600.0) == 600.0

@@ -72,7 +72,7 @@ async def test_a_stop_that_comes_again_ends_the_turn_that_it_was_answered_for(tm
 async def test_stop_ends_a_message_that_waits_for_a_model_that_is_away(tmp_path: Path) -> None:
     async with rig(tmp_path, ModelAway("429", cause="rate_limit", after_s=60), "two") as r:
         await r.put("1", "m1")
-        await r.replies(1)
+        await r.until_held()
         await until(lambda: r.worker.lanes.get(ADA).nudge is not None)
         await r.put("/stop", "s1")
         await r.put("2", "m2")
@@ -259,7 +259,7 @@ async def test_stop_ends_a_message_whose_next_try_waits_for_a_place(tmp_path: Pa
     away = ModelAway("503", cause="unreachable", after_s=60)
     async with rig(tmp_path, away, concurrent_turns=1) as r:
         await r.put("asked", "m1")
-        await r.replies(1)
+        await r.until_held()
         await r.begin("takes the place", "x1", key="foreign:bob")
         lane = r.worker.lanes.get(ADA)
         assert lane is not None

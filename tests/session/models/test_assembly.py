@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from session.errors import BadAnswer, ModelAway
+from session.errors import BadAnswer, ModelAway, ModelFailed
 from session.models import library
 from session.models.assembly import Assembly
 from session.models.llm import LiteLLM
@@ -139,7 +139,7 @@ def test_an_answer_that_breaks_off_before_its_first_word_is_not_complete() -> No
     answer = Assembly()
     answer.add(piece(reasoning_content="well"))
 
-    with pytest.raises(ModelAway, match="broke off"):
+    with pytest.raises(ModelFailed, match="broke off"):
         answer.check_ended(ended=False)
 
 
@@ -224,7 +224,7 @@ async def test_how_an_answer_ended_is_the_providers_word(
     """What is no end of an answer is a broken one, by whatever name; names of OpenAI's ends are known."""
     for finish in ("error", "network_error", "abort"):
         server.script.append(Reply(text="Half an ans", finish=finish))
-        with pytest.raises(ModelAway, match=f"broke off.*{finish}"):
+        with pytest.raises(ModelFailed, match=f"broke off.*{finish}"):
             await llm.ask(prompt("q"), on_delta)
     for finish, end in (("max_tokens", "length"), ("eos", "stop"), ("end_turn", "stop")):
         server.script.append(Reply(text="all", finish=finish))

@@ -9,8 +9,18 @@ from typing import Any
 
 import pytest
 
-from session.errors import BadAnswer, ContextTooLong, EmptyAnswer, ModelAway, ModelError, ModelRefused
-from session.models.failure import classified, cleaned
+from session.errors import (
+    BadAnswer,
+    ContextTooLong,
+    EmptyAnswer,
+    ModelAway,
+    ModelError,
+    ModelFailed,
+    ModelRefused,
+    RequestTooLarge,
+    RoundsExhausted,
+)
+from session.models.failure import RATE_LIMITS_MAX, classified, cleaned, kind_of
 from session.models.llm import LiteLLM
 from session.models.model import OnDelta
 from session.testing import prompt
@@ -31,12 +41,10 @@ both_ways = pytest.mark.parametrize("on_delta", [None, lambda _: None], ids=["wh
         ("[[status:429 retry-after=7]]", "rate_limit", 7.0),
         ("[[status:401]]", "credentials", None),
         ("[[status:402]]", "quota", None),
-        ("[[status:403]]", "credentials", None),
         ("[[status:408]]", "unreachable", None),
-        ("[[status:500]]", "unreachable", None),
-        ("[[status:503 retry-after=3]]", "unreachable", 3.0),
+        ("[[status:503]]", "unreachable", None),
+        ("[[status:503 retry-after=3]]", "rate_limit", 3.0),
         ("[[status:529]]", "unreachable", None),
-        ("[[cut]]", "unreachable", None),
     ],
 )
 async def test_outages(
@@ -61,6 +69,7 @@ async def test_outages(
     ("mark", "kind"),
     [
         ("[[status:400]]", ModelRefused),
+        ("[[status:403]]", ModelRefused),
         ("[[status:404]]", ModelRefused),
         ("[[status:422]]", ModelRefused),
         ("[[refuse]]", ModelRefused),
@@ -69,12 +78,14 @@ async def test_outages(
         ("[[status:413]]", ContextTooLong),
         ("[[html]]", BadAnswer),
         ("[[garbage]]", BadAnswer),
+        ("[[status:500]]", ModelFailed),
+        ("[[cut]]", ModelFailed),
     ],
 )
-async def test_what_will_never_be_answered(
+async def test_failures_that_are_no_outage(
     llm: LiteLLM, server: ModelServer, mark: str, kind: type[Exception], on_delta: OnDelta | None
 ) -> None:
-    """Refusals, overflow and garbage are no outage; each cost one request."""
+    """Refusals, overflow, garbage and a server that fails or breaks off; each cost one request."""
     with pytest.raises(kind) as caught:
         await llm.ask(prompt(f"hello {mark}"), on_delta)
 
@@ -179,13 +190,18 @@ async def test_cancelling_closes_the_connection(llm: LiteLLM, server: ModelServe
 
 
 async def test_an_answer_that_breaks_off_cleanly_is_not_complete(llm: LiteLLM, server: ModelServer) -> None:
-    """A stream that ends without a reason and a count was cut by something between."""
+    """A stream that ends without a reason, a count and ``[DONE]`` was cut by something between."""
     server.script.append(Reply(text="half of", kind="unended"))
 
-    with pytest.raises(ModelAway) as caught:
+    with pytest.raises(ModelFailed):
         await llm.ask(prompt("q"), lambda _: None)
 
-    assert caught.value.cause == "unreachable"
+
+async def test_done_ends_an_answer(llm: LiteLLM, server: ModelServer) -> None:
+    """Some servers give neither a reason nor a count."""
+    server.script.append(Reply(text="all of it", kind="done"))
+
+    assert (await llm.ask(prompt("q"), lambda _: None)).text == "all of it"
 
 
 async def test_no_secret_in_errors(llm: LiteLLM, server: ModelServer) -> None:
@@ -219,6 +235,10 @@ def caused(outer: Exception, cause: BaseException) -> Exception:
     return outer
 
 
+def served(status: int, message: str, **fields: str) -> Failure:
+    return Failure(message, response=Response(status), body={"error": {"message": message, **fields}})
+
+
 @pytest.mark.parametrize(
     ("error", "kind", "cause"),
     [
@@ -234,7 +254,26 @@ def caused(outer: Exception, cause: BaseException) -> Exception:
         (Failure("Your credit balance is too low", response=Response(400)), ModelAway, "quota"),
         (Failure("prompt is too long: 9 > 8", response=Response(400)), ContextTooLong, None),
         (Failure("context size exceeded", response=Response(500)), ContextTooLong, None),
-        (Failure("Request too large for m", response=Response(429)), ContextTooLong, None),
+        (Failure("Request too large for m", response=Response(429)), RequestTooLarge, None),
+        (Failure("TPM: Limit 30,000, Requested 42,000.", response=Response(429)), RequestTooLarge, None),
+        (Failure("Limit 30000, Used 29900, Requested 200", response=Response(429)), ModelAway, "rate_limit"),
+        (Failure("Your account is suspended", response=Response(429)), ModelAway, "quota"),
+        (
+            Failure("exceeded your current quota: retry in 9s", response=Response(429)),
+            ModelAway,
+            "rate_limit",
+        ),
+        (served(403, "Your input was flagged by the model's moderation"), ModelRefused, None),
+        (served(403, "Country, region, or territory not supported"), ModelRefused, None),
+        (served(403, "Forbidden", type="permission_error"), ModelAway, "credentials"),
+        (served(401, "No auth credentials found"), ModelAway, "credentials"),
+        (served(401, "Nope"), ModelAway, "credentials"),
+        (served(401, "Content violates our usage policies"), ModelRefused, None),
+        (served(404, "Not Found"), ModelRefused, None),
+        (served(404, "The requested resource is gone", code="model_not_found"), ModelAway, "model"),
+        (served(500, "Jinja Exception: roles must alternate"), ModelFailed, None),
+        (served(520, "Web server returned an unknown error"), ModelFailed, None),
+        (Failure("x", response=Response(529, {"retry-after": "2"})), ModelAway, "rate_limit"),
         (Failure("Too many tokens, please wait.", response=Response(429)), ModelAway, "rate_limit"),
         (Failure("too many tokens: 9 > 8", response=Response(400)), ContextTooLong, None),
         (Failure("x", body={"error": {"type": "overloaded_error"}}), ModelAway, "unreachable"),
@@ -253,6 +292,30 @@ def test_classification(error: Exception, kind: type[Exception], cause: str | No
 
     assert type(found) is kind
     assert getattr(found, "cause", None) == cause
+
+
+@pytest.mark.parametrize(
+    ("error", "others_answered", "rate_limits", "kind"),
+    [
+        (ModelAway("503", cause="unreachable"), False, 0, "outage"),
+        (ModelAway("503", cause="unreachable"), True, 0, "counted"),
+        (ModelAway("401", cause="credentials"), True, 0, "counted"),
+        (ModelAway("429", cause="rate_limit"), True, RATE_LIMITS_MAX - 1, "rate_limit"),
+        (ModelAway("429", cause="rate_limit"), True, RATE_LIMITS_MAX, "counted"),
+        (RequestTooLarge("429"), False, 0, "counted"),
+        (ModelFailed("500"), False, 0, "counted"),
+        (BadAnswer("no JSON"), False, 0, "counted"),
+        (EmptyAnswer("nothing"), False, 0, "refused"),
+        (RoundsExhausted("tools"), False, 0, "refused"),
+        (ModelRefused("400"), True, 0, "refused"),
+        (ContextTooLong("400"), True, 0, "refused"),
+    ],
+)
+def test_what_a_failed_try_means(
+    error: ModelError, others_answered: bool, rate_limits: int, kind: str
+) -> None:
+    """An outage and a rate limit are no fault of a message, unless the model answers others meanwhile."""
+    assert kind_of(error, others_answered=others_answered, rate_limits=rate_limits) == kind
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from session.errors import ContextTooLong, ModelAway, ModelError, ModelRefused
+from session.errors import ContextTooLong, ModelAway, ModelError, ModelFailed, ModelRefused
 from session.models.llm import LiteLLM
 from session.models.model import OnDelta, Prompt
 from session.testing import LOOK, prompt
@@ -77,11 +77,11 @@ async def test_what_a_smaller_fallback_does_not_take_waits_for_the_first_model(
 
 
 async def test_a_second_model_does_not_write_behind_half_an_answer(server: ModelServer) -> None:
-    """Once text was shown, a broken answer is an outage and not continued by another model."""
+    """Once text was shown, a broken answer is not continued by another model."""
     model = LiteLLM(name="openai/a", api_base=server.url, fallbacks=["openai/b"])
     pieces: list[str] = []
 
-    with pytest.raises(ModelAway):
+    with pytest.raises(ModelFailed):
         await model.ask(prompt("a long enough text [[cut]]"), pieces.append)
     await model.close()
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from session.errors import BadAnswer, ContextTooLong, ModelAway, ModelRefused
+from session.errors import ContextTooLong, EmptyAnswer, ModelAway, ModelRefused
 from session.models.call_ids import legal_ids
 from session.models.llm import LiteLLM
 from session.models.model import Answer, Echo, Model, OnDelta, Prompt, ToolCall, ToolSpec
@@ -50,7 +50,7 @@ class TestScript(FullModelContract):
                 "away": ModelAway("x", cause="unreachable"),
                 "refused": ModelRefused("x"),
                 "too_long": ContextTooLong("x"),
-                "bad": BadAnswer("x"),
+                "bad": EmptyAnswer("x"),
             }[what]
         )
 
