@@ -167,10 +167,13 @@ class FactExtraction:
         if not facts_prompt.is_worth_it(said):
             # What is too short now is looked at whole once more was said.
             return
-        found, known = await self._ask(key, scope, scope_state, said, upto, f"facts:{end.session_id}")
+        all_found, known = await self._ask(key, scope, scope_state, said, upto, f"facts:{end.session_id}")
+        found = facts_prompt.surest(all_found)
+        more = len(found) < len(all_found)
         # Comparing the words of long results takes a while.
         sources = await asyncio.to_thread(Sources.of, end.lines, group=scope.group)
-        drawn, add = self._drawn(key, end, found, sources, known), self._known.file(scope).add
+        drawn = self._drawn(key, end, found, sources, known, more=more)
+        add = self._known.file(scope).add
         stored = await self._memory.unconsolidated.while_there(key, end.session_id, lambda: add(drawn))
         if stored is None:
             # The session was cleared meanwhile: nothing of it is kept.
@@ -178,7 +181,9 @@ class FactExtraction:
             return
         self.totals["facts"] += len(stored)
         log.info("facts.drawn", key=key, session=end.session_id, facts=len(stored), known=len(known))
-        scope_state.note_looked_at(key, end.session_id, end.lines, end.count)
+        if not more:
+            # With more than fit into one extraction the same messages are looked at again by the next one.
+            scope_state.note_looked_at(key, end.session_id, end.lines, end.count)
         await scope_state.save()
 
     async def _looked_at(self, key: str, scope: Scope, scope_state: ScopeState, end: _End) -> int:
@@ -256,14 +261,18 @@ class FactExtraction:
         found: Sequence[facts_prompt.Found],
         sources: Sources,
         known: Sequence[Fact],
+        *,
+        more: bool,
     ) -> list[Drawn]:
         now = self._memory.now().isoformat(timespec="seconds")
         own = {fact.id for fact in known if not is_quoted(fact.source)}
         marks = [_source(one, sources) for one in found]
+        # After a crash an id says that its messages were looked at, which is not so where more is to come.
+        part = "\n".join(one.text for one in found) if more else ""
         return [
             Drawn(
                 Fact(
-                    id=str(_id(end, end.count, number)),
+                    id=str(_id(end, end.count, number, part=part)),
                     text=one.text,
                     category=one.category,
                     confidence=one.confidence,
@@ -317,8 +326,11 @@ def _count(layout: Layout, path: Path) -> tuple[str, str, int] | None:
     return transcript.key, transcript.session_id, len(transcript.messages)
 
 
-def _id(end: _End, count: int, number: int) -> ULID:
-    """Name a fact by the session, the number of its messages that were looked at, and its place."""
-    digest = hashlib.sha256(f"{end.session_id}:{count}".encode()).digest()[:_BASE_BYTES]
+def _id(end: _End, count: int, number: int, *, part: str = "") -> ULID:
+    """Name a fact by the session, the number of its messages that were looked at, and its place.
+
+    ``part`` is the text of the facts that were taken where there were more.
+    """
+    digest = hashlib.sha256(f"{end.session_id}:{count}{part}".encode()).digest()[:_BASE_BYTES]
     at_ms = min(max(int(end.at(count - 1).timestamp() * 1000), 0), 2**48 - 1)
     return ULID.from_bytes(at_ms.to_bytes(6, "big") + digest + bytes([number]))

@@ -13,6 +13,7 @@ from session.compaction.flat import capped
 from session.context.quoted import of_line
 from session.errors import BadAnswer
 from session.memory.facts import CATEGORIES, Fact
+from session.memory.likeness import words
 from session.models.errorpage import is_error_page
 from session.models.model import Answer, Prompt, ToolSpec
 from session.transcript import history
@@ -178,7 +179,7 @@ def prompt(said: Sequence[Said], known: Sequence[Fact], *, max_chars: int, model
 
 
 def read(answer: Answer, *, said: Sequence[Said], known: Sequence[Fact], confidence: float) -> list[Found]:
-    """Check an answer and return the facts in it, at most ``MOST_NEW``, the surest where there are more.
+    """Check an answer and return the facts in it, in their order; ``surest`` chooses among them.
 
     Args:
         answer: a call of ``save_facts``, or its arguments as text, as small models write them.
@@ -191,9 +192,13 @@ def read(answer: Answer, *, said: Sequence[Said], known: Sequence[Fact], confide
     """
     items = _items(answer)
     found = [fact for item in items if (fact := _fact(item, said, known)) is not None]
-    sure = [fact for fact in found if fact.confidence >= confidence]
-    chosen = sorted(sure, key=lambda fact: -fact.confidence)[:MOST_NEW]
-    return [fact for fact in sure if fact in chosen][:MOST_NEW]
+    return [fact for fact in found if fact.confidence >= confidence]
+
+
+def surest(found: Sequence[Found]) -> list[Found]:
+    """Return the ``MOST_NEW`` facts of the highest confidence, in their order."""
+    chosen = sorted(found, key=lambda fact: -fact.confidence)[:MOST_NEW]
+    return [fact for fact in found if fact in chosen][:MOST_NEW]
 
 
 def as_data(text: str) -> str:
@@ -267,7 +272,7 @@ def _fact(item: object, said: Sequence[Said], known: Sequence[Fact]) -> Found | 
     if not isinstance(text, str) or not text.strip() or len(text) > MAX_WORDY_CHARS or confidence is None:
         return None
     source = _numbered_in(item.get("message"), said)
-    if source is not None and not source.new:
+    if source is not None and not source.new and (source := _source_in_new(text, said)) is None:
         return None
     if source is None:
         source = next(one for one in reversed(said) if one.new and one.by_person)
@@ -281,6 +286,18 @@ def _fact(item: object, said: Sequence[Said], known: Sequence[Fact]) -> Found | 
         replaces=former.id if former is not None else None,
         mark=source.mark,
     )
+
+
+def _source_in_new(text: str, said: Sequence[Said]) -> Said | None:
+    """Find the new message that a fact comes from, though the model gave the number of an older one.
+
+    None where it has no word that only new messages have: the fact was seen when the older one was looked at.
+    """
+    before = frozenset[str]().union(*(words(one.text[:MAX_LINE_CHARS]) for one in said if not one.new))
+    only_new = words(text) - before
+    candidates = [one for one in reversed(said) if one.new and one.by_person]
+    best = max(candidates, key=lambda one: len(only_new & words(one.text[:MAX_LINE_CHARS])))
+    return best if only_new & words(best.text[:MAX_LINE_CHARS]) else None
 
 
 def _share(value: object) -> float | None:

@@ -18,6 +18,8 @@ from session.transcript import archive
 from session.transcript.agent import DEFAULT, agent_in, shown
 from session.transcript.archive import Archived
 from session.transcript.beginning import first_line
+from session.transcript.history import deleted, is_deletion
+from session.transcript.lines import walk
 from session.transcript.loading import load
 from session.transcript.repair import plain_text
 from session.transcript.transcript import Transcript, decode, parse, read_time, stamp
@@ -167,8 +169,17 @@ def make_row(
 
 
 def message_count(transcript: Transcript) -> int:
-    """Count the messages of a session; our own records are none."""
-    return len(transcript.messages) - len(transcript.index.records)
+    """Count the messages of a session, without our own records and what was withdrawn or deleted."""
+    messages = transcript.messages
+    records = [(at, decode(messages[at])) for at in transcript.index.records]
+    gone = {at for at, _ in records}
+    for at, line in records:
+        since = line.get("from")
+        if line.get("kind") == "undo" and type(since) is int and 0 <= since < at:
+            gone.update(range(since, at))
+    if any(is_deletion(line) for _, line in records):
+        gone |= deleted([decode(raw) for raw in walk(messages, 0)])
+    return len(messages) - len(gone)
 
 
 def last_message_at(transcript: Transcript) -> datetime | None:

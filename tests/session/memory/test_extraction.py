@@ -76,6 +76,25 @@ async def test_facts_are_drawn_by_the_small_model_within_the_budget(tmp_path: Pa
         assert house.memory.budget.shown()["calls_last_hour"] == 1
 
 
+async def test_facts_beyond_five_come_with_the_next_extraction(tmp_path: Path) -> None:
+    """The messages that hold more than fit are looked at again; what is known by then is not noted twice."""
+    animals = ["a dog", "a cat", "a hen", "an owl", "a cow", "a pig", "a fox"]
+    facts = [fact(f"Ada keeps {one}.", 3) for one in animals]
+    async with open_workspace(tmp_path) as house:
+        house.model.drew = [noted(*facts), noted(*facts[3:])]
+        await two_exchanges(house)
+
+        await drawn(house)
+        first = await texts(house)
+        await house.said(ADA, exchange(2, minute=10))
+        house.clock.advance(minutes=10)
+        await drawn(house)
+
+        assert len(first) == 5
+        assert sorted(await texts(house)) == sorted(f"Ada keeps {one}." for one in animals)
+        assert "looked at before" not in str(house.model.extractions[1].messages)
+
+
 async def test_while_people_write_nothing_is_asked(tmp_path: Path) -> None:
     """Each message sets the clock back: it says when to come again."""
     async with open_workspace(tmp_path) as house:

@@ -102,6 +102,18 @@ def test_an_item_that_is_no_fact_takes_no_other_along(item: Any) -> None:
     assert [one.text for one in read(noted(item, fact("Ada has a cat.", 3)))] == ["Ada has a cat."]
 
 
+@pytest.mark.parametrize("text", ["Ada has a parrot.", "Her parrot is called Kiko.", "アダはオウムを飼う。"])
+def test_a_fact_of_a_new_message_survives_the_number_of_an_old_one(text: str) -> None:
+    """A small model that always says 1 learns all the same."""
+    old = SAID[0]
+    new = facts_prompt.Said("user Ada", f"by the way: {text}", "m9", by_person=True, new=True)
+
+    answer = noted(fact(text, 1), fact(f"So {old.text}", 1))
+    found = facts_prompt.read(answer, said=[old, *SAID[1:], new], known=KNOWN, confidence=0.7)
+
+    assert [(one.text, one.message_id) for one in found] == [(text, "m9")]
+
+
 def test_a_source_that_is_none_is_the_last_message_of_a_person() -> None:
     found = read(noted(fact("A.", 99), fact("B.", "four"), fact("C.", None), fact("D.", True)))
 
@@ -124,7 +136,9 @@ def test_a_category_of_its_own_becomes_background() -> None:
 def test_at_most_five_the_surest_in_their_order() -> None:
     items = [fact(f"Number {at}.", 3, confidence=0.8 + at / 100) for at in range(8)]
 
-    assert [one.text for one in read(noted(*items))] == [f"Number {at}." for at in range(3, 8)]
+    chosen = facts_prompt.surest(read(noted(*items)))
+
+    assert [one.text for one in chosen] == [f"Number {at}." for at in range(3, 8)]
 
 
 def test_the_threshold_counts() -> None:

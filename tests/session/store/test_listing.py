@@ -59,6 +59,21 @@ async def test_records_are_no_messages_and_their_time_is_none_of_a_message(store
     assert (row.message_count, row.last_message_at) == (3, at(9))
 
 
+async def test_withdrawn_and_deleted_messages_are_not_counted(store: Store) -> None:
+    """What /undo took back counts no more, nor does an exchange whose question was deleted."""
+    async with store.open(KEY) as session:
+        for minute, name in enumerate("abc"):
+            await session.append([make_line("user", "hi", at(minute), message_id=name)])
+            await session.append([make_line("assistant", "ho", at(minute), message_id=name, final=True)])
+        await session.append([make_line("system", "", at(5), kind="undo", **{"from": 4})])
+        assert (await listed(store)).message_count == 4
+        await session.append([make_line("system", "", at(6), kind="note", edits="a", deleted=True)])
+        assert (await listed(store)).message_count == 2
+        await session.append([make_line("system", "", at(7), kind="undo", **{"from": 0})])
+
+    assert (await listed(store)).message_count == 0
+
+
 async def test_system_messages_of_others_are_messages(store: Store) -> None:
     async with store.open(KEY) as session:
         await session.append([make_line("system", "Be brief.", at(0))])
