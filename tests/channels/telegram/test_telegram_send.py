@@ -189,11 +189,29 @@ async def test_a_group_that_moved_names_its_new_id(server: TelegramServer, place
     assert moved.value.to == "-1000000000005"
 
 
-@pytest.mark.parametrize("chat_id", ["999", f"{FORUM}:topic:9", "direct", ""])
+async def test_what_was_for_a_topic_that_is_gone_goes_to_the_main_thread(
+    server: TelegramServer, place: Place, tmp_path: Path
+) -> None:
+    """A text and a file, also where its question is gone with it; any other refusal stays one."""
+    server.write(FORUM, "hello", thread=5)
+    file = tmp_path / "a.txt"
+    file.write_bytes(b"x")
+    closed = server.fail("sendMessage", how="400", description="Bad Request: TOPIC_CLOSED")
+
+    with pytest.raises(SendNever):
+        await place.channel.send(piece(chat_id=f"{FORUM}:topic:5"))
+    closed.end()
+    await place.channel.send(piece(chat_id=f"{FORUM}:topic:9", reply_to="77"))
+    await place.channel.send(Piece(f"{FORUM}:topic:9", file, "nonce"))
+
+    assert [sent.thread for sent in server.sent_to(FORUM)] == [None, None]
+
+
+@pytest.mark.parametrize("chat_id", ["999", "direct", ""])
 async def test_a_chat_that_is_none_is_refused_for_good(
     server: TelegramServer, place: Place, chat_id: str
 ) -> None:
-    """An unknown chat, an unknown topic, and what is no id at all."""
+    """An unknown chat, and what is no id at all."""
     server.write(FORUM, "hello", thread=5)
 
     with pytest.raises(SendNever):
