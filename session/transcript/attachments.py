@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Final
 
+from durable import whole_text
 from session.models.model import Model, PartKind
 
 # So many images of older messages are shown, the newest ones.
@@ -81,7 +82,9 @@ def quoted_of(line: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def author_of(name: object) -> str:
     """Write the author of quoted words on one line; empty where it is not known."""
-    return " ".join(re.sub(r"[\[\]]", " ", name).split())[:_AUTHOR_CHARS] if isinstance(name, str) else ""
+    if not isinstance(name, str):
+        return ""
+    return " ".join(re.sub(r"[\[\]]", " ", whole_text(name)).split())[:_AUTHOR_CHARS]
 
 
 def with_quotes(text: str, line: Mapping[str, Any]) -> str:
@@ -95,8 +98,10 @@ def with_quotes(text: str, line: Mapping[str, Any]) -> str:
         what = "a part of a message" if quoted.get("partial") is True else "a message"
         head = "This thread began from" if quoted.get("opens") is True else "In reply to"
         theirs = "" if quoted.get("own") is True else f"; {_THEIRS}"
-        words = str(quoted.get("text") or "") or " ".join(f"[{file.kind}]" for file in _quoted_files(line))
-        parts = [f"[{head} {what} of {whose}{theirs}:]", _as_quote(words)]
+        # The files are shown or named behind the message, with its own.
+        files = attachments_of({"attachments": quoted.get("attachments")})
+        words = [whole_text(str(quoted.get("text") or "")), *(f"[{file.kind}]" for file in files)]
+        parts = [f"[{head} {what} of {whose}{theirs}:]", _as_quote("\n".join(filter(None, words)))]
     forwarded = line.get("forwarded_from")
     if isinstance(forwarded, str) and forwarded:
         parts.append(f"[Forwarded from {author_of(forwarded) or 'somebody'}; {_THEIRS}:]")
@@ -106,10 +111,6 @@ def with_quotes(text: str, line: Mapping[str, Any]) -> str:
 
 def _as_quote(text: str) -> str:
     return "\n".join(f"> {row}".rstrip() for row in text.splitlines())
-
-
-def _quoted_files(line: Mapping[str, Any]) -> list[Attachment]:
-    return attachments_of({"attachments": quoted_of(line).get("attachments")})
 
 
 def with_references(text: str, line: Mapping[str, Any]) -> str:

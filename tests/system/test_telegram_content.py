@@ -91,6 +91,7 @@ async def test_what_a_message_refers_to_reaches_the_model(tmp_path: Path) -> Non
         sticker = await talk.asked(
             ADA, "and that?", reply_to_message=talk.message(ADA, ZED, sticker={"emoji": "🎉"})
         )
+        retried = await talk.asked(ADA, "/retry")
         odd = await talk.asked(ADA, "hm?", reply_to_message=talk.message(ADA, ZED, hologram={"a": 1}))
         secret = await talk.asked(
             ADA, "who says so?", reply_to_message=talk.message(ADA, ZED, text="x" * 9_000)
@@ -102,7 +103,8 @@ async def test_what_a_message_refers_to_reaches_the_model(tmp_path: Path) -> Non
         "@gate_test_bot when is it?"
     )
     assert part.startswith(f"[In reply to a part of a message of Zed; {theirs}:]\n> moved to Tuesday\n")
-    assert "> the rack\n" in picture
+    assert "> the rack\n> [photo]\n" in picture
+    assert retried == sticker
     assert "[photo" in picture or pictures == 1
     assert "In reply to a message of News" in elsewhere
     assert "> words of the channel\n" in elsewhere
