@@ -12,7 +12,7 @@ from durable.cores import keep_to_core
 from durable.database import Database, Job, Schema, in_memory, reading, settle_copy
 from durable.errors import Damaged, HintedError, LockHeld, NewerVersion, causes
 from durable.files import discard, new_file, open_private, touch, write_all, write_lines
-from durable.folders import make_below, make_folder, make_private, sync_folder
+from durable.folders import make_below, make_folder, make_private, opened_below, sync_folder
 from durable.group_commit import Asked, GroupCommit
 from durable.locks import is_at, is_free, locked, take_lock, try_lock, unlock
 from durable.owner import Owner, keep_owner, like, owner_of
@@ -58,6 +58,7 @@ __all__ = [
     "make_private",
     "new_file",
     "open_private",
+    "opened_below",
     "owner_of",
     "plain_value",
     "reading",

@@ -7,6 +7,7 @@ import errno
 import os
 import secrets
 import stat
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -80,6 +81,33 @@ def make_below(folder: int, name: str) -> None:
     with contextlib.suppress(FileExistsError):
         _make_at(folder, name)
         os.fsync(folder)
+
+
+@contextlib.contextmanager
+def opened_below(base: Path, names: Sequence[str], *, make: bool = False) -> Iterator[int]:
+    """Open the folder that ``names`` lead to below ``base``, and close it at the end.
+
+    No link below ``base`` is followed, whatever another process puts in the place of a folder meanwhile.
+
+    Args:
+        base: followed where it is a link.
+        names: one folder each.
+        make: whether missing folders are made.
+
+    Raises:
+        OSError: one is missing, is no folder or a link, or may not be entered.
+    """
+    folder = os.open(base, OPEN_FOLDER)
+    try:
+        for name in names:
+            if make:
+                make_below(folder, name)
+            deeper = os.open(name, OPEN_FOLDER | os.O_NOFOLLOW, dir_fd=folder)
+            os.close(folder)
+            folder = deeper
+        yield folder
+    finally:
+        os.close(folder)
 
 
 def sync_folder(path: Path) -> None:

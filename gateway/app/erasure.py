@@ -143,6 +143,16 @@ class Erasure:
         ``spare_new``: a conversation that began since it was asked for stays. Whoever asks at this moment
         means all of it, a first message that is being stored as well.
         """
+        # A turn of a message that comes meanwhile would write beside what is removed.
+        if self._open is not None:
+            await self._open.close(subject.lanes)
+        try:
+            await self._removed(subject, erased, spare_new=spare_new)
+        finally:
+            if self._open is not None:
+                await asyncio.shield(self._open.reopen(subject.lanes))
+
+    async def _removed(self, subject: Subject, erased: Erased, *, spare_new: bool) -> None:
         layout, owner = self._store.layout, self._store.owner
         entries = await self._entries(subject.keys)
         media: Named = dict(subject.media)

@@ -30,6 +30,14 @@ class LettersOfWorkers:
         """Stop the turn that runs."""
         await self._workers.ask("stop", key=key, only=only)
 
+    async def close(self, keys: Collection[str]) -> None:
+        """Close lanes."""
+        await self._workers.ask("close", keys=sorted(keys))
+
+    async def reopen(self, keys: Collection[str]) -> None:
+        """Open lanes."""
+        await self._workers.ask("reopen", keys=sorted(keys))
+
     async def parked_whole(self, message_id: str, key: str | None) -> None:
         """Wait for the parking of a letter."""
         await self._workers.ask("parked_whole", within_s=PARKED_WITHIN_S, message_id=message_id, key=key)

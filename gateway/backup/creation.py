@@ -24,7 +24,7 @@ from session.disk.layout import Layout
 from session.disk.local_files import is_local, local_path, local_state
 from session.store.fence import Fence, Wait
 from session.store.store import new_owner
-from session.store.trees import open_up
+from session.store.trees import open_plain, open_up
 
 _TRIES: Final = 20
 # One call writes a line: an end without its newline is one under way, or of a file that has none.
@@ -196,25 +196,27 @@ class _Copy:
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             try:
                 self._copied(path)
-            except PermissionError:
+            except PermissionError as error:
                 if not (is_of_tools(path) or is_somebodys(path)):
+                    error.filename = os.fspath(self._workspace / path)
                     raise
                 self._tar.back_to(mark)
                 self.passed_over.append(f"{path}: {_NO_RIGHTS}")
 
     def _copied(self, path: str) -> None:
-        source = self._workspace / path
-        found = source.lstat()
-        if stat.S_ISLNK(found.st_mode):
-            self._tar.add_link(WORKSPACE + path, source)
-            self.passed_over.append(f"what the link {path} leads to")
-            return
-        if not stat.S_ISREG(found.st_mode):
-            return
-        with source.open("rb") as file:
-            # Lines are appended to some of them; all others are replaced whole.
-            size = _whole(file) if path.endswith((".jsonl", ".log")) else None
-            self._tar.add(WORKSPACE + path, file, size)
+        *names, name = path.split("/")
+        with _folder(self._workspace, names) as folder:
+            found = os.stat(name, dir_fd=folder, follow_symlinks=False)
+            if stat.S_ISLNK(found.st_mode):
+                self._tar.add_link(WORKSPACE + path, found, os.readlink(name, dir_fd=folder))
+                self.passed_over.append(f"what the link {path} leads to")
+                return
+            file = open_plain(name, folder) if stat.S_ISREG(found.st_mode) else None
+        if file is not None:
+            with file:
+                # Lines are appended to some of them; all others are replaced whole.
+                size = _whole(file) if path.endswith((".jsonl", ".log")) else None
+                self._tar.add(WORKSPACE + path, file, size)
 
     def _conversations(self, listed: Listed) -> None:
         """Copy those that are there, and those to which one of them moved meanwhile."""
@@ -351,12 +353,14 @@ def _entries(top: str, below: str, unseen: list[str]) -> list[str]:
         return _scanned(top, below)
     except (FileNotFoundError, NotADirectoryError):
         return []
-    except PermissionError:
+    except PermissionError as error:
         if not (is_of_tools(below) or is_somebodys(below)):
+            error.filename = os.path.normpath(f"{top}/{below}")
             raise
     if is_of_tools(below):
         # A command shut it; of a tree that is too deep the upper part is opened.
-        open_up(Path(top, below))
+        names = below.split("/")[:-1]
+        open_up(Path(os.path.realpath(f"{top}/{names[0]}")), names[1:])
     try:
         return _scanned(top, below)
     except OSError:
@@ -365,9 +369,13 @@ def _entries(top: str, below: str, unseen: list[str]) -> list[str]:
 
 
 def _scanned(top: str, below: str) -> list[str]:
-    folder = f"{top}/{below}"
-    with os.scandir(folder) as found:
+    with _folder(Path(top), below.split("/")[:-1]) as folder, os.scandir(folder) as found:
         entries = sorted(found, key=lambda entry: entry.name, reverse=True)
-    # Some folders can be listed, and their files yet not be reached.
-    os.stat(f"{folder}/.")  # noqa: PTH116 - a Path would leave the dot out
-    return [f"{below}{each.name}{'/' * each.is_dir(follow_symlinks=not below)}" for each in entries]
+        # Some folders can be listed, and their files yet not be reached.
+        os.stat(".", dir_fd=folder)
+        return [f"{below}{each.name}{'/' * each.is_dir(follow_symlinks=not below)}" for each in entries]
+
+
+def _folder(top: Path, names: Sequence[str]) -> contextlib.AbstractContextManager[int]:
+    """Open a folder of the workspace; links are followed at its top alone, where no tool can make one."""
+    return durable.opened_below(top.joinpath(*names[:1]), names[1:])

@@ -84,10 +84,10 @@ class TarWriter:
             write_all(self._fd, b"".join((_header(info), first, bytes(_padded(length) - length))))
         self._ended(name, length, digest, began + head + _padded(length))
 
-    def add_link(self, name: str, path: Path) -> None:
+    def add_link(self, name: str, found: os.stat_result, target: str) -> None:
         """Add a link as one; raises OSError."""
-        info = _info(name, path.lstat())
-        info.type, info.linkname = tarfile.SYMTYPE, os.fspath(path.readlink())
+        info = _info(name, found)
+        info.type, info.linkname = tarfile.SYMTYPE, target
         data = _header(info)
         write_all(self._fd, data)
         digest = hashlib.sha256(os.fsencode(info.linkname))

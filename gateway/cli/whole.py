@@ -139,9 +139,12 @@ async def erased(settings: Settings, *, key: str = "", person: str = "") -> Repo
     async with attach.daemons(settings) as clients:
         keys = [key] if key else list(scopes_of(settings).keys_of_person(person))
         if clients and all(map(can_be_sent, keys)):
-            # A daemon that ends just now ends its turns with it.
-            with contextlib.suppress(Unreachable):
+            try:
                 return await _by(clients, keys, person)
+            except Unreachable:
+                # A daemon that ends just now ends its turns with it; one that answers refused, and says why.
+                if any([await client.alive() for client in clients]):
+                    raise
     async with _erasure(settings) as (erasure, _):
         if person:
             return {"cleared": [], "erased": [(await erasure.person(person)).as_dict()]}

@@ -28,6 +28,8 @@ class Questions:
             "keys": self._keys,
             "letters": self._letters_of,
             "stop": self._stop,
+            "close": lambda keys: self._letters().close(keys),
+            "reopen": lambda keys: self._letters().reopen(keys),
             "parked_whole": self._parked_whole,
             "cleared": self._cleared,
             "counted": self._counted,

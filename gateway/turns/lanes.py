@@ -209,6 +209,9 @@ class Lanes:
         self._idle = asyncio.Event()
         self._idle.set()
         self._closing = asyncio.Event()
+        # When each key was closed, loop time; once for each erasure that still goes on.
+        self._closed: dict[str, list[float]] = {}
+        self._reopened = asyncio.Event()
 
     def __iter__(self) -> Iterator[Lane]:
         return iter(list(self._lanes.values()))
@@ -269,6 +272,22 @@ class Lanes:
         entry = lane.running if lane is not None else None
         return entry.inbound if entry is not None and entry.inbound.id == message_id else None
 
+    def close(self, key: str) -> None:
+        """Let no turn begin of what comes for a key from now on, until it is opened as often as closed."""
+        self._closed.setdefault(key, []).append(asyncio.get_running_loop().time())
+
+    def reopen(self, key: str) -> None:
+        """End one ``close``."""
+        since = self._closed.pop(key, [])[:-1]
+        if since:
+            self._closed[key] = since
+        self._reopened.set()
+        self._reopened = asyncio.Event()
+
+    def _is_closed(self, lane: Lane) -> bool:
+        since = self._closed.get(lane.key)
+        return since is not None and bool(lane.entries) and lane.entries[0].since >= since[0]
+
     async def parked_whole(self, message_id: str, key: str | None) -> None:
         """Return when no letter of this id, of ``key`` or of any chat, is in the midst of being parked."""
         for lane in self:
@@ -307,6 +326,9 @@ class Lanes:
     async def _run(self, lane: Lane) -> None:
         try:
             while lane.entries and not self._closing.is_set():
+                if self._is_closed(lane):
+                    await first_of(self._closing.wait(), self._reopened.wait())
+                    continue
                 again = await self._head(lane)
                 if again is not None:
                     await self._pause(lane, again)
@@ -320,7 +342,7 @@ class Lanes:
     async def _head(self, lane: Lane) -> RetryAfter | None:
         """Do one try of the first letter; return what the lane then waits for."""
         async with self._gate:
-            if self._closing.is_set():
+            if self._closing.is_set() or self._is_closed(lane):
                 return None
             # The one that was first before the wait for a place may have been dropped.
             entry = lane.entries[0]

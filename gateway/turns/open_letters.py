@@ -34,6 +34,14 @@ class OpenLetters(Protocol):
         """Stop the turn that runs for a chat; with ``only``, where it is that of this message."""
         ...
 
+    async def close(self, keys: Collection[str]) -> None:
+        """Let no turn begin of what comes for some chats from now on, until ``reopen``."""
+        ...
+
+    async def reopen(self, keys: Collection[str]) -> None:
+        """End one ``close``."""
+        ...
+
     async def parked_whole(self, message_id: str, key: str | None) -> None:
         """Return when no letter of this id is in the midst of being parked."""
         ...
@@ -72,6 +80,16 @@ class LettersHere:
         begun = self._lanes.begun(key)
         if begun is not None and only in ("", begun.inbound.id):
             self._lanes.stop(key)
+
+    async def close(self, keys: Collection[str]) -> None:
+        """Close their lanes."""
+        for key in keys:
+            self._lanes.close(key)
+
+    async def reopen(self, keys: Collection[str]) -> None:
+        """Open their lanes."""
+        for key in keys:
+            self._lanes.reopen(key)
 
     async def parked_whole(self, message_id: str, key: str | None) -> None:
         """Wait for the parking of a letter."""

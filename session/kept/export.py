@@ -23,6 +23,7 @@ from typing import IO, BinaryIO, Final
 
 import structlog
 
+from durable import opened_below
 from session.disk.layout import Layout
 from session.errors import StoreError
 from session.kept.rows import usage_of
@@ -30,6 +31,7 @@ from session.kept.subject import Conversation, Subject
 from session.store import places, trees
 from session.store.enclosed import within
 from session.store.fence import Fence, Wait
+from session.transcript.agent import AGENTS
 from session.transcript.attachments import attachments_of
 from session.transcript.line import decode
 
@@ -135,11 +137,11 @@ def write(
 
 @contextlib.contextmanager
 def _reading(layout: Layout, name: str = "") -> Iterator[None]:
-    """Say in words which file cannot be read: the one that the error names, else ``name``."""
+    """Say in words which file cannot be read: ``name``, else the one that the error names."""
     try:
         yield
     except OSError as error:
-        path = Path(os.fsdecode(error.filename or name))
+        path = Path(os.fsdecode(name or error.filename or ""))
         known = path.relative_to(layout.workspace) if path.is_relative_to(layout.workspace) else path
         raise StoreError(
             f"{known.as_posix()} cannot be read: {error.strerror or error}",
@@ -171,12 +173,8 @@ def _shut(tree: Path) -> list[Path]:
         if isinstance(error, PermissionError):
             found.append(Path(error.filename))
 
-    for folder, _ in trees.folders(tree, failed=note):
-        try:
-            # Some folders can be listed, and their files yet not be reached.
-            os.stat(f"{folder}/.")  # noqa: PTH116 - a Path would leave the dot out
-        except OSError as error:
-            note(error)
+    for _ in trees.folders(tree, failed=note):
+        pass
     return found
 
 
@@ -223,11 +221,13 @@ def _file(tar: _Tar, found: places.Found) -> Iterator[Part]:
 
 def _opened(tar: _Tar, path: Path, *, is_of_tools: bool) -> BinaryIO | None:
     """Open a file, if it is a plain one; None where it went, or a command took the rights to it away."""
+    # Below the folder that is of the tools a folder that was listed may be a link by now.
+    base, names = _split(tar, path) if is_of_tools else (path.parent, ())
     try:
-        with _reading(tar.layout):
-            return None if path.is_symlink() or not path.is_file() else path.open("rb")
+        with _reading(tar.layout, os.fspath(path)), opened_below(base, names) as folder:
+            return trees.open_plain(path.name, folder)
     except StoreError as error:
-        if isinstance(error.__cause__, FileNotFoundError):
+        if isinstance(error.__cause__, (FileNotFoundError, NotADirectoryError)):
             # Renamed or replaced since it was listed: by a session that ended, or by a tool.
             log.info("export.passed_over", file=path.name)
             return None
@@ -235,6 +235,13 @@ def _opened(tar: _Tar, path: Path, *, is_of_tools: bool) -> BinaryIO | None:
             raise
     tar.left_out.append(f"{tar.source(path)}: {_NO_RIGHTS}")
     return None
+
+
+def _split(tar: _Tar, path: Path) -> tuple[Path, tuple[str, ...]]:
+    """Split the path of a tool's file: the folder that no tool can change, and the folders below it."""
+    parts = path.relative_to(tar.layout.workspace).parts
+    fixed = 4 if parts[0] == AGENTS else 2
+    return tar.layout.workspace.joinpath(*parts[:fixed]), parts[fixed:-1]
 
 
 def _copied(tar: _Tar, found: places.Found, file: BinaryIO, size: int | None) -> Part:

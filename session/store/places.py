@@ -21,7 +21,7 @@ from session.errors import StoreError
 from session.store.lock_record import temp_mark
 from session.store.original import originals_of
 from session.store.recall_file import index_path
-from session.store.trees import folders, open_up, remove_tree
+from session.store.trees import folders, remove_tree
 from session.transcript.agent import AGENTS, home_of, is_name, parted, within
 from session.transcript.key import mark_of, marked_stem, plain_stem
 
@@ -83,6 +83,8 @@ OF_SCOPES: Final = (
     Place("recall", "state/recall/{home}{top}/{index}.db-*", "derived"),
     Place("lock", "state/recall/{home}{top}/{index}.lock", "guard"),
 )
+# Whole folders. A command may put a link in the place of one, so that no path of what lies there is a proof.
+_OF_TREES: Final = ("memory", "file")
 # Files of all, with rows of each: who erases and exports those is named in ``session.kept.rows`` and
 # ``gateway.app.kept_rows``.
 OF_ALL: Final = (
@@ -229,7 +231,7 @@ def with_agents(layout: Layout, scopes: Iterable[str]) -> list[str]:
 
 
 def remove(found: Iterator[Found]) -> None:
-    """Delete the files that were found, guards apart, and the folders that they leave empty; durable.
+    """Delete the files that were found; durable. Guards stay, and what lies in trees: see ``remove_trees``.
 
     Raises:
         StoreError: the disk refused; call it again.
@@ -237,12 +239,8 @@ def remove(found: Iterator[Found]) -> None:
     parents: set[Path] = set()
     try:
         for each in list(found):
-            if each.place.use != "guard":
-                try:
-                    each.path.unlink(missing_ok=True)
-                except PermissionError:
-                    open_up(each.path.parent)
-                    each.path.unlink(missing_ok=True)
+            if each.place.use != "guard" and each.place.kind not in _OF_TREES:
+                each.path.unlink(missing_ok=True)
                 parents.add(each.path.parent)
         for folder in sorted(parents, key=lambda path: -len(path.parts)):
             if folder.is_dir():

@@ -6,17 +6,22 @@ Neither calls itself for each level, nor needs a path to what lies deeper than o
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import secrets
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import count
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
+
+from durable import opened_below
 
 # Deeper, or under longer names, no file is listed: a path of 4096 bytes is the kernel's end.
 DEEP_MAX: Final = 200
 PATH_MAX: Final = 3000
+# Without O_NONBLOCK a pipe would hold whoever opens it until somebody writes into it.
+_FILE: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _FOLDER: Final = os.O_DIRECTORY | os.O_NOFOLLOW
 # A folder itself, whatever its mode, and no link in its place.
 _AS_IT_IS: Final = getattr(os, "O_PATH", 0) | _FOLDER
@@ -33,48 +38,77 @@ def _let_be(_: OSError) -> None:
 def folders(
     tree: Path,
     *,
-    enter: Callable[[Path], None] = _nothing,
+    at: Sequence[str] = (),
+    let_in: bool = False,
     failed: Callable[[OSError], None] = _let_be,
     too_deep: Callable[[Path], None] = _nothing,
 ) -> Iterator[tuple[Path, list[str]]]:
     """Yield a folder and those below it, each with the names of what is no folder in it.
 
+    No link is followed, also where one takes the place of a folder meanwhile.
+
     Args:
         tree: where it begins; nothing is below a link.
-        enter: told of each folder before it is listed.
-        failed: told of a folder that cannot be listed, by the error's filename.
+        at: the names of a folder below it at which to begin instead.
+        let_in: whether its owner is first let into each folder.
+        failed: told of a folder that cannot be listed or entered, by the error's filename.
         too_deep: told of a folder that is passed over with all that lies in it.
     """
-    left = [(tree, 0)]
+    if let_in and not at:
+        _let_in(tree)
+    left = [tuple(at)]
     while left:
-        folder, depth = left.pop()
-        if depth > DEEP_MAX or len(os.fsencode(folder)) > PATH_MAX:
+        names = left.pop()
+        folder = tree.joinpath(*names)
+        if len(names) > DEEP_MAX or len(os.fsencode(folder)) > PATH_MAX:
             too_deep(folder)
             continue
-        enter(folder)
         below: list[str] = []
-        names: list[str] = []
+        files: list[str] = []
         try:
-            if folder.is_symlink():
-                continue
-            with os.scandir(folder) as entries:
+            with opened_below(tree.parent, (tree.name, *names)) as opened, os.scandir(opened) as entries:
+                # Some folders can be listed, and their files yet not be reached.
+                os.stat(".", dir_fd=opened)
                 for entry in entries:
-                    (below if entry.is_dir(follow_symlinks=False) else names).append(entry.name)
+                    (below if entry.is_dir(follow_symlinks=False) else files).append(entry.name)
+                for name in below if let_in else ():
+                    _let_in(name, opened)
         except OSError as error:
+            error.filename = os.fspath(folder)
             failed(error)
             continue
-        yield folder, sorted(names)
-        left += [(folder / name, depth + 1) for name in sorted(below, reverse=True)]
+        yield folder, sorted(files)
+        left += [(*names, name) for name in sorted(below, reverse=True)]
 
 
-def open_up(tree: Path) -> None:
+def open_up(tree: Path, at: Sequence[str] = ()) -> None:
     """Let its owner look into and change a folder and those below it: a command may have shut one.
 
-    No link is followed, also where one takes the place of a folder meanwhile. What cannot be opened stays as
-    it is: whoever removes it says so. So does what lies too deep to be listed.
+    What cannot be opened stays as it is: whoever removes it says so. So does what lies too deep to be listed.
     """
-    for _ in folders(tree, enter=_let_in):
+    if at:
+        with contextlib.suppress(OSError), opened_below(tree, at[:-1]) as parent:
+            _let_in(at[-1], parent)
+    for _ in folders(tree, at=at, let_in=True):
         pass
+
+
+def open_plain(name: str, folder: int) -> BinaryIO | None:
+    """Open a regular file of an open folder; None for a link, a pipe, or whatever else has this name.
+
+    Raises:
+        OSError: there is none, or it may not be read.
+    """
+    try:
+        fd = os.open(name, _FILE, dir_fd=folder)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENXIO):
+            return None
+        raise
+    if stat.S_ISREG(os.fstat(fd).st_mode):
+        return os.fdopen(fd, "rb")
+    os.close(fd)
+    return None
 
 
 def remove_tree(top: Path) -> None:

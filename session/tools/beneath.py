@@ -82,21 +82,8 @@ def names_of(folder: Path, path: str) -> list[str]:
 def below(folder: Path, names: list[str], *, make: bool = False) -> Iterator[int]:
     """Open the folder that ``names`` lead to, following no link, and close it at the end."""
     durable.make_folder(folder)
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        for name in names:
-            fd = _step(fd, name, make=make)
+    with durable.opened_below(folder, names, make=make) as fd:
         yield fd
-    finally:
-        os.close(fd)
-
-
-def _step(fd: int, name: str, *, make: bool) -> int:
-    if make:
-        durable.make_below(fd, name)
-    deeper = open_folder(fd, name)
-    os.close(fd)
-    return deeper
 
 
 def open_folder(fd: int, name: str) -> int:

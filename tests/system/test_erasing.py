@@ -159,3 +159,18 @@ async def test_a_daemon_that_is_killed_in_the_midst_ends_it_at_its_next_start(
             assert answer is not None
             assert answer["reply"] == "stub: a new day"
             assert list((tmp_path / "state" / "erasing").iterdir()) == []
+
+
+async def test_what_the_daemon_refuses_is_said_and_not_done_beside_it(tmp_path: Path) -> None:
+    async with ModelServer() as model, Daemon(tmp_path, config=with_model(model)) as daemon:
+        assert await ask(daemon, "web:ada", "1", "hello") is not None
+        # A folder stands where the erasure writes what it owes.
+        (tmp_path / "state/erasing").write_text("")
+
+        code, printed = await command(
+            tmp_path, "memory", "erase", "web:ada", "--yes", config=with_model(model)
+        )
+
+    assert code != 0
+    assert "another chat-gateway" not in printed
+    assert (tmp_path / "sessions/web_ada.jsonl").exists()

@@ -1,0 +1,160 @@
+"""A folder that a tool swaps for a link meanwhile leads no erasure, export or backup out of it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tarfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import BinaryIO
+
+import pytest
+
+from gateway.backup import creation
+from session.disk.layout import Layout
+from session.errors import StoreError
+from session.kept import export
+from session.kept.subject import Conversation, Subject
+from session.store import places
+from session.store.trees import open_up
+from tests.support.place import write
+
+KEY, SCOPE = "telegram:1", "chats/telegram_1"
+SUBJECT = Subject(KEY, False, (Conversation(KEY, "telegram_1"),), (SCOPE,), (), {})
+SECRET = "sesame of another chat"
+NAMES = [f"telegram_{at}.jsonl" for at in range(40)]
+# As a command does it that goes on: the folder and the link take turns under one name, also below another.
+SWAPPING = """
+import os, sys
+home, outside = sys.argv[1:]
+while True:
+    for place in (f"{home}/zz", f"{home}/deep/zz"):
+        try:
+            os.makedirs(place + ".d", exist_ok=True)
+            for name in os.listdir(outside):
+                open(f"{place}.d/{name}", "a").close()
+            if not os.path.islink(place + ".l"):
+                os.symlink(outside, place + ".l")
+            for _ in range(200):
+                os.rename(place + ".d", place)
+                os.rename(place, place + ".d")
+                os.rename(place + ".l", place)
+                os.rename(place, place + ".l")
+        except OSError:
+            pass
+"""
+
+
+@contextmanager
+def swapping(home: Path, outside: Path) -> Iterator[None]:
+    home.mkdir(parents=True, exist_ok=True)
+    process = subprocess.Popen([sys.executable, "-c", SWAPPING, str(home), str(outside)])
+    try:
+        yield
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.fixture
+def outside(tmp_path: Path) -> Path:
+    """Files of another chat, under names that the chat's own folder has as well."""
+    for name in NAMES:
+        write(tmp_path / "w/sessions" / name, SECRET)
+    return tmp_path / "w/sessions"
+
+
+def test_an_erasure_removes_nothing_outside(tmp_path: Path, outside: Path) -> None:
+    layout, home = Layout(tmp_path / "w"), tmp_path / "w/files" / SCOPE
+    with swapping(home, outside):
+        for _ in range(15):
+            try:
+                places.remove(places.of_scope(layout, SCOPE))
+                places.remove_trees(layout, scope=SCOPE)
+            except StoreError:
+                # Something was put there at the last moment: it is called again.
+                pass
+
+    assert sorted(path.name for path in outside.iterdir()) == sorted(NAMES)
+    places.remove_trees(layout, scope=SCOPE)
+    assert not home.exists()
+
+
+def test_a_folder_that_is_a_link_since_it_was_listed_is_not_entered(tmp_path: Path, outside: Path) -> None:
+    """The erasure lists and then removes; between the two is all the time that a command needs."""
+    layout, home = Layout(tmp_path / "w"), tmp_path / "w/files" / SCOPE
+    for name in NAMES:
+        write(home / "zz" / name, "")
+    listed = list(places.of_scope(layout, SCOPE))
+    (home / "zz").rename(home / "old")
+    (home / "zz").symlink_to(outside)
+
+    places.remove(iter(listed))
+    places.remove_trees(layout, scope=SCOPE)
+
+    assert sorted(path.name for path in outside.iterdir()) == sorted(NAMES)
+    assert not home.exists()
+
+
+def test_only_folders_of_the_chat_are_opened_up(tmp_path: Path, outside: Path) -> None:
+    home = tmp_path / "w/files" / SCOPE
+    (outside / "shut").mkdir(mode=0o500)
+    with swapping(home, outside):
+        for _ in range(15):
+            open_up(home)
+            open_up(home.parent, (home.name, "zz", "shut"))
+
+    assert (outside / "shut").stat().st_mode & 0o777 == 0o500
+    (outside / "shut").chmod(0o700)
+
+
+class Swapped:
+    """Takes an export, and puts a link in the place of the folder as soon as the first file is written."""
+
+    def __init__(self, file: BinaryIO, folder: Path, outside: Path) -> None:
+        self._file, self._folder, self._outside = file, folder, outside
+
+    def write(self, data: bytes) -> int:
+        if not self._folder.is_symlink():
+            self._folder.rename(self._folder.with_name("old"))
+            self._folder.symlink_to(self._outside)
+        return self._file.write(data)
+
+
+def test_an_export_holds_nothing_of_outside(tmp_path: Path, outside: Path) -> None:
+    layout, home = Layout(tmp_path / "w"), tmp_path / "w/files" / SCOPE
+    write(home / "first", "x" * 2**20)
+    for name in NAMES:
+        write(home / "zz" / name, "")
+    (outside / NAMES[1]).unlink()
+    os.mkfifo(home / "pipe")
+    with (tmp_path / "e.tar").open("wb") as file:
+        out = Swapped(file, home / "zz", outside)
+        export.write(out, SUBJECT, layout, owner="me", at=datetime.now(UTC))  # type: ignore[arg-type]
+
+    assert (home / "zz").is_symlink()
+    text = (tmp_path / "e.tar").read_bytes()
+    assert b"x" * 2**20 in text
+    assert SECRET.encode() not in text
+
+
+def test_a_backup_holds_nothing_of_outside(tmp_path: Path) -> None:
+    """Of a chat's folder, and of one of a server of tools, whose process lives all the time."""
+    workspace, outside = tmp_path / "w", tmp_path / "outside"
+    for name in NAMES:
+        write(outside / name, SECRET)
+    chat, server = workspace / "files" / SCOPE, workspace / "state/mcp/good"
+    write(chat / "own.txt", "kept")
+    with swapping(chat, outside), swapping(server, outside):
+        os.mkfifo(chat / "pipe")
+        for at in range(6):
+            creation.create(workspace, tmp_path / f"{at}.tar", embedded=True)
+
+    for at in range(6):
+        with tarfile.open(tmp_path / f"{at}.tar") as tar:
+            assert f"workspace/files/{SCOPE}/own.txt" in tar.getnames()
+        assert SECRET.encode() not in (tmp_path / f"{at}.tar").read_bytes()
