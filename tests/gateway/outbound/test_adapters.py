@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from pydantic import SecretStr
 
 from channels import state_file
 from channels.base import Emit, Kind, Pulse, Site
-from channels.errors import ChannelDown
+from channels.errors import ChannelDown, SendNever
 from channels.message import Outbound
 from channels.tables import Platform
 from channels.testing import FakeChannel, FakePlatform
@@ -37,6 +37,7 @@ class Line:
 
     def __init__(self) -> None:
         self.runs = 0
+        self.menus = 0
         # How a round trip ends: it comes back, it never does, it fails, or the whole run does.
         self.now = "sound"
 
@@ -68,10 +69,21 @@ class Receiving(FakeChannel):
             await self._clock.sleep(EVERY_S)
 
 
+class WithMenu(Receiving):
+    """Has a menu of commands, which the platform refuses for good."""
+
+    async def register(self, commands: Mapping[str, str]) -> None:
+        self._line.menus += 1
+        raise SendNever("invalid command name")
+
+
 class Rig:
     """One adapter over a real queue and ledger; time passes when the test says so."""
 
-    def __init__(self, workspace: Path, mailbox: EmbeddedMailbox) -> None:
+    def __init__(
+        self, workspace: Path, mailbox: EmbeddedMailbox, channel: type[Receiving] = Receiving
+    ) -> None:
+        self._channel = channel
         self.clock = Clock()
         self.mailbox = mailbox
         self.platform = FakePlatform("ada")
@@ -96,7 +108,7 @@ class Rig:
         )
 
     def _build(self, kind: Kind, table: Platform, site: Site) -> FakeChannel:
-        return Receiving(self.platform, self.line, site.pulse, self.clock)
+        return self._channel(self.platform, self.line, site.pulse, self.clock)
 
     async def pass_by(self, seconds: float) -> None:
         """Let time pass, step by step; whoever is woken does what it can do at once."""
@@ -117,10 +129,10 @@ class Rig:
 
 
 @asynccontextmanager
-async def rig(workspace: Path) -> AsyncIterator[Rig]:
+async def rig(workspace: Path, channel: type[Receiving] = Receiving) -> AsyncIterator[Rig]:
     """Run an adapter that is up."""
     async with opened(workspace / "state") as mailbox:
-        made = Rig(workspace, mailbox)
+        made = Rig(workspace, mailbox, channel)
         running = asyncio.create_task(made.adapter.run(), name="adapter")
         try:
             await made.runs(1)
@@ -264,3 +276,16 @@ async def test_one_that_another_process_runs_is_shown_though_its_lease_cannot_be
 
     assert found["up"] is False
     assert found["error"] == "fake.lease cannot be looked at: Is a directory"
+
+
+async def test_a_menu_that_is_refused_for_good_is_shown_and_not_tried_again(tmp_path: Path) -> None:
+    async with rig(tmp_path, WithMenu) as on:
+        await until(lambda: "menu" in on.adapter.part()["error"])
+        await on.pass_by(60)
+        part = on.adapter.part()
+
+        assert part["up"]
+        assert part["error"] == "the menu of commands was refused: invalid command name"
+        assert on.line.menus == on.line.runs == 1
+        await on.put(reply(1, "hello"))
+        await until_empty(on.mailbox)
