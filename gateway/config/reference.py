@@ -180,7 +180,7 @@ WORDS: Mapping[str, str] = {
     "http": "The page and the API.",
     "http.host": "The address that is served; beyond this machine it needs a token.",
     "http.port": "The port; 0 takes any.",
-    "http.token": "What clients show; at least 16 characters, 8 of them different, where `host` is not loopback. A secret.",
+    "http.token": "A secret that clients show; beyond loopback at least 16 characters, 8 of them different.",
     "http.allowed_hosts": "Names under which the server is reached besides `localhost` and `127.0.0.1`.",
     "http.requests_per_minute": "How many requests each token may make; beyond it 429. 0: any number.",
     "metrics": "What Prometheus reads; every other process has it on `http.port`.",
