@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -9,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.harness import Daemon
-from tests.support.model_server import ModelServer
+from tests.support.model_server import ModelServer, Reply
 from tests.support.place import lines_of, with_model
 from tests.support.telegram_server import TelegramServer
 from tests.system.platform_place import ADA, with_telegram
@@ -217,3 +218,26 @@ async def test_a_bot_that_was_renamed_hears_its_new_name_at_once(tmp_path: Path)
 
     assert two == "@Renamed_Bot two"
     assert asked == 2
+
+
+async def test_messages_that_are_collected_keep_each_what_it_refers_to(tmp_path: Path) -> None:
+    """Also where the gateway dies before it answers: the messages come again as they were."""
+    async with TelegramServer() as server, ModelServer() as model:
+        config = with_telegram(server, stream=False, queue_mode="collect") | with_model(model)
+        async with Daemon(tmp_path, config=config) as daemon:
+            talk, held = Talk(server, model), asyncio.Event()
+            model.script.append(Reply(text="never", held=held))
+            launch = talk.message(ADA, ZED, text="The launch moved to Tuesday.")
+            server.write(ADA, "when is it?", reply_to_message=launch)
+            server.write(ADA, "I resign.", forward_origin={"type": "user", "date": 1, "sender_user": ZED})
+            await model.arrived(1)
+            await daemon.kill()
+            await daemon.start()
+            await model.finished(2)
+            held.set()
+
+    said = "\n".join(
+        str(message["content"]) for message in model.seen[-1].messages if message["role"] == "user"
+    )
+    assert "> The launch moved to Tuesday.\nwhen is it?" in said
+    assert said.endswith("> I resign.")
