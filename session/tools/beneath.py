@@ -25,6 +25,7 @@ from session.transcript.agent import scopes_below
 T = TypeVar("T")
 
 MAX_FILE_BYTES = 10 * 1024 * 1024
+MAX_FOLDERS = 32
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # Without O_NONBLOCK a pipe in the folder would hold the thread until somebody writes into it.
@@ -109,6 +110,8 @@ def write_file(folder: Path, path: str, data: bytes) -> None:
         ToolError, OSError: the old file stands.
     """
     names = _file_names(folder, path)
+    if len(names) - 1 > MAX_FOLDERS:
+        raise ToolError(f"{path}: over {MAX_FOLDERS} folders deep; use a shorter path")
     with below(folder, names[:-1], make=True) as parent:
         # A change that has read the old text would put it back.
         _lock(parent, path)

@@ -25,6 +25,7 @@ from session.transcript.agent import scopes_below
 
 MAX_ENTRIES = 2_000
 _NOTE_ROOM = 200
+_BLOCK_BYTES = 2**16
 _PATH = {"type": "string", "description": "Path below the files folder, for example notes/today.txt"}
 
 
@@ -123,12 +124,13 @@ class Ls:
 
 def _page(data: bytes, *, first: int, limit: int | None) -> str:
     """Return lines from ``first`` on that fit the limits, and how to go on where more follow."""
-    lines = data.decode("utf-8", "replace").split("\n")
-    if lines[-1] == "":
-        lines.pop()
-    if first > max(len(lines), 1):
-        raise ToolError(f"the file has {len(lines)} lines")
-    asked = lines[first - 1 :][:limit]
+    count = data.count(b"\n") + (not data.endswith(b"\n") and bool(data))
+    if first > max(count, 1):
+        raise ToolError(f"the file has {count} lines")
+    # More than fits is not made into text: 10 MB of short lines would take 30 times that.
+    at = _start_of(data, first)
+    shown = data[at : at + MAX_RESULT_BYTES].removesuffix(b"\n") if count else b""
+    asked = [line.decode("utf-8", "replace") for line in shown.split(b"\n")][:limit]
     size = MAX_RESULT_BYTES // 1024
     room = left = MAX_RESULT_BYTES - _NOTE_ROOM
     taken = 0
@@ -142,10 +144,20 @@ def _page(data: bytes, *, first: int, limit: int | None) -> str:
         # One line alone over the limit is cut here: the toolbox would cut the note behind it as well.
         text, taken = asked[0].encode()[:room].decode("utf-8", "ignore"), 1
         notes.append(f"[line {first} does not fit into the {size} kB of a result; this is its beginning]")
-    rest = len(lines) - (first - 1) - taken
+    rest = count - (first - 1) - taken
     if rest > 0:
         notes.append(f"[{rest} more lines; go on with offset={first + taken}]")
     return "\n".join([text, *notes])
+
+
+def _start_of(data: bytes, line: int) -> int:
+    """Return the offset at which a line begins, counted from 1."""
+    at, left = 0, line - 1
+    while left and (passed := data.count(b"\n", at, at + _BLOCK_BYTES)) < left:
+        at, left = at + _BLOCK_BYTES, left - passed
+    for _ in range(left):
+        at = data.index(b"\n", at) + 1
+    return at
 
 
 def replaced(data: bytes, old: bytes, new: bytes, *, path: str, every: bool) -> tuple[bytes, int]:

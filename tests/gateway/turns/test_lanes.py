@@ -368,3 +368,23 @@ async def test_a_stop_in_a_try_that_has_to_wait_is_not_slept_over() -> None:
         while lane.nudge is None:
             await asyncio.sleep(0)
         assert work.begun.empty()
+
+
+async def test_of_a_closed_key_only_what_was_there_before_goes_on() -> None:
+    """An erasure ends the turns that there are, and none begins beside it; two may go on at once."""
+    async with opened() as (work, lanes):
+        for number in ("1", "2"):
+            put(lanes, "cli:a", number)
+        lanes.close("cli:a")
+        lanes.close("cli:a")
+        put(lanes, "cli:a", "3")
+        put(lanes, "cli:b", "4")
+        assert {(await work.end()).inbound.id for _ in range(3)} == {"1", "2", "4"}
+
+        lanes.reopen("cli:a")
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert work.begun.empty()
+
+        lanes.reopen("cli:a")
+        assert (await work.end()).inbound.id == "3"

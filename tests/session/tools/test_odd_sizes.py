@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from pathlib import Path
 
 import pytest
 
+from session.errors import ToolError
 from session.tools import MAX_RESULT_BYTES, ToolPlace
-from session.tools.files import Read
+from session.tools.files import Read, Write
 from session.tools.sandbox.sandbox import SandboxOfDaemon
 from session.tools.shell import Shell
 
@@ -44,3 +46,33 @@ async def test_a_command_may_be_given_any_number_of_seconds(place: ToolPlace) ->
     said = await shell.run({"command": "echo hello", "timeout_s": 10**400}, place)
 
     assert said == "exit code: 0\nstdout:\nhello\n"
+
+
+async def test_a_file_of_short_lines_is_read_from_any_of_them(place: ToolPlace) -> None:
+    """Only what is shown becomes text: all lines of 10 MB would take 30 times that."""
+    lines = 5_000_000
+    (place.folder / "a").write_bytes(b"x\n" * (lines - 1) + b"\xff")
+    (place.folder / "b").write_bytes(b"\n" * 70_000)
+    tracemalloc.start()
+    try:
+        last = await Read().run({"path": "a", "offset": lines - 1}, place)
+        middle = await Read().run({"path": "a", "offset": 2_500_000, "limit": 2}, place)
+        beyond = Read().run({"path": "a", "offset": lines + 1}, place)
+        with pytest.raises(ToolError, match=f"the file has {lines} lines"):
+            await beyond
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+    assert last == "x\n\ufffd"
+    assert middle == f"x\nx\n[{lines - 2_500_001} more lines; go on with offset=2500002]"
+    assert (await Read().run({"path": "b", "offset": 69_999}, place)) == "\n"
+    assert peak < 40 * 2**20
+
+
+async def test_a_file_is_written_in_32_folders_and_not_deeper(place: ToolPlace) -> None:
+    await Write().run({"path": "d/" * 32 + "x", "content": "x"}, place)
+    with pytest.raises(ToolError, match="over 32 folders deep"):
+        await Write().run({"path": "d/" * 33 + "x", "content": "x"}, place)
+
+    assert not (place.folder / ("d/" * 33)).exists()
