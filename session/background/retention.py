@@ -288,11 +288,8 @@ class Retention:
 
 
 def named_by(transcript: Transcript) -> Iterator[str]:
-    """Yield the ULIDs of the sessions that an open one needs: its own, the one before, one it continues."""
+    """Yield the ULIDs of the sessions that an open one needs: its own, and one whose summary it holds."""
     yield transcript.session_id
-    previous = transcript.inner.get("previous_session")
-    if isinstance(previous, str):
-        yield previous
     for at in transcript.index.records:
         name = archive.previous_in(decode(transcript.messages[at]))
         if name is not None:
