@@ -99,7 +99,7 @@ class ChoiceOut(Shape):
 
     index: Literal[0]
     message: MessageOut
-    finish_reason: Literal["stop"]
+    finish_reason: Literal["stop", "length"]
     logprobs: None = None
 
 

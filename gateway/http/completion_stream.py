@@ -116,11 +116,14 @@ class CompletionStream(Response):
                         hint = "there is no answer to this message; ask again"
                         yield _frame(error_body(422, each.text, hint))
                         return
+                    elif isinstance(each, Outcome):
+                        answer, finish = await self._completion.ended(each.text)
+                        if text := written.whole(answer):
+                            yield self._chunk({"content": text})
+                        files = {"files": each.files.split("\n")} if each.files else {}
+                        yield self._chunk(files, finish)
                     elif text := _piece(each, written):
                         yield self._chunk({"content": text})
-                    if isinstance(each, Outcome):
-                        files = {"files": each.files.split("\n")} if each.files else {}
-                        yield self._chunk(files, "stop")
             if self._usage:
                 yield _frame({**self._head, "choices": [], "usage": await self._completion.usage()})
         except Closing:
@@ -138,10 +141,8 @@ class CompletionStream(Response):
         return _frame({**self._head, "choices": [choice]})
 
 
-def _piece(shown: Event | Outcome, written: Written) -> str:
+def _piece(shown: Event, written: Written) -> str:
     """Return what is to be sent for something that a turn shows."""
-    if isinstance(shown, Outcome):
-        return written.whole(shown.text)
     match shown.kind:
         case "delta":
             return written.more(shown.text)

@@ -190,7 +190,8 @@ async def _whole(request: Request, completion: Completion, model: str) -> Respon
         raise unavailable("the client left", "ask again") from None
     if outcome.kind == "notice":
         raise HttpError(422, outcome.text, hint="there is no answer to this message; ask again")
-    said: dict[str, Any] = {"role": "assistant", "content": outcome.text}
+    text, finish = await completion.ended(outcome.text)
+    said: dict[str, Any] = {"role": "assistant", "content": text}
     if outcome.files:
         said["files"] = outcome.files.split("\n")
     return json_response(
@@ -199,7 +200,7 @@ async def _whole(request: Request, completion: Completion, model: str) -> Respon
             "object": "chat.completion",
             "created": round(time.time()),
             "model": model,
-            "choices": [{"index": 0, "message": said, "finish_reason": "stop"}],
+            "choices": [{"index": 0, "message": said, "finish_reason": finish}],
             "usage": await completion.usage(),
         }
     )

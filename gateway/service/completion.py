@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
+from typing import Literal
 
 from channels.message import Inbound
 from gateway.service.chats import ChatService, Closing
 from gateway.service.outcome import Outcome
 from gateway.turns.event import Event
+from session.turn.turn import CUT_NOTE
 
 
 class Completion:
@@ -62,6 +64,12 @@ class Completion:
         await self._shown.aclose()
         if self._begun and not self._ended and not self._goes_on:
             await self._chats.break_off(self.message)
+
+    async def ended(self, text: str) -> tuple[str, Literal["stop", "length"]]:
+        """Return an answer without the words for people that it was cut, and how it ended, in OpenAI's."""
+        if await self._chats.record.was_cut(self.message.key, self.message.id):
+            return text.rpartition(CUT_NOTE)[0] or text, "length"
+        return text, "stop"
 
     async def usage(self) -> dict[str, int]:
         """Return the tokens of all calls of the turn, as OpenAI's API names them."""

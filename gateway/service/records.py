@@ -84,6 +84,13 @@ class Record:
         """Sum up the prompt and completion tokens of the turn that answered a message; 0 where none did."""
         return (await self._store.look(SessionKey(key))).spent(message_id)
 
+    async def was_cut(self, key: str, message_id: str) -> bool:
+        """Say whether the answer to a message was cut at the model's limit of tokens."""
+        session = await self._store.look(SessionKey(key))
+        exchange = session.find(message_id)
+        final = exchange.final if exchange is not None else None
+        return final is not None and session.line(final).get("cut") is True
+
     async def told(self, key: str, after: int) -> list[Told]:
         """List the replies and notices with a seq above ``after``, in order."""
         session = await self._store.look(SessionKey(key))

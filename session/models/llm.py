@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import structlog
@@ -32,6 +33,7 @@ from session.models.openai_clients import OpenAIClients, raw_answers, whole_inst
 from session.models.prices import dollars
 from session.models.similarity import unit_vectors
 from session.models.thoughts import holds_thoughts, without_thoughts
+from session.models.tokens import estimate_messages, estimate_tools, most_tokens
 
 EMBEDDING_THREADS = 4
 # Something on the way that cuts connections on which nothing moves waits for no less than this.
@@ -40,6 +42,8 @@ SILENCE_S = 20.0
 FIRST_ROUNDS = 3
 
 _CUT_HINT = "an answer was cut off while nothing was written: from now on all are asked for as streams"
+
+_COUNT_HINT = "a request has no more tokens than bytes: what its server counts is replaced by an estimate"
 
 log = structlog.get_logger("model")
 
@@ -93,6 +97,8 @@ class LiteLLM:
         self._priced: dict[str, bool] = {}
         # Models whose provider answered only when it was not told what they had thought.
         self._thoughtless: set[str] = set()
+        # Models whose impossible counts were logged.
+        self._miscounted: set[str] = set()
         self._clients = OpenAIClients()
 
     def trouble(self) -> ModelAway | None:
@@ -242,6 +248,7 @@ class LiteLLM:
             ours = classified(error, model=model, secrets=(self._api_key,), begun=answer.begun)
             self._note_cut(model, ours, loop.time() - began)
             raise ours from error
+        self._check_count(model, prompt, answer)
         try:
             return answer.answer(self._cost(model, answer.usage), model=model)
         except ModelError as error:
@@ -255,6 +262,17 @@ class LiteLLM:
         error = ModelAway(f"{model}: no answer in {self._timeout_s:g} s", cause="unreachable")
         self._note_cut(model, error, after_s)
         return error
+
+    def _check_count(self, model: str, prompt: Prompt, answer: Assembly) -> None:
+        """Put our own estimate in place of a count of the request that cannot be."""
+        counted, completion = counts_of(answer.usage) if answer.usage is not None else (0, 0)
+        local = estimate_messages(prompt.messages) + estimate_tools(prompt.tools)
+        if counted <= 4 * local or counted <= (most := most_tokens(prompt.messages, prompt.tools)):
+            return
+        answer.usage = SimpleNamespace(prompt_tokens=local, completion_tokens=completion)
+        if model not in self._miscounted:
+            self._miscounted.add(model)
+            log.warning("model.miscounts", model=model, counted=counted, most=most, hint=_COUNT_HINT)
 
     def _note_cut(self, model: str, error: ModelError, after_s: float) -> None:
         """Ask for streams from now on where something may have cut a connection on which nothing moved."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from math import ceil
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,10 @@ if TYPE_CHECKING:
 CHARS_PER_TOKEN = 4.0
 # The large providers take about 1,200 tokens for a picture.
 IMAGE_CHARS = 4_800
+# Some count a large picture as so many.
+MOST_OF_A_PICTURE = 50_000
+# What templates and providers add to a request.
+SENT_BESIDE = 1_000
 
 
 def estimate(text: str, *, chars_per_token: float = CHARS_PER_TOKEN) -> int:
@@ -35,6 +40,25 @@ def estimate_messages(messages: Iterable[Message], *, chars_per_token: float = C
 def estimate_tools(tools: Sequence[ToolSpec], *, chars_per_token: float = CHARS_PER_TOKEN) -> int:
     """Estimate what the descriptions of ``tools`` take in a request."""
     return sum(ceil(tool.chars / chars_per_token) for tool in tools)
+
+
+def most_tokens(messages: Iterable[Message], tools: Sequence[ToolSpec]) -> int:
+    """Return how many tokens a request can have at most: no token is less than a byte of its JSON."""
+    total = SENT_BESIDE + sum(map(_most_of, messages))
+    return total + sum(len(tool.description.encode()) + tool.chars for tool in tools)
+
+
+def _most_of(message: Message) -> int:
+    content = message.get("content")
+    blocks = content if isinstance(content, list) else []
+    media = [block for block in blocks if isinstance(block, Mapping) and "text" not in block]
+    texts = [block for block in blocks if block not in media] if media else content
+    size = len(
+        json.dumps({**message, "content": texts}, ensure_ascii=False, default=str).encode(errors="replace")
+    )
+    # A document has pages, each of which may count like a picture, but costs bytes as well.
+    documents = sum(len(str(block)) for block in media if block.get("type") == "file")
+    return size + documents + MOST_OF_A_PICTURE * len(media)
 
 
 def chars_of(message: Message) -> int:

@@ -19,6 +19,10 @@ from session.turn.turn_lines import TurnLines, calls_of
 
 INTERRUPTED = "outcome unknown: interrupted"
 STOPPED = "not run: the turn was stopped"
+CUT = (
+    "not run: the answer was cut off at {} before the call was whole (model.max_output_tokens). "
+    "Do it in smaller pieces: write less in one call, or make several calls one after the other."
+)
 
 Store = Callable[[dict[str, Any]], Awaitable[None]]
 
@@ -80,7 +84,8 @@ class ToolCalls:
     def count(self, line: dict[str, Any]) -> None:
         """Count the calls of a line that an earlier try stored."""
         self.rounds += 1
-        self.used += [call.name for call in calls_of(line)]
+        if not line.get("cut"):
+            self.used += [call.name for call in calls_of(line)]
 
     async def settle(self, exchange: Exchange) -> None:
         """Give the calls that have no result theirs: what may have been done is not done again.
@@ -92,11 +97,22 @@ class ToolCalls:
         # Calls run one after the other: what stands behind one that surely did not begin did not, either.
         untouched = False
         for call in calls:
-            if call.id in asked or untouched or self._toolbox.may_repeat(call.name):
+            if self._was_cut(exchange):
+                await self._put(call, CUT.format("its limit of tokens"))
+            elif call.id in asked or untouched or self._toolbox.may_repeat(call.name):
                 untouched = await self._run(call, ask=call.id in asked) or untouched
             else:
                 # A tool may have acted before the crash: only one that may act twice is run again.
                 await self._put(call, INTERRUPTED)
+
+    def _was_cut(self, exchange: Exchange) -> bool:
+        lines = self._session.lines(exchange.start, exchange.stop)
+        return any(line.get("cut") for line in lines if line.get("role") == "assistant")
+
+    def cut(self, calls: Sequence[ToolCall], tokens: str) -> list[dict[str, Any]]:
+        """Return the results of the calls of an answer that was cut, none of which is run."""
+        self.rounds += 1
+        return [self._lines.result(call, CUT.format(tokens), is_error=True) for call in calls]
 
     async def stop(self, exchange: Exchange) -> list[dict[str, Any]]:
         """Return the results of the open calls of a turn that is stopped."""

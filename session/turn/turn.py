@@ -19,6 +19,7 @@ from session.context.quiet import QUIET, is_quiet
 from session.context.request import Asking, Request, TurnContext, TurnLimits
 from session.errors import (
     ContextTooLong,
+    CutCalls,
     EmptyAnswer,
     ModelError,
     ModelRefused,
@@ -55,6 +56,8 @@ __all__ = [
 
 # A model that answers within this time has its user line stored together with the answer: one sync less.
 QUICK_S = 0.02
+# What stands behind an answer that was cut, for the person; programs are told by its ``finish_reason``.
+CUT_NOTE, CUT_CURE = "\n\n(The answer was cut off at ", '. Say "go on" to have the rest.)'
 
 
 @dataclass(kw_only=True, eq=False)
@@ -202,6 +205,8 @@ class _Turn:
             watcher=watcher,
         )
         self._counted = False
+        # Answers in a row whose calls were cut.
+        self._cuts = 0
         self.meter = meter
         self.joins: Joins | None = None
         # Messages that enter the turn before its first request; all that the answer serves, where several.
@@ -230,6 +235,10 @@ class _Turn:
                     f"the model asked for tools in more than {self._calls.rounds} rounds",
                     hint="raise model.max_tool_rounds, or use a stronger model",
                 )
+            if answer.finish == "length":
+                await self._leave_cut(answer)
+                continue
+            self._cuts = 0
             # The calls are on disk before a tool runs: after a crash they tell what may have been done.
             asks = self._calls.asked_for(answer.tool_calls)
             await self._writer.store(self._lines.assistant(answer, asks=asks or None))
@@ -354,13 +363,30 @@ class _Turn:
         if self._watcher is not None:
             self._watcher.delta(text)
 
+    async def _leave_cut(self, answer: Answer) -> None:
+        """Store calls that were cut with what is to be done instead; twice in a row ends the turn."""
+        self._cuts += 1
+        if self._cuts > 1:
+            raise CutCalls(
+                "two answers in a row were cut in the middle of their tool calls",
+                hint="raise model.max_output_tokens",
+            )
+        results = self._calls.cut(answer.tool_calls, _tokens_of(answer))
+        await self._writer.store(self._lines.assistant(answer, cut=True), *results)
+
     async def _finish(self, answer: Answer) -> str:
         if is_blank(answer.text):
             raise EmptyAnswer("the model answered nothing")
+        quiet = is_quiet(self._request, answer.text)
+        if answer.finish == "length":
+            # An open code block would take in what is said behind it.
+            fence = "\n```" if answer.text.count("```") % 2 else ""
+            answer = replace(answer, text=f"{answer.text}{fence}{CUT_NOTE}{_tokens_of(answer)}{CUT_CURE}")
         used = list(dict.fromkeys(self._calls.used)) or None
         self._answer = answer.text
-        self.quiet, self.sends_files = is_quiet(self._request, answer.text), sends_files(used)
+        self.quiet, self.sends_files = quiet, sends_files(used)
         fields = {"answers": self._answers or None, "tools_used": used, "unsent": self.quiet or None}
+        fields["cut"] = True if answer.finish == "length" else None
         await self._writer.store(self._lines.assistant(answer, final=True, **fields))
         return answer.text
 
@@ -382,3 +408,8 @@ class _Turn:
                 self._calls.count(line)
                 spent = usage_of(line)
                 self.meter.add(spent.prompt_tokens, spent.completion_tokens, spent.cost_usd)
+
+
+def _tokens_of(answer: Answer) -> str:
+    tokens = answer.usage.completion if answer.usage is not None else 0
+    return f"{tokens} tokens" if tokens else "its limit of tokens"

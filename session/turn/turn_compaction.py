@@ -137,8 +137,8 @@ class TurnCompaction:
             if error.reason == "little":
                 return False
             self._failed = True
-            if rules.fits(self._estimate.tokens) or compactions.was_away(session.key):
-                # The model itself says what it takes, or that it is away.
+            if rules.fits(self._estimate.local) or compactions.was_away(session.key):
+                # The model itself says what it takes, or that it is away: a count may be wrong.
                 return False
             raise ContextTooLong(f"{TOO_LONG}: {error}") from error
 

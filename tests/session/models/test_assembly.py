@@ -11,7 +11,7 @@ from session.errors import BadAnswer, ModelAway, ModelFailed
 from session.models import library
 from session.models.assembly import Assembly
 from session.models.llm import LiteLLM
-from session.models.model import OnDelta, Usage
+from session.models.model import OnDelta, Prompt, Usage
 from session.testing import prompt
 from tests.support.model_server import ModelServer, Reply
 
@@ -272,3 +272,18 @@ async def test_an_empty_answer_is_paid_for_and_asked_for_again(llm: LiteLLM, ser
     assert (answer.text, pieces) == ("hello", ["hello"])
     assert answer.usage is not None
     assert answer.usage.prompt > 7
+
+
+async def test_a_count_that_cannot_be_is_replaced_by_the_estimate(llm: LiteLLM, server: ModelServer) -> None:
+    """A request has no more tokens than bytes, and so many a picture; below that the server is believed."""
+    picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+    seen = [{"role": "user", "content": [{"type": "text", "text": "q"}, picture]}]
+    counted = []
+    for messages, count in (([], 900_000), ([], 900), (seen, 40_000), (seen, 90_000)):
+        server.script.append(Reply(text="a", usage={"prompt_tokens": count, "completion_tokens": 1}))
+        asked = Prompt(messages=messages or prompt("q").messages)
+        usage = (await llm.ask(asked)).usage
+        assert usage is not None
+        counted.append(usage.prompt)
+
+    assert (counted[0] < 100, counted[1:3], counted[3] < 2_000) == (True, [900, 40_000], True)

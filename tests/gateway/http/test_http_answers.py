@@ -1,0 +1,125 @@
+"""How answers of a model end, through a running gateway: cut, broken off, empty, with thoughts in tags."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.gateway.http_place import Place, open_place
+from tests.support.model_server import ModelServer, Reply
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[ModelServer]:
+    async with ModelServer() as running:
+        yield running
+
+
+@pytest.fixture
+async def place(tmp_path: Path, server: ModelServer) -> AsyncIterator[Place]:
+    model = {"name": "openai/stub", "api_base": server.url}
+    async with open_place(tmp_path, model=model, tools={"direct": ["ls"]}) as place:
+        # The first answer waits for LiteLLM to be imported.
+        place.http.timeout = 120
+        yield place
+
+
+async def said(place: Place, text: str, **more: Any) -> tuple[str, str]:
+    answer = (await place.post(text, wait=60, **more)).json()
+    return answer["reply"], answer["kind"]
+
+
+def asked(text: str, **more: object) -> dict[str, object]:
+    return {"model": "chat-gateway", "messages": [{"role": "user", "content": text}], **more}
+
+
+async def test_an_answer_that_was_cut_says_so(place: Place, server: ModelServer) -> None:
+    """People read it behind the text, a block of code closed before; programs by finish_reason alone."""
+    server.script.append(Reply(text="Half\n```py\nx = 1", finish="length"))
+    reply, kind = await said(place, "long, please")
+    assert reply.startswith("Half\n```py\nx = 1\n```\n\n(The answer was cut off at ")
+    assert '"go on"' in reply
+    assert kind == "reply"
+
+    for finish, reason in (("length", "length"), ("max_tokens", "length"), ("stop", "stop")):
+        server.script += [Reply(text="Half an ans", finish=finish)] * 2
+        whole = await place.http.post("/v1/chat/completions", json=asked("more"))
+        choice = whole.json()["choices"][0]
+        assert (choice["message"]["content"], choice["finish_reason"]) == ("Half an ans", reason)
+        streamed = await place.http.post("/v1/chat/completions", json=asked("more", stream=True))
+        assert f'"finish_reason":"{reason}"' in streamed.text
+        assert "cut off" not in streamed.text
+
+
+async def test_calls_that_were_cut_are_not_run(place: Place, server: ModelServer) -> None:
+    """The model is told why and what to do; two answers in a row that are cut so end the turn."""
+    cut = Reply(tool_calls=[("ls", '{"path": "."}'), ("ls", '{"pa')], finish="length")
+    server.script += [cut, Reply(tool_calls=[("ls", '{"path": "."}')]), cut, Reply(text="done")]
+    assert await said(place, "work") == ("done", "reply")
+    results = [message["content"] for message in server.turns[-1].messages if message["role"] == "tool"]
+    assert ["max_output_tokens" in text and "smaller pieces" in text for text in results] == [
+        True,
+        True,
+        False,
+        True,
+        True,
+    ]
+
+    before = len(server.turns)
+    server.script += [cut, cut]
+    reply, kind = await said(place, "work again")
+    assert kind == "notice"
+    assert "token limit" in reply
+    assert len(server.turns) == before + 2
+    parked = (await place.http.get("/v1/parked")).json()["parked"][-1]
+    assert "model.max_output_tokens" in str(parked)
+
+
+async def test_an_empty_answer_is_asked_for_once_more(place: Place, server: ModelServer) -> None:
+    server.script += [Reply(text=""), Reply(text="here")]
+    assert await said(place, "one") == ("here", "reply")
+    server.script += [Reply(kind="nochoices"), Reply(text="there")]
+    assert await said(place, "two") == ("there", "reply")
+
+    server.script.append(Reply(text="", reasoning="well", finish="length"))
+    assert (await said(place, "three"))[1] == "notice"
+    parked = (await place.http.get("/v1/parked")).json()["parked"][-1]
+    assert "raise model.max_output_tokens" in str(parked)
+
+
+async def test_half_an_answer_is_never_taken_for_all_of_it(place: Place, server: ModelServer) -> None:
+    """The provider says that it broke off: it is asked again."""
+    server.script += [Reply(text="Half an ans", finish="error"), Reply(text="All of it.")]
+
+    assert await said(place, "hello") == ("All of it.", "reply")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_people_see_no_thoughts(place: Place, server: ModelServer, stream: bool) -> None:
+    """In tags or in blocks, streamed or not: what is shown is the answer, and so is what is stored."""
+    blocks = [
+        {"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]},
+        {"type": "text", "text": "Hi."},
+    ]
+    for content in ("<think>hm</think>\n\nHi.", blocks):
+        server.script.append(Reply(text=content))
+        answer = await place.http.post("/v1/chat/completions", json=asked("hello", stream=stream))
+        assert "Hi." in answer.text
+        assert "hm" not in answer.text
+    server.script.append(Reply(text="bye"))
+    await said(place, "and?", chat="openai-local")
+    assert "<think>" not in str(server.turns[-1].messages)
+
+
+async def test_a_count_that_cannot_be_makes_no_chat_too_long(place: Place, server: ModelServer) -> None:
+    """Some servers sum up counts: the chat is neither compacted for them nor refused."""
+    for number in range(4):
+        counts = {"prompt_tokens": 900_000 * (number + 1), "completion_tokens": 5}
+        server.script.append(Reply(text=f"answer {number}", usage=counts))
+        assert await said(place, f"question {number}") == (f"answer {number}", "reply")
+
+    assert not any(seen.is_summary for seen in server.seen)
+    assert [message["content"] for message in server.turns[-1].messages][-2:-1] == ["answer 2"]
