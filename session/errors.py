@@ -147,9 +147,12 @@ class RequestTooLarge(ContextTooLong):
 
 
 class BadAnswer(ModelError):
-    """The model answered nothing usable; ``again``: another try may end better."""
+    """The model answered nothing usable; ``again``: another try may end better.
 
-    again = True
+    ``cut``: its tokens were used up before the first word.
+    """
+
+    again, cut = True, False
     said = "The language model gave no usable answer to this message."
 
 
@@ -166,6 +169,7 @@ class EmptyAnswer(BadAnswer):
 class CutCalls(BadAnswer):
     """The answer was cut at its token limit twice in a row, in the middle of its tool calls."""
 
+    again = False
     again = False
     said = "The language model's steps were cut off at its token limit, twice in a row."
 

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from gateway.config.settings import Settings
+from session.errors import BadAnswer
 from session.models.calls import HeardCall
 from session.models.llm import LiteLLM
-from session.models.model import Echo, Model
+from session.models.model import Answer, Echo, Model, Prompt, ToolSpec
+
+_LOOK = ToolSpec(
+    "ls", "List the files of a folder.", {"type": "object", "properties": {"path": {"type": "string"}}}
+)
 
 
 def build_model(settings: Settings, *, heard: HeardCall | None = None) -> Model:
@@ -25,3 +30,20 @@ def build_model(settings: Settings, *, heard: HeardCall | None = None) -> Model:
         streams=model.stream == "always",
         heard=heard,
     )
+
+
+async def try_model(model: Model) -> Answer:
+    """Ask for a word as a turn asks: with a tool, as a stream, with as many tokens as it may take.
+
+    An answer that was cut proves that model and key work.
+
+    Raises:
+        ModelError: as ``Model.ask``.
+    """
+    prompt = Prompt(messages=[{"role": "user", "content": "Say ok."}], tools=[_LOOK])
+    try:
+        return await model.ask(prompt, lambda _: None)
+    except BadAnswer as error:
+        if not error.cut:
+            raise
+        return Answer("", finish="length")

@@ -8,11 +8,11 @@ import socket
 
 from channels.errors import ChannelError
 from channels.tables import DiscordTable, Platform, TelegramTable
-from gateway.app.model import build_model
+from gateway.app.model import build_model, try_model
 from gateway.config.settings import Settings
 from gateway.errors import GatewayError
 from session.errors import SessionError
-from session.models.model import Prompt, Warms
+from session.models.model import Warms
 
 MODEL_S = 60.0
 PLATFORM_S = 30.0
@@ -34,7 +34,7 @@ async def _ask_model(settings: Settings) -> str:
         await model.warm()
     try:
         async with asyncio.timeout(MODEL_S):
-            answer = await model.ask(Prompt(messages=[{"role": "user", "content": "Say ok."}], max_tokens=16))
+            answer = await try_model(model)
     except SessionError as error:
         raise GatewayError(str(error), hint=error.hint or "correct the name or the key") from error
     except TimeoutError:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 
-from gateway.app.model import build_model
+from gateway.app.model import build_model, try_model
 from gateway.config.settings import Settings
 from gateway.doctor.finding import Check
 from session.errors import ModelAway, ModelRefused, SessionError
-from session.models.model import Prompt, Warms
+from session.models.model import Warms
 
-MODEL_S = 30.0
+# A model may think before its first word.
+MODEL_S = 60.0
 
 
 async def check(settings: Settings) -> Check:
@@ -25,7 +26,7 @@ async def check(settings: Settings) -> Check:
         await model.warm()
     try:
         async with asyncio.timeout(MODEL_S):
-            await model.ask(Prompt(messages=[{"role": "user", "content": "Say ok."}], max_tokens=16))
+            await try_model(model)
     except ModelAway as error:
         return Check("model", "fail", _said(settings, error), error.hint or "chat-gateway config show")
     except ModelRefused as error:

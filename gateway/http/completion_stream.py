@@ -29,19 +29,29 @@ _AGAIN: Final = "send it again with the same Idempotency-Key"
 _KEPT: Final = "the message is kept, and answered once the store works"
 
 
+class Diverged(Exception):
+    """The answer was begun anew, and does not go on as what was sent of it does."""
+
+
 class Written:
     """What a client was sent of the text that is being written, so that it ends as the answer does.
 
     Each method returns what to send next. A text before a tool call is one of its own, with a gap behind it.
+    What was sent cannot be taken back: an answer that is begun anew goes on behind it, or raises ``Diverged``.
     """
 
     def __init__(self) -> None:
+        # The text of an answer that was begun anew, until it is as long as what was sent.
+        self._anew: str | None = None
         # Joined only where it is compared: a copy for each piece would hold the loop up for seconds.
         self._pieces: list[str] = []
         self._gap = ""
 
     def more(self, text: str) -> str:
         """Take the next piece."""
+        if self._anew is not None:
+            self._anew += text
+            return self._overtaken(self._anew)
         if text:
             self._pieces.append(text)
         return self._with_gap(text)
@@ -49,14 +59,31 @@ class Written:
     def whole(self, text: str) -> str:
         """Take the whole text so far, or the answer; what was sent of it is not sent again."""
         sent = "".join(self._pieces)
+        # Thoughts without a tag at their start are known as such only in the end.
+        if sent.strip().endswith(text.strip()) and text.strip():
+            return ""
         if not text.startswith(sent):
-            self.other()
-            sent = ""
-        self._pieces = [text] if text else []
+            raise Diverged
+        self._pieces, self._anew = [text] if text else [], None
         return self._with_gap(text[len(sent) :])
+
+    def anew(self) -> None:
+        """Take the text from its start again: its turn was begun anew."""
+        if self._pieces:
+            self._anew = ""
+
+    def _overtaken(self, text: str) -> str:
+        sent = "".join(self._pieces)
+        if text.startswith(sent):
+            self._pieces, self._anew = [text], None
+            return self._with_gap(text[len(sent) :])
+        if not sent.startswith(text):
+            raise Diverged
+        return ""
 
     def other(self) -> None:
         """Begin another text."""
+        self._anew = None
         if self._pieces:
             self._pieces, self._gap = [], "\n\n"
 
@@ -126,6 +153,9 @@ class CompletionStream(Response):
                         yield self._chunk({"content": text})
             if self._usage:
                 yield _frame({**self._head, "choices": [], "usage": await self._completion.usage()})
+        except Diverged:
+            yield _frame(error_body(503, "the answer broke off, and was begun anew in the chat", _AGAIN))
+            return
         except Closing:
             yield _frame(error_body(503, "the gateway ends", _AGAIN))
             return
@@ -148,7 +178,9 @@ def _piece(shown: Event, written: Written) -> str:
             return written.more(shown.text)
         case "draft":
             return written.whole(shown.text)
-        case "started" | "tool":
+        case "started":
+            written.anew()
+        case "tool":
             written.other()
         case "notice" if shown.reason.partition(".")[0] in _SHOWN_NOTICES:
             written.other()

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Request
 from starlette.responses import Response
-from starlette.types import ASGIApp
 
-from channels.message import Inbound
+from channels.base import File
+from channels.media import FileRefused, MediaFolder
+from channels.message import Attachment, Inbound
 from gateway.config.agents import agents_of, settings_of
 from gateway.errors import MailboxDown
-from gateway.http.completion_route import MAX_KEY_HEADER_CHARS, CompletionHeaders, CompletionRoute
 from gateway.http.completion_shapes import CompletionIn, CompletionOut, ModelOut, ModelsOut
 from gateway.http.completion_stream import CompletionStream
 from gateway.http.errors import HttpError, json_response, unavailable
@@ -30,6 +30,8 @@ from session.transcript.agent import named, parted
 
 OURS = "chat-gateway"
 CHANNEL = "web"
+MAX_KEY_HEADER_CHARS = 190
+MAX_NAMED_IGNORED = 50
 ChatHeader = Annotated[str | None, Header(max_length=MAX_KEY_CHARS)]
 
 
@@ -129,40 +131,57 @@ def _add_completions(router: APIRouter, chats: ChatService) -> None:
             Header(min_length=1, max_length=MAX_KEY_HEADER_CHARS, description="the message's id"),
         ] = None,
     ) -> Response:
-        return await _answer(
-            chats, request, body, CompletionHeaders(x_chat_id, x_openwebui_chat_id, idempotency_key)
+        check_words(request.scope, body.text)
+        own = caller_of(request.scope).name
+        named = body.user or x_chat_id or x_openwebui_chat_id
+        key = f"{CHANNEL}:{named or f'openai-{own}'.removesuffix('-')}"
+        agent = _agent(chats, key, body.model)
+        files = await _kept(chats, body.pictures)
+        message = _message(key, body.text, idempotency_key, agent, files)
+        completion = Completion(chats, message, goes_on=idempotency_key is not None, reads=bool(body.stream))
+        model = await _answering(chats, key, agent)
+        if body.stream:
+            options = body.stream_options
+            with _refusals(message.id):
+                await completion.begin()
+            response: Response = CompletionStream(
+                completion, model, usage=bool(options and options.include_usage)
+            )
+        else:
+            response = await _whole(request, completion, model)
+        if ignored := body.ignored[:MAX_NAMED_IGNORED]:
+            response.headers["X-Ignored"] = ", ".join(ignored)
+        return response
+
+
+async def _kept(chats: ChatService, pictures: Sequence[tuple[str, bytes]]) -> list[Attachment]:
+    """Keep the pictures that came with a message.
+
+    Raises:
+        HttpError: 413, one of them is too large; 503, the disk refused.
+    """
+    media = chats.application.settings.media
+    kept: list[Attachment] = []
+    for mime, data in pictures:
+        folder = await asyncio.to_thread(
+            MediaFolder, chats.application.settings.workspace, media.max_mb, media.timeout_s
         )
 
+        async def pieces(data: bytes = data) -> AsyncIterator[bytes]:
+            yield data
 
-def short_way(chats: ChatService, otherwise: ASGIApp) -> CompletionRoute:
-    """Build the route that takes the requests that are in order, ahead of all others."""
-    return CompletionRoute(partial(_answer, chats), otherwise)
-
-
-async def _answer(
-    chats: ChatService, request: Request, body: CompletionIn, headers: CompletionHeaders
-) -> Response:
-    """Hand in what is asked, and answer with it; a stream begins once the message is durable."""
-    check_words(request.scope, body.text)
-    own = caller_of(request.scope).name
-    named = body.user or headers.x_chat_id or headers.x_openwebui_chat_id
-    key = f"{CHANNEL}:{named or f'openai-{own}'.removesuffix('-')}"
-    agent = _agent(chats, key, body.model)
-    id_ = headers.idempotency_key
-    message = _message(key, body.text, id_, agent)
-    completion = Completion(chats, message, goes_on=id_ is not None, reads=bool(body.stream))
-    model = await _answering(chats, key, agent)
-    if body.stream:
-        options = body.stream_options
-        with _refusals(message.id):
-            await completion.begin()
-        return CompletionStream(completion, model, usage=bool(options and options.include_usage))
-    return await _whole(request, completion, model)
+        saved = await folder.save(File("photo", f"picture.{mime.rpartition('/')[2]}", mime, None, pieces))
+        if isinstance(saved, FileRefused):
+            if saved.cause == "large":
+                raise HttpError(413, f"a picture is over {media.max_mb} MiB", hint="raise media.max_mb")
+            raise unavailable("a picture could not be saved", "look at the disk: chat-gateway doctor")
+        kept.append(saved)
+    return kept
 
 
-def _message(key: str, text: str, message_id: str | None, agent: str) -> Inbound:
+def _message(key: str, text: str, message_id: str | None, agent: str, files: Sequence[Attachment]) -> Inbound:
     try:
-        return inbound(key, text, message_id, agent=agent)
+        return inbound(key, text, message_id, agent=agent, files=files)
     except NoAddress as error:
         raise HttpError(400, str(error), hint=error.hint) from None
 

@@ -79,7 +79,7 @@ def read_last(text: str, name: str) -> int | None:
     if not text:
         return None
     if not (text.isascii() and text.isdecimal() and len(text) < 16):
-        raise HttpError(400, f"{name} is not a number", hint="leave it out to begin now")
+        raise HttpError(400, f"{name} is not the seq of an event", hint="leave it out to begin now")
     return int(text)
 
 

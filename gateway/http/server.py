@@ -216,7 +216,6 @@ def build_app(chats: ChatService, gate: Gate, peers: Peers | None = None) -> Fas
         login.routes(gate),
         page.routes(),
     )
-    app.router.routes.insert(0, completions.short_way(chats, app.router))
     return app
 
 

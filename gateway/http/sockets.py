@@ -17,6 +17,7 @@ from gateway.http.events import read_last
 from gateway.http.shape import check_right, still_let_in
 from gateway.service.chats import ChatService
 from gateway.service.client_message import MAX_KEY_CHARS
+from gateway.turns.event import of_told
 from session.errors import SessionError
 
 log = structlog.get_logger("http")
@@ -42,9 +43,9 @@ def routes(chats: ChatService) -> APIRouter:
             check_right(websocket.scope, "read")
             if not 3 <= len(key) <= MAX_KEY_CHARS:
                 raise HttpError(400, "key is missing, or too long", hint="give ?key=channel:chat_id")
-            last = read_last(last_id, "last_id")
             # A transcript that cannot be read is an error of the request, which a begun stream cannot tell.
             await chats.record.last_seq(key)
+            last = await _last_of(chats, key, last_id)
         except HttpError as error:
             refused = error_response(error.status, error.error, error.hint, error.headers)
             await websocket.send_denial_response(refused)
@@ -56,6 +57,22 @@ def routes(chats: ChatService) -> APIRouter:
         await _show(websocket, chats, key, last, drafts=draft in ("1", "true"))
 
     return router
+
+
+async def _last_of(chats: ChatService, key: str, last_id: str) -> int | None:
+    """Read the seq, or the id, of the last reply or notice that a client has.
+
+    Raises:
+        HttpError: 400, it is neither.
+    """
+    if "#" not in last_id:
+        return read_last(last_id, "last_id")
+    for told in await chats.record.told(key, 0):
+        if of_told(key, told).id == last_id:
+            return told.seq
+    raise HttpError(
+        400, "last_id is the id of no reply or notice of this chat", hint="give its seq, or leave it out"
+    )
 
 
 async def _show(

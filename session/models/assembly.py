@@ -178,7 +178,7 @@ class Assembly:
         if cut:
             # The same request would come to the same end.
             error = BadAnswer(said, hint=hint)
-            error.again = False
+            error.again, error.cut = False, True
             raise error
         raise EmptyAnswer(said, usage=usage, hint=hint)
 

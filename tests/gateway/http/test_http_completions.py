@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import logging
 import time
 from collections.abc import AsyncIterator
@@ -14,11 +15,12 @@ import pytest
 
 from gateway.app import log as logs
 from gateway.errors import MailboxDown
-from gateway.http.completion_stream import Written
+from gateway.http.completion_stream import Diverged, Written
 from gateway.service.chats import ChatService
 from gateway.service.records import Record
 from gateway.service.tokens import Tokens
 from session.errors import StoreError
+from session.transcript.key import SessionKey
 from tests.gateway.http_place import Place, open_place
 from tests.support.until import until
 
@@ -32,7 +34,10 @@ async def place(tmp_path: Path) -> AsyncIterator[Place]:
         yield place
 
 
-def asked(text: str, **more: object) -> dict[str, object]:
+MESSAGES = [{"role": "user", "content": "hi"}]
+
+
+def asked(text: object, **more: object) -> dict[str, object]:
     return {"model": "chat-gateway", "messages": [{"role": "user", "content": text}], **more}
 
 
@@ -54,8 +59,16 @@ def test_pieces_end_as_the_answer_does() -> None:
     assert tools.more("I look.") == "I look."
     tools.other()
     assert tools.whole("Found it.") == "\n\nFound it."
-    lost = Written()
-    assert [lost.more("mor"), lost.whole("Good morning")] == ["mor", "\n\nGood morning"]
+    again = Written()
+    assert again.more("Good mor") == "Good mor"
+    again.anew()
+    assert [again.more("Good "), again.more("morning"), again.whole("Good morning!")] == ["", "ning", "!"]
+    for other in ("Hel", "Hello, good morning"):
+        with pytest.raises(Diverged):
+            again.anew()
+            again.more(other)
+        with pytest.raises(Diverged):
+            again.whole(other)
     silent = Written()
     silent.other()
     assert silent.whole("all") == "all"
@@ -169,6 +182,18 @@ async def test_what_gets_no_answer(place: Place) -> None:
         ({"model": "chat-gateway", "messages": [{"role": "system", "content": "x"}]}, "role user"),
         (asked("  "), "role user"),
         (asked("hi", n=2), "n:"),
+        (asked("hi", tools=[{}], tool_choice="required"), "tool_choice"),
+        (asked("hi", tool_choice={"type": "function", "function": {"name": "ls"}}), "tool_choice"),
+        (asked("hi", functions=[{}], function_call={"name": "ls"}), "function_call"),
+        (asked("hi", response_format={"type": "json_object"}), "response_format"),
+        (asked("hi", messages=[*MESSAGES, {"role": "assistant", "content": "so"}]), "role user"),
+        (
+            asked("hi", messages=[*MESSAGES, {"role": "tool", "content": "4", "tool_call_id": "c"}]),
+            "role user",
+        ),
+        (asked([{"type": "input_audio", "input_audio": {}}]), "input_audio"),
+        (asked([{"type": "image_url", "image_url": {"url": "https://x.example/a.png"}}]), "data URL"),
+        (asked([{"type": "image_url", "image_url": {"url": "data:image/png;base64,=é"}}]), "base64"),
         (
             {
                 "model": "chat-gateway",
@@ -185,6 +210,36 @@ async def test_what_cannot_be_asked(place: Place, body: dict[str, object], words
     assert answer.status_code == 400
     assert words in answer.json()["error"]["message"]
     assert answer.json()["error"]["type"] == "invalid_request_error"
+
+
+async def test_what_is_not_read_is_named(place: Place) -> None:
+    """In a header of both kinds of answers; what is as it would be anyway is not named."""
+    told = {"role": "system", "content": "Be a pirate."}
+    body = asked("hi", temperature=0.1, max_tokens=5, tools=[{"type": "function"}], tool_choice="auto")
+    body |= {"response_format": {"type": "text"}, "n": 1, "stop": None, "user": "ada"}
+    past = [told, *MESSAGES, {"role": "assistant", "content": "so"}, *MESSAGES]
+
+    for stream in (False, True):
+        many = {**body, "messages": past, "stream": stream}
+        answer = await place.http.post("/v1/chat/completions", json={**many, "bad name\n": 1})
+        names = set(answer.headers["x-ignored"].split(", "))
+        assert names == {"system", "history", "temperature", "max_tokens", "tools", "tool_choice"}
+    plain = await place.http.post("/v1/chat/completions", json=asked("hi", user="ada"))
+    assert "x-ignored" not in plain.headers
+
+
+async def test_a_picture_comes_as_a_file(place: Place) -> None:
+    """A data URL is an attachment of the message, with or without a text."""
+    png = "data:image/png;base64," + base64.b64encode(b"\x89PNG\r\n\x1a\n1").decode()
+    picture = {"type": "image_url", "image_url": {"url": png}}
+    for parts in ([picture], [{"type": "text", "text": "look"}, picture]):
+        answer = await place.http.post("/v1/chat/completions", json=asked(parts, user="ada"))
+        assert answer.status_code == 200
+    assert place.application.services is not None
+    lines = (await place.application.services.store.look(SessionKey("web:ada"))).lines()
+    files = [line["attachments"][0] for line in lines if line.get("attachments")]
+    assert [(file["kind"], file["mime"]) for file in files] == [("photo", "image/png")] * 2
+    assert (place.application.settings.workspace / files[0]["ref"]).read_bytes().endswith(b"1")
 
 
 async def test_parts_of_a_text(place: Place) -> None:
