@@ -32,7 +32,7 @@ class ContentPart(BaseModel):
         head, comma, data = url.partition(",") if isinstance(url, str) else ("", "", "")
         mime, *marks = head.lower().removeprefix("data:").split(";")
         if not head.startswith("data:image/") or not comma or "base64" not in marks:
-            raise ValueError("messages: a picture is taken as a data URL alone: data:image/png;base64,…")
+            raise ValueError("messages: image_url: give the picture as a data URL: data:image/png;base64,…")
         try:
             return mime, base64.b64decode(data, validate=True)
         except ValueError:
@@ -92,7 +92,7 @@ class CompletionIn(BaseModel):
         last = next((each.role for each in reversed(self.messages) if each.role not in _PROMPTS), "user")
         if last != "user":
             raise ValueError(
-                f"messages: the last one is of role {last[:40]!r}; put what is asked behind it, with role user"
+                f"messages: the last is of role {last[:40]!r}; put what is asked behind it, with role user"
             )
         return self
 
@@ -132,7 +132,7 @@ class CompletionIn(BaseModel):
 
     @property
     def ignored(self) -> list[str]:
-        """What the request has and the gateway does not read: the names of fields, and two kinds of messages."""
+        """What the request has and the gateway does not read: fields, and two kinds of messages."""
         roles = [each.role for each in self.messages]
         names = ["system"] if _PROMPTS.intersection(roles) else []
         names += ["history"] if sum(role not in _PROMPTS for role in roles) > 1 else []

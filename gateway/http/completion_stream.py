@@ -37,7 +37,7 @@ class Written:
     """What a client was sent of the text that is being written, so that it ends as the answer does.
 
     Each method returns what to send next. A text before a tool call is one of its own, with a gap behind it.
-    What was sent cannot be taken back: an answer that is begun anew goes on behind it, or raises ``Diverged``.
+    What was sent cannot be taken back: an answer begun anew goes on behind it, or raises ``Diverged``.
     """
 
     def __init__(self) -> None:

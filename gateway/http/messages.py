@@ -41,9 +41,7 @@ class AttachmentIn(BaseModel):
     name: str = Field(default="", max_length=255)
     kind: Literal["photo", "document", "voice", "audio", "video"] = "document"
     mime: str = Field(default="", max_length=127)
-    size: int = Field(
-        default=0, ge=0, description="as POST /v1/media answers it; the file itself is measured"
-    )
+    size: int = Field(default=0, ge=0, description="as POST /v1/media answers it; the file is measured")
 
 
 class MessageIn(BaseModel):

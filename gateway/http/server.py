@@ -190,7 +190,7 @@ class _Server(uvicorn.Server):
 def build_app(chats: ChatService, gate: Gate, peers: Peers | None = None) -> FastAPI:
     """Put all routes together; ``peers`` are the other daemons, None: whoever is registered."""
     others = peers if peers is not None else Peers(chats.application.settings)
-    app = _with(
+    return _with(
         health.routes(chats, gate),
         messages.routes(chats),
         completions.routes(chats),
@@ -216,7 +216,6 @@ def build_app(chats: ChatService, gate: Gate, peers: Peers | None = None) -> Fas
         login.routes(gate),
         page.routes(),
     )
-    return app
 
 
 def build_watched_app(chats: ChatService, gate: Gate) -> FastAPI:

@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
+import orjson
 import pytest
+from websockets.asyncio.client import connect
+from websockets.exceptions import InvalidStatus
 
 from tests.gateway.http_place import Place, open_place
 from tests.support.model_server import ModelServer, Reply
@@ -123,3 +127,42 @@ async def test_a_count_that_cannot_be_makes_no_chat_too_long(place: Place, serve
 
     assert not any(seen.is_summary for seen in server.seen)
     assert [message["content"] for message in server.turns[-1].messages][-2:-1] == ["answer 2"]
+
+
+async def test_a_client_gets_one_answer(place: Place, server: ModelServer) -> None:
+    """A stream that broke is begun anew: what was sent goes on, or the client's stream ends with an error."""
+    server.script += [Reply(text="Good morning to you", kind="cut"), Reply(text="Good morning to you")]
+    on = await place.http.post("/v1/chat/completions", json=asked("hi", stream=True, user="on"))
+    server.script += [Reply(text="Good morning to you", kind="cut"), Reply(text="Hello there")]
+    other = await place.http.post("/v1/chat/completions", json=asked("hi", stream=True, user="other"))
+
+    assert text_of(on.text) == "Good morning to you"
+    assert "[DONE]" in on.text
+    assert text_of(other.text) in "Good morning to you"
+    assert '"server_error"' in other.text
+    assert "[DONE]" not in other.text
+
+
+def text_of(stream: str) -> str:
+    frames = [line.removeprefix("data: ") for line in stream.split("\n\n") if line.startswith("data: {")]
+    choices = [orjson.loads(frame).get("choices") for frame in frames]
+    return "".join(each[0]["delta"].get("content", "") for each in choices if each)
+
+
+async def test_a_file_is_named_as_it_was_answered(place: Place, server: ModelServer) -> None:
+    """And a WebSocket goes on from the id of a frame; what is neither id nor seq is refused."""
+    sent = await place.http.post("/v1/media", content=b"figures", params={"name": "a.txt"})
+    answer = await place.post("look", attachments=[sent.json()], wait=60)
+    assert answer.json()["kind"] == "reply"
+
+    url = str(place.http.base_url).replace("http", "ws").rstrip("/")
+    async with connect(f"{url}/v1/ws?key=web:ada&last_id=0", proxy=None) as socket:
+        frame = orjson.loads(await socket.recv())
+    assert frame["kind"] == "reply"
+    for wrong in ("nonsense", "web:no#reply"):
+        with pytest.raises(InvalidStatus) as caught:
+            await connect(f"{url}/v1/ws?key=web:ada&last_id={quote(wrong)}", proxy=None)
+        assert caught.value.response.status_code == 400
+    await place.post("again", wait=60)
+    async with connect(f"{url}/v1/ws?key=web:ada&last_id={quote(frame['id'])}", proxy=None) as socket:
+        assert orjson.loads(await socket.recv())["seq"] == frame["seq"] + 1

@@ -64,8 +64,8 @@ def test_pieces_end_as_the_answer_does() -> None:
     again.anew()
     assert [again.more("Good "), again.more("morning"), again.whole("Good morning!")] == ["", "ning", "!"]
     for other in ("Hel", "Hello, good morning"):
+        again.anew()
         with pytest.raises(Diverged):
-            again.anew()
             again.more(other)
         with pytest.raises(Diverged):
             again.whole(other)
