@@ -170,7 +170,6 @@ class CutCalls(BadAnswer):
     """The answer was cut at its token limit twice in a row, in the middle of its tool calls."""
 
     again = False
-    again = False
     said = "The language model's steps were cut off at its token limit, twice in a row."
 
 
