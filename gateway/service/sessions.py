@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from gateway.app.awaited import awaited_at_once
 from gateway.app.clearing import clear
 from gateway.app.subagents import end_all
 from gateway.errors import MailboxDown
 from gateway.service.pages import page
 from session.disk.threads import start_thread
-from session.errors import NoSession
+from session.errors import NoSession, StoreError
 from session.store import archived, switch_session
+from session.store.enclosed import UNKNOWN, AwaitedFiles
 from session.store.fence import Fence
 from session.store.listing import SessionRow
 from session.transcript.key import SessionKey, split
@@ -215,7 +217,15 @@ class SessionService:
             services=application.services,
             letters=application.letters,
             of=of,
+            awaited=self._awaited,
         )
+
+    async def _awaited(self) -> AwaitedFiles:
+        try:
+            return await awaited_at_once(self._chats.application.mailbox)
+        except StoreError:
+            # What came lately stays then, until the daily look.
+            return UNKNOWN
 
     async def _left(self, key: str, session_id: str) -> None:
         application = self._chats.application

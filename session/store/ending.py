@@ -103,7 +103,7 @@ def clear(writer: TranscriptWriter, journal_file: JournalFile, what: Clearing, *
                 return False
             # No turn of an older epoch keeps a vector from here on: a write asks for the session first.
             forget(writer.layout, writer.stem)
-            files = media_of(writer) if what.everything else {}
+            files = media_of(writer, ended=what.everything)
             if what.everything:
                 _remove_the_rest(change)
             _journal_cleared(change, what)
@@ -145,11 +145,14 @@ def _without_words(change: SessionChange) -> list[Entry]:
     return [{name: value for name, value in entry.items() if name != SAID} for entry in entries]
 
 
-def media_of(writer: TranscriptWriter) -> Named:
-    """Return the files of ``media/`` that all sessions of a chat name, for when their lines are gone."""
-    ended = named_in_files(found.path for found in archive.of_stem(writer.layout, writer.stem))
+def media_of(writer: TranscriptWriter, *, ended: bool = True) -> Named:
+    """Return the files of ``media/`` that a chat names; with ``ended`` its ended sessions count as well."""
+    older = archive.of_stem(writer.layout, writer.stem) if ended else ()
+    archived = named_in_files(found.path for found in older)
     active = named_in(writer.transcript.messages)
-    return {name: max(part[name] for part in (ended, active) if name in part) for name in ended | active}
+    return {
+        name: max(part[name] for part in (archived, active) if name in part) for name in archived | active
+    }
 
 
 def _remove_the_rest(change: SessionChange) -> None:

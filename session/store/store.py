@@ -346,7 +346,7 @@ class Store:
             writer, _ = self._writers_of(Handle(key))
             with contextlib.suppress(Moved):
                 writer.refresh()
-                return bool(ending.media_of(writer))
+                return bool(ending.media_of(writer, ended=everything))
             return True
 
         def job(wait: Wait | None) -> bool:
@@ -360,7 +360,7 @@ class Store:
 
         try:
             kept = UNKNOWN
-            if everything and awaited is not None and await start_thread(names_files, name="disk-look"):
+            if awaited is not None and await start_thread(names_files, name="disk-look"):
                 kept = await awaited()
             what = ending.Clearing(list(ids), of, everything, kept)
             return await self.run(handle, job, slow=True)

@@ -221,6 +221,31 @@ async def test_clear_session(place: Place) -> None:
         assert (await place.http.post("/clear-session", json=body)).status_code == 400
 
 
+async def test_files_that_only_the_cleared_session_names_go_with_it(place: Place) -> None:
+    """A file of the chat's ended session stays, and so does one that another chat names as well."""
+
+    async def said(key: str, id: str, *files: bytes) -> list[str]:
+        sent = []
+        for data in files:
+            answer = await place.http.post("/v1/media", content=data, params={"name": "a.txt"})
+            sent.append({name: answer.json()[name] for name in ("ref", "name", "mime", "kind")})
+        body = {"key": key, "id": id, "text": "x", "attachments": sent}
+        answer = await place.http.post("/v1/messages", json=body, params={"wait": "30"})
+        assert answer.status_code == 200
+        return [each["ref"] for each in sent]
+
+    [ended] = await said("web:ada", "1", b"of an ended session")
+    await place.http.post("/v1/sessions/" + await session_of(place, "ada") + "/close")
+    own, shared = await said("web:ada", "2", b"of this session", b"of two chats")
+    await said("web:bob", "3", b"of two chats")
+
+    answer = await place.http.post("/clear-session", json={"key": "web:ada"})
+
+    assert answer.json() == {"cleared": ["web:ada"]}
+    workspace = place.application.settings.workspace
+    assert [(workspace / each).exists() for each in (ended, own, shared)] == [True, False, True]
+
+
 async def test_a_running_turn_ends_with_its_cleared_session(place: Place) -> None:
     """It writes nothing, its client is told, and the next message is answered in a fresh session."""
     model = place.gate()
