@@ -7,6 +7,8 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+import structlog
+
 from gateway.app import collector
 from gateway.app.agents import AgentServices, Shared
 from gateway.app.approvals import keep_pruned
@@ -30,7 +32,7 @@ from session.background.retention import Retention
 from session.context.embeddings import Embeddings
 from session.context.enclosures import enclosed
 from session.context.scopes import Scope, Scopes
-from session.errors import NoAgent, OtherAgent
+from session.errors import ModelAway, NoAgent, OtherAgent
 from session.library.library import Library
 from session.memory.consolidation import MemoryNotes
 from session.memory.former import FormerMemory
@@ -44,6 +46,8 @@ from session.turn.turn import Reply, Request
 
 if TYPE_CHECKING:
     from session.mcp.servers import McpServers
+
+log = structlog.get_logger("model")
 
 
 # Between an answer and the next message of somebody who hardly reads it.
@@ -237,7 +241,11 @@ class SessionServices:
         with collector.importing():
             for agent in self.agents.values():
                 if isinstance(agent.model, Warms):
-                    await agent.model.warm()
+                    try:
+                        await agent.model.warm()
+                    except ModelAway as error:
+                        # Each turn tries again; until then its lane waits as in any outage of the model.
+                        log.error("model.not_loaded", error=str(error), hint=error.hint)
         async with asyncio.TaskGroup() as group:
             group.create_task(self.jobs.run(), name="jobs")
             for agent in self.agents.values():

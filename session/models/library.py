@@ -12,6 +12,8 @@ import threading
 from contextlib import suppress
 from typing import Any, cast
 
+from session.errors import ModelAway
+
 CONNECT_S = 10.0
 # A server at home asks for no key, but the OpenAI client refuses to start without one.
 DUMMY_KEY = "none"
@@ -22,8 +24,17 @@ _ENVIRONMENT = {
     # In any other mode LiteLLM reads the .env of the folder that the gateway is started in.
     "LITELLM_MODE": "PRODUCTION",
 }
+_UNLOADED_HINT = (
+    "read the cause: a folder for temporary files may be missing (set TMPDIR), or the installation is damaged"
+)
 _loading = threading.Lock()
 _library: Any = None
+_fault: ModelAway | None = None
+
+
+def fault() -> ModelAway | None:
+    """Return why the last import of LiteLLM failed; None where it succeeded, or none was tried."""
+    return _fault
 
 
 def loaded() -> Any:
@@ -32,7 +43,11 @@ def loaded() -> Any:
 
 
 async def warm() -> None:
-    """Import LiteLLM in a thread, which takes seconds; at once where that is done."""
+    """Import LiteLLM in a thread, which takes seconds; at once where that is done.
+
+    Raises:
+        ModelAway: it cannot be imported; the next call tries again.
+    """
     if _library is None:
         await asyncio.to_thread(load)
 
@@ -45,16 +60,20 @@ def timeouts(seconds: float) -> Any:
 
 
 def load() -> Any:
-    """Import and quieten LiteLLM; return it."""
-    global _library  # noqa: PLW0603 - one import per process
+    """Import and quieten LiteLLM; return it. Raises ModelAway as ``warm`` does."""
+    global _library, _fault  # noqa: PLW0603 - one import per process
     # Two threads that import LiteLLM at once meet modules that are half made.
     with _loading:
         if _library is not None:
             return _library
         for name, value in _ENVIRONMENT.items():
             os.environ.setdefault(name, value)
-        import litellm
-
+        try:
+            import litellm
+        except Exception as error:
+            cause = f"LiteLLM cannot be loaded: {type(error).__name__}: {error}"
+            _fault = ModelAway(cause, cause="unreachable", hint=_UNLOADED_HINT)
+            raise _fault from error
         library = cast("Any", litellm)
         library.suppress_debug_info = True
         library.telemetry = False
@@ -69,7 +88,7 @@ def load() -> Any:
             logger.handlers.clear()
             logger.setLevel(logging.WARNING)
         asyncio.run(_rehearse(library))
-        _library = library
+        _library, _fault = library, None
         return library
 
 

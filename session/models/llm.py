@@ -105,7 +105,7 @@ class LiteLLM:
         """Return why no request can succeed, where that is known without one: nowhere is there a key."""
         if all(self._lacks_key(model) for model in (self.name, *self.fallbacks)):
             return no_key(self.name)
-        return None
+        return library.fault()
 
     async def warm(self) -> None:
         """Import LiteLLM in a thread, once per process; takes seconds and stalls the loop now and then.

@@ -61,6 +61,31 @@ async def test_a_thread_that_nothing_can_stop_does_not_hold_it_up(tmp_path: Path
         assert await asking is None
 
 
+async def test_a_library_that_cannot_be_loaded_is_an_outage_of_the_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The daemon stays up, says why, and answers what waited as soon as the library can be loaded."""
+    repaired = tmp_path / "repaired"
+    monkeypatch.setenv("REPAIRED", str(repaired))
+    async with ModelServer() as model:
+        program = ["tests.support.cannot_load"]
+        async with Daemon(tmp_path / "w", config=with_model(model), program=program) as daemon:
+            await daemon.said("model.not_loaded")
+            asking = asyncio.create_task(ask(daemon, "telegram:1", "1", "hello", wait_s=120))
+            await daemon.said("model.away")
+            async with httpx.AsyncClient() as client:
+                part = (await client.get(f"{daemon.url}/readyz")).json()["parts"]["model"]
+            repaired.touch()
+            answer = await asking
+            assert await daemon.stop() == 0
+
+    assert part["up"] is False
+    assert "LiteLLM cannot be loaded" in part["error"]
+    assert "TMPDIR" in part["hint"]
+    assert answer is not None
+    assert answer["kind"] == "reply"
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 async def test_a_signal_lets_the_running_turn_end_and_leaves_what_waits(
     tmp_path: Path, number: signal.Signals
