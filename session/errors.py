@@ -73,7 +73,7 @@ class NewerFormat(NewerVersion, StoreError):
 class ModelError(SessionError):
     """Base of what a model call ends in. ``said`` is one sentence for the chat.
 
-    ``brief`` says why without a word of the provider's, which may quote a message: status, code, cause.
+    ``brief`` says why for the operator: status, code, and the provider's words without what they quote.
     """
 
     said = "The language model could not answer this message."

@@ -10,7 +10,7 @@ import os
 import re
 import socket
 import ssl
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any, Literal
@@ -85,7 +85,10 @@ _CUT_BODY = re.compile(r"complete message body|incomplete chunked read", re.IGNO
 # The fields in which a model's thoughts go back to it.
 _THOUGHTS = re.compile(r"reasoning_content|thinking", re.IGNORECASE)
 # A provider's error code is one word; whatever has spaces is a message and may hold text of people.
-_CODE = re.compile(r"[A-Za-z][A-Za-z_.-]{1,60}")
+_CODE = re.compile(r"[A-Za-z][A-Za-z0-9_.\[\]-]{1,60}")
+_WORD = re.compile(r"\w+")
+# As much of the end of each text of a request is looked for in a provider's words.
+MAX_TEXT_CHARS = 20_000
 _KEY_LIKE = re.compile(r"\b(?:sk|pk|rk|gsk|xai|AIza|Bearer)[-_ ]?[A-Za-z0-9_\-.*]{8,}")
 _TYPES = {"rate_limit": 429, "overloaded": 503, "server_error": 500, "unavailable": 503, "timeout": 503}
 _AWAY_STATUSES = frozenset({408, 425, 502, 503, 504, 529})
@@ -126,20 +129,58 @@ def classified(
     model: str,
     secrets: Collection[str] = (),
     begun: bool = False,
+    messages: Iterable[object] = (),
     now: datetime | None = None,
 ) -> ModelError:
     """Turn whatever a model call raised into one of our errors, its text free of secrets.
 
-    ``begun``: a part of the answer had come.
+    Args:
+        error: what was raised.
+        model: whom the request asked.
+        secrets: keys that no text may show.
+        begun: a part of the answer had come.
+        messages: those of the request; the words for the operator quote none of them.
+        now: for a Retry-After that is a date.
     """
     chain = list(causes(error))
     ours = _meant(chain, model=model, secrets=secrets, now=now or datetime.now(UTC))
     if begun and isinstance(ours, ModelAway) and ours.cause == "unreachable":
         ours = ModelFailed(str(ours))
-    status, code = _status(chain), _code(chain)
-    kind = f"status {status}" if status else type(chain[-1]).__name__
-    ours.brief = f"{model}: {kind}, {code}" if _CODE.fullmatch(code) else f"{model}: {kind}"
+    status, served = _status(chain), _served(chain)
+    parts = [f"status {status}" if status else type(chain[-1]).__name__]
+    parts += [served[name] for name in ("code", "param") if _CODE.fullmatch(served.get(name, ""))]
+    said = served.get("message") or served.get("detail") or ""
+    if said and status:
+        said = ": " + cleaned(_unquoted(said[:MAX_SEARCHED_CHARS], messages), secrets=secrets)
+    ours.brief = f"{model}: {', '.join(parts)}{said if status else ''}"
     return ours
+
+
+def _unquoted(said: str, messages: Iterable[object]) -> str:
+    """Leave out what a provider quotes of the conversation: three words in a row, or a whole short text."""
+    texts = [" ".join(_WORD.findall(text.lower())) for text in _texts(messages)]
+    spoken, short = f" {' | '.join(texts)} ", {text for text in texts if text.count(" ") < 2}
+    words = list(_WORD.finditer(said))
+    quoted: set[int] = set()
+    for first in range(len(words)):
+        for count in (1, 2, 3):
+            run = " ".join(word[0].lower() for word in words[first : first + count])
+            if run in short or (run.count(" ") == 2 and f" {run} " in spoken):
+                quoted.update(range(first, first + count))
+    for at in sorted(quoted, reverse=True):
+        said = f"{said[: words[at].start()]}…{said[words[at].end() :]}"
+    return re.sub(r"…[\s…]*…", "…", said)
+
+
+def _texts(value: object) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value[-MAX_TEXT_CHARS:]
+    elif isinstance(value, Mapping):
+        for name in ("content", "text"):
+            yield from _texts(value.get(name))
+    elif isinstance(value, Iterable):
+        for each in value:
+            yield from _texts(each)
 
 
 def _meant(chain: list[BaseException], *, model: str, secrets: Collection[str], now: datetime) -> ModelError:

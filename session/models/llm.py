@@ -245,7 +245,9 @@ class LiteLLM:
             error.args = (self._clean(f"{model}: {error}"),)
             raise
         except Exception as error:
-            ours = classified(error, model=model, secrets=(self._api_key,), begun=answer.begun)
+            ours = classified(
+                error, model=model, secrets=(self._api_key,), begun=answer.begun, messages=prompt.messages
+            )
             self._note_cut(model, ours, loop.time() - began)
             raise ours from error
         self._check_count(model, prompt, answer)

@@ -22,7 +22,7 @@ from session.errors import (
 )
 from session.models.failure import RATE_LIMITS_MAX, classified, cleaned, kind_of
 from session.models.llm import LiteLLM
-from session.models.model import OnDelta
+from session.models.model import OnDelta, Prompt
 from session.testing import prompt
 from tests.session.conftest import KEY
 from tests.support.model_server import ModelServer, Reply
@@ -110,21 +110,27 @@ async def test_an_empty_answer_is_asked_for_twice(
 @pytest.mark.parametrize(
     ("mark", "brief"),
     [
-        ("[[status:404]]", "status 404"),
-        ("[[status:422]]", "status 422"),
-        ("[[refuse]]", "status 400, content_policy_violation"),
+        ("[[status:404]]", "status 404: scripted 404"),
+        ("[[status:422]]", "status 422: scripted 422"),
+        (
+            "[[refuse]]",
+            "status 400, content_policy_violation: "
+            "Your request was rejected as a result of our safety system.",
+        ),
         ("[[filter]]", "the provider's content policy ended the answer"),
-        ("[[toolong]]", "status 400, context_length_exceeded"),
+        (
+            "[[toolong]]",
+            "status 400, context_length_exceeded: This model's maximum context length is 128 tokens. "
+            "However, your messages are longer.",
+        ),
         ("[[nochoices]]", "neither text nor a tool call came (finish: none)"),
         ("[[html]]", "OpenAIError"),
         ("[[garbage]]", "JSONDecodeError"),
         ("[[cut]]", "TransferEncodingError"),
     ],
 )
-async def test_why_in_brief_quotes_nothing(
-    llm: LiteLLM, mark: str, brief: str, on_delta: OnDelta | None
-) -> None:
-    """Status, the provider's code and our own words tell the causes apart, without a word that came back."""
+async def test_why_in_brief(llm: LiteLLM, mark: str, brief: str, on_delta: OnDelta | None) -> None:
+    """Status, the provider's code and its words tell the causes apart."""
     with pytest.raises(ModelError) as caught:
         await llm.ask(prompt(f"hello {mark}"), on_delta)
 
@@ -359,3 +365,22 @@ def test_retry_after(headers: dict[str, str], after_s: float | None) -> None:
 
     assert isinstance(found, ModelAway)
     assert found.after_s == after_s
+
+
+async def test_the_operator_s_words_quote_no_message(llm: LiteLLM, server: ModelServer) -> None:
+    """What the provider says of the request stays, with its code and parameter."""
+    words = "Unknown value 'my doctor says no' in messages[0]: extra inputs, hunter2, are not permitted"
+    error = {"message": words, "code": "invalid_value", "param": "messages[0].content"}
+    server.script.append(Reply(status=400, error=error))
+    texts = [
+        {"role": "user", "content": "So my doctor says NO to it"},
+        {"role": "user", "content": "hunter2"},
+    ]
+
+    with pytest.raises(ModelRefused) as caught:
+        await llm.ask(Prompt(texts))
+
+    assert caught.value.brief == (
+        "openai/stub: status 400, invalid_value, messages[0].content: "
+        "Unknown value '…' in messages[0]: extra inputs, …, are not permitted"
+    )
