@@ -6,14 +6,14 @@ import base64
 import re
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field
 
 from gateway.http.messages import has_surrogate
 from gateway.http.shape import Shape
 
 MAX_USER_CHARS = 512
 _PROMPTS = frozenset({"system", "developer"})
-_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}")
+NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}")
 
 
 class ContentPart(BaseModel):
@@ -77,8 +77,12 @@ class CompletionIn(BaseModel):
     function_call: Any = None
     response_format: Any = None
 
-    @model_validator(mode="after")
-    def _can_be_honoured(self) -> CompletionIn:
+    def check(self) -> None:
+        """Check that a chat can answer it.
+
+        Raises:
+            ValueError: it asks for what no chat honours, or for nothing.
+        """
         for name, choice in (("tool_choice", self.tool_choice), ("function_call", self.function_call)):
             if choice not in (None, "auto", "none"):
                 raise ValueError(f'{name}: the gateway runs its own tools and forces none; send "auto"')
@@ -94,15 +98,10 @@ class CompletionIn(BaseModel):
             raise ValueError(
                 f"messages: the last is of role {last[:40]!r}; put what is asked behind it, with role user"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _asks_something(self) -> CompletionIn:
         if not self.text.strip() and not self.pictures:
             raise ValueError("messages: there is no message with role user that has a text")
         if has_surrogate(self.text) or has_surrogate(self.user or ""):
             raise ValueError("half of a surrogate pair is no text")
-        return self
 
     @property
     def text(self) -> str:
@@ -139,7 +138,7 @@ class CompletionIn(BaseModel):
         own = {"tools": self.tools, "tool_choice": self.tool_choice, "function_call": self.function_call}
         fields = own | (self.model_extra or {})
         return names + [
-            name for name, value in fields.items() if value not in (None, [], {}) and _NAME.fullmatch(name)
+            name for name, value in fields.items() if value not in (None, [], {}) and NAME.fullmatch(name)
         ]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager
@@ -16,12 +17,13 @@ from channels.media import FileRefused, MediaFolder
 from channels.message import Attachment, Inbound
 from gateway.config.agents import agents_of, settings_of
 from gateway.errors import MailboxDown
-from gateway.http.completion_shapes import CompletionIn, CompletionOut, ModelOut, ModelsOut
+from gateway.http.completion_shapes import NAME, CompletionIn, CompletionOut, ModelOut, ModelsOut
 from gateway.http.completion_stream import CompletionStream
 from gateway.http.errors import HttpError, json_response, unavailable
 from gateway.http.leaving import ClientLeft, while_there
-from gateway.http.messages import check_words
+from gateway.http.messages import check_words, has_surrogate
 from gateway.http.shape import OpenAIErrorOut, caller_of, needs
+from gateway.http.stateless import Stateless
 from gateway.service.chats import ChatService, Closing, Conflict
 from gateway.service.client_message import MAX_KEY_CHARS, NoAddress, inbound
 from gateway.service.completion import Completion
@@ -30,6 +32,8 @@ from session.transcript.agent import named, parted
 
 OURS = "chat-gateway"
 CHANNEL = "web"
+# As the header X-Chat-Id: a call without a session.
+STATELESS = "none"
 MAX_KEY_HEADER_CHARS = 190
 MAX_NAMED_IGNORED = 50
 ChatHeader = Annotated[str | None, Header(max_length=MAX_KEY_CHARS)]
@@ -131,6 +135,12 @@ def _add_completions(router: APIRouter, chats: ChatService) -> None:
             Header(min_length=1, max_length=MAX_KEY_HEADER_CHARS, description="the message's id"),
         ] = None,
     ) -> Response:
+        if x_chat_id == STATELESS:
+            return await _without_session(request, chats, body)
+        try:
+            body.check()
+        except ValueError as error:
+            raise HttpError(400, str(error), hint="GET /openapi.json describes every route") from None
         check_words(request.scope, body.text)
         own = caller_of(request.scope).name
         named = body.user or x_chat_id or x_openwebui_chat_id
@@ -152,6 +162,21 @@ def _add_completions(router: APIRouter, chats: ChatService) -> None:
         if ignored := body.ignored[:MAX_NAMED_IGNORED]:
             response.headers["X-Ignored"] = ", ".join(ignored)
         return response
+
+
+async def _without_session(request: Request, chats: ChatService, body: CompletionIn) -> Response:
+    """Pass a request on to the model; nothing is stored."""
+    if body.n not in (None, 1):
+        raise HttpError(400, "n: there is one answer", hint="send the request again for another")
+    if has_surrogate(json.dumps([each.model_dump() for each in body.messages], ensure_ascii=False)):
+        raise HttpError(400, "half of a surrogate pair is no text")
+    key = f"{CHANNEL}:{f'openai-{caller_of(request.scope).name}'.removesuffix('-')}"
+    agent = _agent(chats, key, body.model)
+    call = Stateless(chats, body, key, named(agent) if agent else "")
+    response = await (call.stream() if body.stream else call.whole(request))
+    if ignored := [name for name in call.ignored if NAME.fullmatch(name)][:MAX_NAMED_IGNORED]:
+        response.headers["X-Ignored"] = ", ".join(ignored)
+    return response
 
 
 async def _kept(chats: ChatService, pictures: Sequence[tuple[str, bytes]]) -> list[Attachment]:

@@ -122,6 +122,14 @@ class Quota:
         over = self._over(payer, turns=turns)
         return await self._conclude(session, payer, over) if over is not None else None
 
+    async def refused(self, payer: Payer) -> str:
+        """Say why a call without a session may not be made; empty: it may."""
+        if not self.limits:
+            return ""
+        await self._spending.refresh()
+        over = self._over(payer, turns=True)
+        return over.text if over is not None else ""
+
     def is_reached(self, payer: Payer) -> bool:
         """Say whether a further message would be refused, by what ``refusal`` read."""
         return self._over(payer, turns=True) is not None

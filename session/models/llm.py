@@ -307,7 +307,7 @@ class LiteLLM:
         if provider_of(model) == "openai":
             base, key = access.get("api_base", ""), access.get("api_key", "")
             arguments["client"] = self._clients.client(library.loaded(), api_base=base, api_key=key)
-        return arguments | access
+        return {**arguments, **prompt.parameters, **access}
 
     def _supports(self, model: str) -> frozenset[str]:
         if model not in self._supported:

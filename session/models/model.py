@@ -46,6 +46,8 @@ class Prompt:
     force_tool: str = ""
     max_tokens: int | None = None
     model: str = ""
+    # Further arguments as a client gave them; ``tools`` of OpenAI's form may be among them.
+    parameters: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

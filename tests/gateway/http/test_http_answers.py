@@ -166,3 +166,56 @@ async def test_a_file_is_named_as_it_was_answered(place: Place, server: ModelSer
     await place.post("again", wait=60)
     async with connect(f"{url}/v1/ws?key=web:ada&last_id={quote(frame['id'])}", proxy=None) as socket:
         assert orjson.loads(await socket.recv())["seq"] == frame["seq"] + 1
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_call_without_a_session(place: Place, server: ModelServer, stream: bool) -> None:
+    """All goes to the model as given, nothing is stored, and how it failed is told by a status."""
+    tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}, "strict": True}}
+    messages = [
+        {"role": "system", "content": "Be a pirate."},
+        {"role": "user", "content": "hi", "name": "ada"},
+        {"role": "assistant", "content": "Arr"},
+    ]
+    body = {"model": "chat-gateway", "messages": messages, "stream": stream, "tools": [tool]}
+    body |= {"tool_choice": "required", "temperature": 0.1, "max_tokens": 7, "api_base": "http://127.0.0.1:9"}
+    body |= {"response_format": {"type": "json_object"}}
+    head = {"X-Chat-Id": "none"}
+    server.script += [
+        Reply(tool_calls=[("f", '{"a": 1}')]),
+        Reply(text="Half", finish="length"),
+        Reply(status=400),
+        Reply(status=429),
+    ]
+
+    called = await place.http.post("/v1/chat/completions", json=body, headers=head)
+    cut = await place.http.post("/v1/chat/completions", json=body, headers=head)
+    refused = [await place.http.post("/v1/chat/completions", json=body, headers=head) for _ in "ab"]
+
+    seen = server.seen[0].body
+    assert seen["messages"] == messages
+    assert {name: seen.get(name) for name in ("tools", "tool_choice", "temperature", "max_tokens")} == {
+        "tools": [tool],
+        "tool_choice": "required",
+        "temperature": 0.1,
+        "max_tokens": 7,
+    }
+    assert seen["response_format"] == {"type": "json_object"}
+    assert called.headers["x-ignored"] == "api_base"
+    assert '"name":"f"' in called.text
+    assert '"finish_reason":"tool_calls"' in called.text
+    assert '"finish_reason":"length"' in cut.text
+    assert [answer.status_code for answer in refused] == [400, 429]
+    assert (await place.http.get("/v1/sessions")).json()["sessions"] == []
+
+
+async def test_a_call_without_a_session_keeps_the_caps(tmp_path: Path, server: ModelServer) -> None:
+    model = {"name": "openai/stub", "api_base": server.url}
+    async with open_place(tmp_path, model=model, limits={"turns_per_hour": 1}) as place:
+        place.http.timeout = 120
+        head = {"X-Chat-Id": "none"}
+        answers = [
+            await place.http.post("/v1/chat/completions", json=asked("hi"), headers=head) for _ in "ab"
+        ]
+
+    assert [answer.status_code for answer in answers] == [200, 429]
