@@ -11,6 +11,7 @@ from types import ModuleType
 
 from gateway.app import collector
 from gateway.cli import parser
+from gateway.config.finding import adopt_environment
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -30,6 +31,7 @@ def run(args: argparse.Namespace) -> int:
     collector.relax()
     # Whatever is made in a workspace is its owner's alone.
     os.umask(0o077)
+    adopt_environment(args.config)
     try:
         code: int = getattr(_imported(module), function)(args)
         sys.stdout.flush()

@@ -28,6 +28,7 @@ from gateway.app.sessions import SessionServices, build_session_services
 from gateway.app.status import status_of
 from gateway.app.worker_letters import LettersOfWorkers
 from gateway.config.agents import agents_of, commands_of, described, settings_of
+from gateway.config.finding import operator_command
 from gateway.config.settings import Settings
 from gateway.errors import ConfigError
 from gateway.form import local_dir, number
@@ -333,6 +334,7 @@ class Application:
             workspace=settings.workspace,
             max_mb=settings.media.max_mb,
             media_timeout_s=settings.media.timeout_s,
+            command=operator_command(settings.file),
             turn_timeout_s=settings.limits.turn_timeout_s,
             commands=DESCRIPTIONS | described(settings),
             restricted=commands_of(settings),

@@ -15,6 +15,7 @@ from gateway.app.model import build_model
 from gateway.cli import attach, markdown, output, piped
 from gateway.cli.chat_log import ChatLog
 from gateway.cli.choosing import Picker
+from gateway.cli.config import name_place
 from gateway.cli.conversation import Conversation, valid
 from gateway.cli.enclosing import enclose
 from gateway.cli.json_lines import JsonLines
@@ -44,6 +45,7 @@ HELP = (
 def chat(args: argparse.Namespace) -> int:
     """Talk; return 0, or 1 where a message given by ``-m`` got no reply."""
     settings = load(args.config, args.workspace)
+    name_place(args, None)
     log = ChatLog(settings.state / "chat.log")
     logs.setup(settings, stream=log, at_least="warning")
     if valid(args.key) != args.key:

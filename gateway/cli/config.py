@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 
 from channels import registry
 from gateway.app import log
 from gateway.cli import output
 from gateway.config.extras import CURE, MCP_MISSING, lacks_mcp
+from gateway.config.finding import SERVICE_FILE, unread_files
 from gateway.config.load import find_file, load, with_tables
 from gateway.config.reference import json_schema
 from gateway.config.settings import Settings
@@ -17,11 +19,14 @@ from gateway.config.shown import shown_settings
 from gateway.errors import ConfigError
 from gateway.form import local_dir, number
 
+NO_FILE = "no file; defaults and environment"
 
-def settings_of(args: argparse.Namespace, *, any_form: bool = False) -> Settings:
+
+def settings_of(args: argparse.Namespace, *, any_form: bool = False, named: bool = False) -> Settings:
     """Read the configuration for a one-shot verb, and let the log show only warnings and worse.
 
-    With ``any_form`` the verb is there for a workspace, too, on which no other may work.
+    With ``any_form`` the verb is there for a workspace, too, on which no other may work. With ``named``
+    stderr names the file and the workspace that are used.
 
     Raises:
         ConfigError: with all problems; or files of this machine lie where they are not looked for.
@@ -29,10 +34,45 @@ def settings_of(args: argparse.Namespace, *, any_form: bool = False) -> Settings
     """
     settings = load(args.config, args.workspace)
     log.setup(settings, at_least="warning")
+    name_place(args, settings if named else None)
     if not any_form:
         number.check(settings.state)
         local_dir.check(settings.workspace, settings.local_dir, embedded=settings.broker.embedded)
     return settings
+
+
+def name_place(
+    args: argparse.Namespace,
+    settings: Settings | None,
+    write: Callable[[str], None] = output.words,
+    *,
+    shadowed: bool = False,
+) -> None:
+    """Name the file and the workspace that are used; on stderr, the usual files that are not read.
+
+    Without ``settings`` only the latter, and of these only a file of the service that this user cannot read,
+    unless others are wanted, too (``shadowed``).
+    """
+    if settings is not None:
+        shadowed = True
+        write(f"configuration: {shown_file(settings)}")
+        write(f"workspace: {settings.workspace}")
+    for file, why in unread_files(args.config):
+        if file == SERVICE_FILE and settings_file(args) is None:
+            output.words(f"{file} is not read: {why}; for the service of this machine: sudo chat-gateway …")
+        elif shadowed:
+            output.words(f"{file} is not read: {why}")
+
+
+def settings_file(args: argparse.Namespace) -> Path | None:
+    """Return the file that is read, absolute."""
+    file = find_file(args.config)
+    return file.absolute() if file is not None else None
+
+
+def shown_file(settings: Settings) -> str:
+    """Name the file that the settings were read from."""
+    return str(settings.file.absolute()) if settings.file is not None else NO_FILE
 
 
 def show(args: argparse.Namespace) -> int:
@@ -48,8 +88,10 @@ def show(args: argparse.Namespace) -> int:
 
 def check(args: argparse.Namespace) -> int:
     """Name all problems at once (exit 78), or say that there are none, and what is not installed."""
-    file = find_file(args.config)
-    name = str(file) if file is not None else "no file; defaults and environment"
+    file = settings_file(args)
+    name = str(file) if file is not None else NO_FILE
+    if not args.json:
+        name_place(args, None, shadowed=True)
     try:
         settings = load(args.config, args.workspace)
     except ConfigError as error:
@@ -76,8 +118,10 @@ def schema(args: argparse.Namespace) -> int:
 
 def path(args: argparse.Namespace) -> int:
     """Print the file that is read, as an absolute path; exit 1 where there is none."""
-    file = find_file(args.config)
-    absolute = str(file.absolute()) if file is not None else None
+    file = settings_file(args)
+    absolute = str(file) if file is not None else None
+    if not args.json:
+        name_place(args, None, shadowed=True)
     if args.json:
         output.document({"file": absolute, "exists": file is not None and file.is_file()})
         return 0

@@ -15,7 +15,7 @@ from channels.message import key_fault
 from gateway.app.sessions import SessionServices, build_session_services
 from gateway.cli import attach, output, takeover, takeover_texts
 from gateway.cli.config import settings_of
-from gateway.config.load import find_file, usual_file
+from gateway.config.finding import file_to_change
 from gateway.config.settings import Settings
 from gateway.errors import GatewayError
 from session.background.adoption import adopt, check, is_busy, make_way, of_view
@@ -69,7 +69,7 @@ def import_(args: argparse.Namespace) -> int:
     refused += takeover_texts.take_texts(place, settings.workspace)
     refused += takeover.take_cron(place, settings)
     if args.write_config:
-        refused += takeover.write_scope(find_file(args.config) or usual_file(), settings)
+        refused += takeover.write_scope(file_to_change(args.config), settings)
     else:
         takeover.say_scope(place, settings)
     takeover.say_left(place)

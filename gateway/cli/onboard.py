@@ -18,8 +18,8 @@ from gateway.cli import first_chat, onboard_checks, output
 from gateway.cli.questions import Questions
 from gateway.config import edit
 from gateway.config.amend import amend, amended
-from gateway.config.finding import MAX_BYTES
-from gateway.config.load import MAX_SECRET_BYTES, find_file, load, usual_file
+from gateway.config.finding import MAX_BYTES, file_to_change
+from gateway.config.load import MAX_SECRET_BYTES, load
 from gateway.config.settings import Settings
 from gateway.config.toml_lines import KeyPath
 from gateway.errors import GatewayError
@@ -53,7 +53,7 @@ class _Plan:
 
 def onboard(args: argparse.Namespace) -> int:
     """Ask, try, write, and wait for the first answer."""
-    config = Path(os.path.abspath(find_file(args.config) or usual_file()))  # noqa: PTH100 - a link stays one
+    config = file_to_change(args.config)
     settings = load(config if config.exists() else None, args.workspace)
     questions = Questions(yes=args.yes)
     output.words(f"configuration: {config}{'' if config.exists() else ' (will be made)'}")

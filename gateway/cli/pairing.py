@@ -38,7 +38,7 @@ def revoke(args: argparse.Namespace) -> int:
 
 
 def _pairing(args: argparse.Namespace) -> Pairing:
-    return Pairing(settings_of(args).state)
+    return Pairing(settings_of(args, named=True).state)
 
 
 def _shown(entry: AccessRequest) -> str:

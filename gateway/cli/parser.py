@@ -162,7 +162,7 @@ def _add_globals(parser: argparse.ArgumentParser, default: str | None) -> None:
         type=Path,
         default=default,
         help="configuration file (else $CHAT_GATEWAY_CONFIG, ./chat-gateway.toml, "
-        "~/.config/chat-gateway/config.toml)",
+        "~/.config/chat-gateway/config.toml, /etc/chat-gateway/config.toml)",
     )
     group.add_argument(
         "--workspace", metavar="DIR", type=Path, default=default, help="folder of everything that is kept"

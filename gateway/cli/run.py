@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from gateway.app import allocator, daemon
 from gateway.app.app import Application
+from gateway.cli.config import name_place
 from gateway.config.load import load_values
 from gateway.workers.count import count, remarks
 
@@ -22,6 +23,7 @@ def run(args: argparse.Namespace) -> int:
     """Run the daemon until it is told to end."""
     allocator.keep_little()
     settings, values = load_values(args.config, args.workspace)
+    name_place(args, settings)
     number = count(settings, args.role, args.workers)
     if args.stop_on_eof:
         threading.Thread(target=_end_with_stdin, name="stdin", daemon=True).start()

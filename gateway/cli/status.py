@@ -12,7 +12,7 @@ from gateway.app.daemons import DaemonRegistry
 from gateway.app.replied import RepliedChannels
 from gateway.app.served import enabled, served
 from gateway.cli import attach, output
-from gateway.cli.config import settings_of
+from gateway.cli.config import name_place, settings_of
 from gateway.config.settings import Settings
 from gateway.errors import Unreachable
 from gateway.outbound.standing import standing
@@ -30,17 +30,18 @@ if TYPE_CHECKING:
 
 def status(args: argparse.Namespace) -> int:
     """Print what goes on; without a daemon, what waits; exit 69 where a daemon's queue does not answer."""
-    settings = settings_of(args)
     if args.alive:
-        return attach.complete(_alive(settings))
+        return attach.complete(_alive(settings_of(args)))
+    settings = settings_of(args)
     found = attach.complete(_status(settings))
     if args.json:
         output.document(found)
     else:
+        name_place(args, settings, write=output.shown)
         for line in _lines(found):
             output.shown(line)
         if not found["running"]:
-            output.words("no daemon runs in this workspace: chat-gateway run")
+            output.words(f"no daemon runs in {settings.workspace}: chat-gateway run")
     if found["queues"] is None:
         cure = f"start RabbitMQ, or correct broker.url ({settings.broker.shown_url})"
         output.error(
@@ -130,6 +131,8 @@ def _of_workspace(settings: Settings) -> dict[str, Any]:
     shown = ("id", "key", "tool", "asked_at", "expires_at")
     waiting = [approval.as_dict() for approval in ApprovalFiles(settings.state).waiting()]
     return {
+        "workspace": str(settings.workspace),
+        "configuration": str(settings.file.absolute()) if settings.file is not None else None,
         "daemons": [
             {"pid": one.pid, "role": one.role, "url": one.url, "started_at": one.started_at}
             for one in daemons

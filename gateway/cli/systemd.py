@@ -7,7 +7,8 @@ import os
 from pathlib import Path
 
 from gateway.cli import output
-from gateway.config.load import find_file, load, usual_file
+from gateway.config.finding import file_to_change
+from gateway.config.load import load
 from gateway.errors import GatewayError
 from gateway.systemd import units
 
@@ -36,7 +37,7 @@ def install(args: argparse.Namespace) -> int:
 
 
 def _install_user(args: argparse.Namespace) -> int:
-    config = Path(os.path.abspath(find_file(args.config) or usual_file()))  # noqa: PTH100 - a link stays one
+    config = file_to_change(args.config)
     if not config.exists():
         raise GatewayError(f"{config} is not there", hint="chat-gateway onboard makes it")
     unit = units.user_text(_program(args), config, load(config, args.workspace).workspace)

@@ -15,7 +15,15 @@ from pydantic import ValidationError, create_model
 from channels import registry
 from channels.tables import ConfigTable
 from gateway.config.agents import faults
-from gateway.config.finding import DEFAULT_WORKSPACE, PREFIX, contents, expand, find_file, usual_file
+from gateway.config.finding import (
+    PREFIX,
+    contents,
+    credential,
+    default_workspace,
+    expand,
+    find_file,
+    usual_file,
+)
 from gateway.config.presets import effective_compaction, effective_history
 from gateway.config.schema import Schema, expected, got, parse_text
 from gateway.config.settings import Channels, Settings
@@ -175,14 +183,13 @@ class _Reading:
 
     def read_secrets(self) -> None:
         """Fetch each secret from the place that the highest layer names: value, file or credential."""
-        folder = self._environ.get("CREDENTIALS_DIRECTORY", "")
         for path in (*self._schema.secrets, *self._of_agents()):
             file_path = (*path[:-1], f"{path[-1]}_file")
             value, named = self._get(path), self._take(file_path)
             from_environ = path in self._sources, file_path in self._sources
-            credential = Path(folder, ".".join(path)) if folder else None
-            if True not in from_environ and credential is not None and os.path.lexists(credential):
-                self._fetch(path, credential, f"credential {credential}")
+            given = credential(".".join(path), self._file, self._environ)
+            if True not in from_environ and given is not None:
+                self._fetch(path, given, f"credential {given}")
             elif named in (None, "") or (from_environ == (True, False)):
                 continue
             elif value not in (None, "") and from_environ[0] == from_environ[1]:
@@ -226,7 +233,7 @@ class _Reading:
 
     def set_workspace(self, workspace: Path | None) -> None:
         """Make the workspace an absolute path; one in the file is relative to the file's folder."""
-        given = self._values.get("workspace", DEFAULT_WORKSPACE)
+        given = self._values.get("workspace", default_workspace(self._file))
         named = str(workspace) if workspace is not None else self._environ.get(f"{PREFIX}WORKSPACE")
         if named:
             self._values["workspace"] = Path(os.path.abspath(expand(named, self._environ)))  # noqa: PTH100
@@ -245,6 +252,7 @@ class _Reading:
         settings = None
         try:
             settings = self._model.model_validate(self._values)
+            settings.read_from(self._file)
         except ValidationError as error:
             for fault in error.errors(include_url=False):
                 path = tuple(str(part) for part in fault["loc"])

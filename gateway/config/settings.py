@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 from urllib.parse import unquote, urlsplit
 from zoneinfo import ZoneInfo
 
-from pydantic import Field, SecretStr, ValidationInfo, field_validator
+from pydantic import Field, PrivateAttr, SecretStr, ValidationInfo, field_validator
 
 from channels.tables import (
     MOST,
@@ -339,6 +339,7 @@ class Settings(ConfigTable):
     log: Log = Log()
     metrics: Metrics = Metrics()
     telemetry: Telemetry = Telemetry()
+    _file: Path | None = PrivateAttr(default=None)
 
     @field_validator("timezone")
     @classmethod
@@ -380,6 +381,15 @@ class Settings(ConfigTable):
     @classmethod
     def _sound_servers(cls, value: Mapping[str, McpServer], info: ValidationInfo) -> Mapping[str, McpServer]:
         return check_servers(value, info.data.get("people") or {})
+
+    @property
+    def file(self) -> Path | None:
+        """The file that it was read from; None: defaults and environment alone."""
+        return self._file
+
+    def read_from(self, file: Path | None) -> None:
+        """Note the file that it was read from."""
+        self._file = file
 
     @property
     def zone(self) -> tzinfo:

@@ -9,6 +9,7 @@ from typing import Final
 
 from channels import registry
 from gateway.app.served import enabled
+from gateway.config.finding import unread_files, usual_files
 from gateway.config.settings import Settings
 from gateway.doctor import (
     broker,
@@ -46,7 +47,7 @@ async def examine(
     ``daemon`` returns what ``status`` shows of the running daemon, which holds an embedded queue for itself.
     ``local_s`` bounds each look at the disk, in seconds.
     """
-    yield Check("configuration", "ok", f"workspace {settings.workspace}")
+    yield configuration(settings)
     yield Check("versions", *machine.versions())
     folder = await workspace_checks.usable(settings, within_s=local_s)
     yield folder
@@ -64,6 +65,18 @@ async def examine(
         yield check
     for name, level, text, cure in await platforms.check(settings):
         yield Check(name, level, text, cure)
+
+
+def configuration(settings: Settings) -> Check:
+    """Name the workspace, the file that was read, and a usual file that was not."""
+    file = settings.file.absolute() if settings.file is not None else "no file: defaults and environment"
+    text = f"workspace {settings.workspace}, read from {file}"
+    usual = settings.file in (None, *usual_files())
+    unread = [f"{path} is not read: {why}" for path, why in unread_files()] if usual else []
+    if not unread:
+        return Check("configuration", "ok", text)
+    cure = "keep one of them, or name one by --config" if settings.file else "sudo chat-gateway doctor"
+    return Check("configuration", "warn", "; ".join((text, *unread)), cure)
 
 
 async def _asked(

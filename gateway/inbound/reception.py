@@ -48,11 +48,11 @@ LEAST_PAUSE_S: Final = 0.1
 ADMIN_TIMEOUT_S: Final = 10.0
 PERSON_SAID: Final = (
     "I do not know you yet. Ask the operator of this bot to let you in with\n"
-    "chat-gateway pairing approve {}\nThe code is valid for one hour."
+    "{} pairing approve {}\nThe code is valid for one hour."
 )
 GROUP_SAID: Final = (
     "I do not answer in this group yet. Ask the operator of this bot to let it in with\n"
-    "chat-gateway pairing approve {}\nThe code is valid for one hour."
+    "{} pairing approve {}\nThe code is valid for one hour."
 )
 UNREADABLE_SAID: Final = "I cannot read this kind of message. Please send what it says as text or as a file."
 FORBIDDEN_SAID: Final = "In a group, /{} is for its administrators and for people the operator let in."
@@ -72,6 +72,7 @@ class Reception:
         clock: the wall clock, UTC.
         held: hears which arrivals wait for something of the workspace.
         restricted: further commands that not everybody in a group may give.
+        command: how the operator calls this program.
     """
 
     def __init__(
@@ -87,7 +88,9 @@ class Reception:
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
         held: HeldBack | None = None,
         restricted: Collection[str] = (),
+        command: str = "chat-gateway",
     ) -> None:
+        self._command = command
         self._restricted = RESTRICTED | {*restricted}
         self._held = held if held is not None else HeldBack()
         self._name = name
@@ -175,7 +178,7 @@ class Reception:
         if code is None:
             self._dismiss(arrival, f"{who} not allowed, told before")
             return False
-        said = (GROUP_SAID if who == "group" else PERSON_SAID).format(code)
+        said = (GROUP_SAID if who == "group" else PERSON_SAID).format(self._command, code)
         await self._tell(arrival, "pairing", said)
         self._dismiss(arrival, f"{who} not allowed, told a code")
         return True

@@ -60,7 +60,7 @@ class AdapterContext:
     """What the adapters of one process share.
 
     ``restricted`` are commands besides the usual ones that not everybody in a group may give. ``held`` says
-    why letters of a channel wait for the workspace.
+    why letters of a channel wait for the workspace. ``command`` is how the operator calls this program.
     """
 
     mailbox: Mailbox
@@ -71,6 +71,7 @@ class AdapterContext:
     turn_timeout_s: float
     commands: Mapping[str, str]
     restricted: Collection[str] = ()
+    command: str = "chat-gateway"
     held: Callable[[str], str] = lambda channel: ""
     folders: Folders = media_alone
     observer: Observer = field(default_factory=Observer)
@@ -269,6 +270,7 @@ class Adapter:
             is_admin=channel.is_admin if isinstance(channel, Admins) else None,
             held=self._held_back,
             restricted=context.restricted,
+            command=context.command,
         )
         try:
             await channel.run(reception.accept)

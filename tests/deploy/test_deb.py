@@ -27,10 +27,7 @@ pytestmark = pytest.mark.slow
 
 UNIT = "chat-gateway.service"
 CONFIG = Path("/etc/chat-gateway/config.toml")
-AS_SERVICE = (
-    *("runuser", "-u", "chat-gateway", "--", "chat-gateway", "--config", str(CONFIG)),
-    *("--workspace", "/var/lib/chat-gateway"),
-)
+AS_SERVICE = ("runuser", "-u", "chat-gateway", "--", "chat-gateway")
 # Waits at its end for what it has started.
 DRAINS = """
 sh -c 'sleep 3; echo came to its end' &
@@ -118,6 +115,10 @@ def test_it_is_started_by_its_installation_and_answers(box: Box) -> None:
     assert box.run("systemctl", "is-enabled", UNIT).stdout == "enabled\n"
     assert "<script" in page
     assert answer == "echo: hello\n"
+    # Root without a configuration of its own works on the service, and makes no second workspace.
+    status = box.run("chat-gateway", "status", check=True).stdout
+    assert f"configuration: {CONFIG}\nworkspace: /var/lib/chat-gateway\ndaemon: ready" in status
+    assert box.run("find", "/root", "-name", ".chat-gateway").stdout == ""
     modes = box.run("stat", "-c", "%a %U %G", str(CONFIG.parent), str(CONFIG), "/var/lib/chat-gateway").stdout
     assert modes.splitlines() == [
         "750 root chat-gateway",
@@ -133,7 +134,7 @@ def test_a_loop_that_is_blocked_is_started_anew_and_one_whose_model_is_slow_is_n
     drop_in(
         service,
         "[Service]\nWatchdogSec=3\nEnvironment=CHAT_GATEWAY_MODEL__ECHO_DELAY_S=5\nExecStart=\n"
-        f"ExecStart={home} /run/share/stuck.py --config {CONFIG} --workspace /var/lib/chat-gateway run\n",
+        f"ExecStart={home} /run/share/stuck.py --config {CONFIG} run\n",
     )
     service.run("systemctl", "restart", UNIT, check=True)
 

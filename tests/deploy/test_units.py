@@ -15,7 +15,7 @@ import pytest
 from gateway.__main__ import main
 from gateway.cli import systemd_verbs
 from gateway.cli.parser import build
-from gateway.config.finding import DEFAULT_WORKSPACE, usual_file
+from gateway.config.finding import DEFAULT_WORKSPACE, default_workspace, usual_file
 from gateway.config.schema import Schema
 from gateway.config.settings import LimitsSettings, Settings
 from gateway.errors import GatewayError
@@ -116,7 +116,9 @@ def test_they_start_what_there_is(name: str) -> None:
 
         assert program == units.PACKAGED_PROGRAM
         assert args.role == role
-        assert str(args.workspace) == f"/var/lib/{lines['StateDirectory']}"
+        # The one that a verb of root uses as well.
+        assert args.workspace is None
+        assert f"/var/lib/{lines['StateDirectory']}" == default_workspace(args.config)
     assert lines["Type"] == "notify"
     assert set(lines["RestartPreventExitStatus"].split()) == {"73", "78"}
     assert int(lines["TimeoutStopSec"]) > LimitsSettings().drain_s + 10

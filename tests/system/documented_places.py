@@ -15,7 +15,6 @@ from typing import Any
 
 import httpx
 
-from tests.docs.commands import typed
 from tests.gateway.cli.test_cli_foreign_sessions import pi_file
 from tests.gateway.cli_place import session_file
 from tests.support.broker import BIN, Broker
@@ -122,13 +121,11 @@ def _fill(typist: Typist) -> None:
 
 
 async def _serve(typist: Typist, workspace: Path) -> None:
-    """Let the daemon be the machine's service, with its script, and a checkout that may be renewed."""
-    for name in ("var/lib", "var/backups", "etc/chat-gateway", "usr/local/bin"):
+    """Let the daemon be the machine's service, with a checkout that may be renewed."""
+    for name in ("var/lib", "var/backups", "etc/chat-gateway"):
         (typist.folder / name).mkdir(parents=True)
     (typist.folder / "var" / "lib" / "chat-gateway").symlink_to(workspace)
     (typist.folder / "etc" / "chat-gateway" / "config.toml").touch()
-    (script,) = (one.text for one in typed(ROOT / "docs" / "systemd.md") if "bin/gateway <<" in one.text)
-    assert (await typist.type(script)).code == 0
     origin = _repository(typist.folder / "source")
     assert (await typist.type(f"git clone --quiet {origin} /opt/chat-gateway")).code == 0
 

@@ -60,7 +60,7 @@ NOT_HERE = {
     "sudo systemd-tmpfiles": USERS,
     "sudo userdel": USERS,
     "sudoedit": "opens the editor of a person",
-    "sudo chat-gateway --config /etc/chat-gateway/config.toml --workspace": SERVICE,
+    "sudo chat-gateway onboard": SERVICE,
     "make deb": "takes a minute; tests/deploy/test_deb.py builds the package",
     "docker": DOCKER,
     "export RABBITMQCTL=": DOCKER,

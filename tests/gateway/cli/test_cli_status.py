@@ -48,7 +48,7 @@ def test_how_much_media_takes(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     """Files that people sent are nowhere else seen to grow."""
     verb = ["status", "--workspace", str(tmp_path)]
     assert main(verb) == 0
-    assert "media" not in capsys.readouterr().out
+    assert "\nmedia:" not in capsys.readouterr().out
     (tmp_path / "media" / "ab").mkdir(parents=True)
     (tmp_path / "media" / "ab" / "photo.jpg").write_bytes(bytes(3 * 2**19))
 
