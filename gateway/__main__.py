@@ -31,7 +31,7 @@ def run(args: argparse.Namespace) -> int:
     collector.relax()
     # Whatever is made in a workspace is its owner's alone.
     os.umask(0o077)
-    adopt_environment(args.config)
+    adopt_environment(getattr(args, "config", None))
     try:
         code: int = getattr(_imported(module), function)(args)
         sys.stdout.flush()

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 ECHO = "the model is `echo`, which repeats what it is told, until model.name is set"
 HELP = (
-    "Enter sends, Alt-Enter begins a new line, Ctrl-C stops an answer, Ctrl-D leaves, Tab completes, "
+    "Enter sends, Alt-Enter begins a new line, Ctrl-C stops an answer, Ctrl-D or quit leaves, Tab completes, "
     "/help lists commands, /sessions other conversations, !file PATH takes a file along"
 )
 

@@ -23,6 +23,8 @@ from gateway.service.outcome import Outcome
 from gateway.turns.event import Event
 from session.errors import SessionError
 
+# What people type to leave, though Ctrl-D does.
+_LEAVES = frozenset({"quit", "exit", "/quit", "/exit"})
 _SESSIONS = re.compile(r"/sessions(?:\s+(\S+))?\s*")
 
 
@@ -107,6 +109,8 @@ class Conversation:
                     if resumes:
                         await self._turn(f"/resume {resumes}")
                     while (text := await self._typed.read()) is not None:
+                        if self._at_terminal and text.strip().lower() in _LEAVES:
+                            break
                         if text.strip():
                             await self._take(group, valid(text))
                 finally:

@@ -89,11 +89,17 @@ class MarkdownInk:
 
 def _drawn(text: str) -> str:
     # Loading it takes longer than all else that a chat needs to begin.
+    from markdown_it import MarkdownIt
     from rich.console import Console
     from rich.markdown import Markdown
 
-    markdown = Markdown(clean(text), hyperlinks=False)
+    markdown = Markdown("", hyperlinks=False)
+    # Answers hold ``<url>`` and ``List<T>``: no tag is dropped as HTML, no definition of a link is unseen.
+    parser = MarkdownIt("commonmark", {"html": False}).enable(["strikethrough", "table"]).disable("reference")
+    markdown.parsed = parser.parse(clean(text))
     for token in _all(markdown.parsed):
+        if token.type == "image":
+            token.type, token.content = "text", f"{token.content} ({token.attrs.get('src', '')})"
         token.content = clean(token.content)
         token.attrs = {name: clean(at) if isinstance(at, str) else at for name, at in token.attrs.items()}
         if token.type == "softbreak":

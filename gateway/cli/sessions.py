@@ -65,6 +65,7 @@ def show(args: argparse.Namespace) -> int:
         output.document({"session": session, "messages": messages})
         return 0
     count = session.get("message_count", len(messages))
+    # The ids are those that ``trace`` takes.
     output.words(f"{session['key']} · {session['id']} · {output.counted(count, 'message')}")
     for line in messages:
         output.shown(_shown(line))
@@ -265,9 +266,11 @@ def _shown(line: dict[str, Any]) -> str:
     )
     calls = [str(function["name"]) for function in functions if "name" in function]
     at = str(line.get("timestamp", ""))[:19]
+    message_id = line.get("message_id")
+    named = f" {message_id}" if isinstance(message_id, str) else ""
     called = f" [{', '.join(calls)}]" if calls else ""
     kind = f" ({line['kind']})" if line.get("role") == "system" and "kind" in line else ""
-    return f"{at} {line.get('role')}{kind}{called}: {text}"
+    return f"{at} {line.get('role')}{kind}{called}{named}: {text}"
 
 
 def _mapping(value: object) -> dict[str, Any]:

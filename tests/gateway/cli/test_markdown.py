@@ -49,6 +49,29 @@ def test_code_is_not_cut_at_its_empty_lines() -> None:
     assert whole_blocks(f"{text}```\n\nc") == (f"{text}```\n\n", "c")
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "use List<String> and Vec<T> here",
+        "git clone <url>",
+        "- cp <from> <to>\n- **<b>**",
+        "<details>\nthe *answer*\n</details>",
+        "a <!-- comment --> b",
+        "| type |\n|---|\n| Map<K, V> |",
+        "# <T> in a title",
+        "> <quoted>",
+        "![a picture](https://example.org/a.png)",
+        "[1]: https://example.org/unused",
+    ],
+)
+def test_nothing_written_is_lost(text: str) -> None:
+    """What looks like HTML, a picture or a definition keeps its words: people copy them."""
+    shown = COLOUR.sub("", drawn(text))
+
+    for word in re.findall(r"[^\s*|>#\[\]()!-][^\s*|()\[\]]*", text):
+        assert word in shown, shown
+
+
 def test_lines_and_words_stay() -> None:
     """Lines stay apart, list numbers stay over their blocks, addresses are shown."""
     shown = COLOUR.sub("", drawn(ANSWER + "\n\n[here](https://example.org/a)"))
