@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
 from gateway.config.settings import Settings
 from session.errors import BadAnswer
 from session.models.calls import HeardCall
@@ -11,6 +14,21 @@ from session.models.model import Answer, Echo, Model, Prompt, ToolSpec
 _LOOK = ToolSpec(
     "ls", "List the files of a folder.", {"type": "object", "properties": {"path": {"type": "string"}}}
 )
+
+
+@asynccontextmanager
+async def opened_model(settings: Settings) -> AsyncIterator[Model]:
+    """Build the model for a few questions, load what it needs, and close its connections in the end."""
+    model = build_model(settings)
+    if not isinstance(model, LiteLLM):
+        yield model
+        return
+    try:
+        # Loading LiteLLM takes seconds, on a busy machine longer than a provider may take to answer.
+        await model.warm()
+        yield model
+    finally:
+        await model.close()
 
 
 def build_model(settings: Settings, *, heard: HeardCall | None = None) -> Model:

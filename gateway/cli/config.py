@@ -10,6 +10,7 @@ from pathlib import Path
 from channels import registry
 from gateway.app import log
 from gateway.cli import output
+from gateway.config import checking
 from gateway.config.extras import CURE, MCP_MISSING, lacks_mcp
 from gateway.config.finding import SERVICE_FILE, unread_files
 from gateway.config.load import find_file, load, with_tables
@@ -93,13 +94,15 @@ def check(args: argparse.Namespace) -> int:
     if not args.json:
         name_place(args, None, shadowed=True)
     try:
-        settings = load(args.config, args.workspace)
+        settings = load(args.config, args.workspace, also=checking.faults)
     except ConfigError as error:
         if args.json:
             output.document({"file": str(file) if file else None, "problems": error.problems, "warnings": []})
             return error.exit_code
         count = f"{len(error.problems)} problems" if len(error.problems) > 1 else "the problem"
-        raise ConfigError(error.problems, hint=f"correct {count}, then check again") from None
+        where = f" in {file}" if file is not None else ""
+        cure = f"correct {count}{where}; docs/configuration.md has every key"
+        raise ConfigError(error.problems, hint=cure) from None
     warnings = [f"mcp: {MCP_MISSING}; {CURE}"] if lacks_mcp(settings) else []
     if args.json:
         output.document({"file": str(file) if file else None, "problems": [], "warnings": warnings})

@@ -14,7 +14,7 @@ from pydantic import SecretStr, ValidationError
 import durable
 from channels.tables import DiscordTable, TelegramTable
 from gateway.app.daemons import DaemonRegistry
-from gateway.cli import first_chat, onboard_checks, output
+from gateway.cli import first_chat, onboard_checks, output, providers, restart
 from gateway.cli.questions import Questions
 from gateway.config import edit
 from gateway.config.amend import amend, amended
@@ -33,7 +33,6 @@ _WHERE = {
     "telegram": "from @BotFather: /newbot",
     "discord": "from the developer portal: your application, Bot, Reset Token",
 }
-_MODEL = "openai/gpt-4.1-mini"
 
 
 @dataclass
@@ -76,48 +75,90 @@ def _again(args: argparse.Namespace, config: Path, settings: Settings) -> Settin
 
 
 def _model(args: argparse.Namespace, settings: Settings, questions: Questions, config: Path) -> None:
-    """Find a model that answers, and write it down."""
-    known = settings.model.name if settings.model.name != "echo" else ""
-    given = {"name": args.model, "api_base": args.api_base, "api_key": _read(args.key_file)}
+    """Find a model that answers, and write it down; what was wrong alone is asked for again."""
     if args.api_base:
         # No question asks for it: whoever answers them could not correct it.
         _with_model(settings, {"api_base": args.api_base})
+    name, base, key = args.model or "", args.api_base or "", _read(args.key_file)
+    ask_base = False
     while True:
-        changes = {name: value for name, value in given.items() if value}
-        if "name" not in changes:
-            changes["name"] = questions.text("model, as LiteLLM names it, or echo", known or _MODEL)
-        if changes["name"] == "echo":
+        name = name or _name(settings, questions)
+        if name == "echo":
             if settings.model.name != "echo":
                 _write(_Plan({("model", "name"): "echo"}), config, dry=args.dry_run)
             output.words("echo repeats what it is told; run it again for a real model")
             return
-        if "api_key" not in changes and not questions.yes:
-            where = (
-                "the one that is kept"
-                if settings.model.api_key.get_secret_value()
-                else "that of the environment"
-            )
-            changes["api_key"] = questions.secret(f"its key (Enter: {where})")
         try:
+            with questions.quiet():
+                onboard_checks.check_provider(name)
+            if not args.api_base:
+                base = _address(settings, questions, name, base, again=ask_base)
+            key = key or _key(settings, questions, name)
+            changes = {"name": name, "api_base": base, "api_key": key}
             tried = _with_model(settings, changes)
             output.words("asks it one thing …")
-            output.words(onboard_checks.ask_model(tried))
+            with questions.quiet():
+                output.words(onboard_checks.ask_model(tried))
         except GatewayError as error:
             if not questions.may_repeat:
+                if onboard_checks.at_fault(error) == "key":
+                    raise GatewayError(str(error), hint="give another key by --key-file FILE") from error
                 raise
-            output.error(str(error), error.hint)
-            given = {"api_base": given["api_base"]}
-            known = changes["name"]
+            match onboard_checks.at_fault(error):
+                case "key":
+                    output.error(str(error), "paste the key again")
+                    key = ""
+                case "address" if base and not args.api_base:
+                    output.error(str(error), "start the server, or correct its address")
+                    ask_base = True
+                case _:
+                    output.error(str(error), "give another model, or look at what it says")
+                    name, base, key = "", args.api_base or "", ""
             continue
         plan = _Plan()
-        for name in ("name", "api_base"):
-            if changes.get(name) and changes[name] != getattr(settings.model, name):
-                plan.values["model", name] = str(changes[name])
-        if changes.get("api_key"):
+        for part, value in (("name", name), ("api_base", base)):
+            if value and value != getattr(settings.model, part):
+                plan.values["model", part] = value
+        if key:
             file = first_chat.secret_file(config, "model.api_key")
-            plan.keep_secret(("model", "api_key"), str(changes["api_key"]), file)
+            plan.keep_secret(("model", "api_key"), key, file)
         _write(plan, config, dry=args.dry_run)
         return
+
+
+def _name(settings: Settings, questions: Questions) -> str:
+    """Ask for a model: a provider by its number and then its model, or the whole name."""
+    known = settings.model.name if settings.model.name != "echo" else ""
+    if not questions.yes:
+        output.words(providers.listed())
+    question = "its number, or a model, as LiteLLM names it, or echo"
+    answer = questions.text(question, known or ("echo" if questions.yes else "1"))
+    if answer == providers.OTHER:
+        return questions.text("model, as LiteLLM names it (PROVIDER/MODEL)")
+    provider = providers.chosen(answer)
+    if provider is None:
+        return answer
+    return provider.model(questions.text(f"model of {provider.title}", provider.example))
+
+
+def _address(settings: Settings, questions: Questions, name: str, base: str, *, again: bool) -> str:
+    """Ask where the server is, of a provider that is a server of one's own; else return ``base``."""
+    provider = providers.of_model(name)
+    own = base or settings.model.api_base
+    if not again and (provider is None or not provider.api_base or (own and name == settings.model.name)):
+        return base
+    title = provider.title if provider is not None else "the server"
+    return questions.text(f"address of {title}", own or (provider.api_base if provider else ""))
+
+
+def _key(settings: Settings, questions: Questions, name: str) -> str:
+    provider = providers.of_model(name)
+    if questions.yes or (provider is not None and not provider.keyed):
+        return ""
+    kept = settings.model.api_key.get_secret_value()
+    return questions.secret(
+        f"its key (Enter: {'the one that is kept' if kept else 'that of the environment'})"
+    )
 
 
 def _with_model(settings: Settings, changes: dict[str, str]) -> Settings:
@@ -156,7 +197,8 @@ def _platform(args: argparse.Namespace, settings: Settings, questions: Questions
             fields = {"enabled": True} | ({"token": SecretStr(token)} if token else {})
             tried = PLATFORMS[name].model_validate(table.model_dump() | fields)
             output.words(f"asks {name} …")
-            output.words(f"{name}: the bot is {onboard_checks.ask_platform(name, tried)}")
+            with questions.quiet():
+                output.words(f"{name}: the bot is {onboard_checks.ask_platform(name, tried)}")
         except (GatewayError, ValidationError) as error:
             shown = error if isinstance(error, GatewayError) else _bad_token()
             if not questions.may_repeat:
@@ -223,15 +265,20 @@ def _first_answer(
     args: argparse.Namespace, settings: Settings, questions: Questions, config: Path, name: str
 ) -> int:
     if not name or (args.yes and not args.owner):
-        output.words("next: chat-gateway run, and in another terminal: chat-gateway chat")
+        if not restart.needed(settings, config):
+            started = DaemonRegistry(settings.workspace).running()
+            run = "" if started else f"{restart.program()} run, and in another terminal: "
+            output.words(f"next: {run}{restart.program()} chat")
+        elif not restart.restarted(settings):
+            output.words(f"what was written counts from its next start on: {restart.cure(settings)}")
         return 0
-    if running := DaemonRegistry(settings.workspace).running():
-        output.words(
-            f"the daemon with pid {running[0].pid} runs; what was written now counts after its restart "
-            "(of the service: sudo systemctl restart chat-gateway)"
-        )
+    if restart.needed(settings, config) and not restart.restarted(settings):
+        output.words(f"{restart.cure(settings)}; I am waiting …")
+        with questions.quiet():
+            restart.wait(settings)
     chat = f"{name}:"
-    with first_chat.gateway(config, settings):
+    ran = bool(DaemonRegistry(settings.workspace).running())
+    with questions.quiet(), first_chat.gateway(config, settings):
         first_chat.until_up(settings, name)
         table = getattr(settings.channels, name)
         who = first_chat.paired(settings, name)
@@ -245,7 +292,7 @@ def _first_answer(
         output.words("write to it once more: this message is answered …")
         key, text = first_chat.first_answer(settings, chat)
     output.words(f"{key} was answered: {text[:200]}")
-    output.words("that is all. From now on: chat-gateway run")
+    output.words("that is all" if ran else f"that is all. From now on: {restart.program()} run")
     return 0
 
 

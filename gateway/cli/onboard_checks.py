@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import errno
 import socket
+from typing import Literal
 
 from channels.errors import ChannelError
 from channels.tables import DiscordTable, Platform, TelegramTable
-from gateway.app.model import build_model, try_model
+from gateway.app.model import opened_model, try_model
+from gateway.config.checking import unknown_provider
 from gateway.config.settings import Settings
 from gateway.errors import GatewayError
 from session.errors import SessionError
-from session.models.model import Warms
+from session.models.model import Model
 
 MODEL_S = 60.0
 PLATFORM_S = 30.0
@@ -29,9 +31,11 @@ def ask_model(settings: Settings) -> str:
 
 
 async def _ask_model(settings: Settings) -> str:
-    model = build_model(settings)
-    if isinstance(model, Warms):
-        await model.warm()
+    async with opened_model(settings) as model:
+        return await _answer_of(model, settings)
+
+
+async def _answer_of(model: Model, settings: Settings) -> str:
     try:
         async with asyncio.timeout(MODEL_S):
             answer = await try_model(model)
@@ -45,6 +49,20 @@ async def _ask_model(settings: Settings) -> str:
         return said
     price = f"${usage.cost_usd:.6f}" if usage.cost_usd else "price unknown"
     return f"{said} ({usage.prompt} + {usage.completion} tokens, {price})"
+
+
+def check_provider(name: str) -> None:
+    """Raise GatewayError where LiteLLM knows no provider for a model of this name: no key would help."""
+    if words := unknown_provider(name):
+        raise GatewayError(words, hint="docs/models.md has ten examples")
+
+
+def at_fault(error: GatewayError) -> Literal["key", "address", "model"]:
+    """Say which answer of the person made ``ask_model`` fail."""
+    cause = getattr(error.__cause__, "cause", "")
+    if cause == "credentials":
+        return "key"
+    return "address" if cause == "unreachable" else "model"
 
 
 def ask_platform(name: str, table: Platform) -> str:

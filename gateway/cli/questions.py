@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import getpass
 import sys
+import termios
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from gateway.cli import output
 from gateway.errors import GatewayError
@@ -18,6 +22,12 @@ class Questions:
 
     def __init__(self, *, yes: bool) -> None:
         self.yes = yes
+
+    @contextmanager
+    def quiet(self) -> Iterator[None]:
+        """Show nothing that is typed while nobody asks, and forget it: it may be a secret."""
+        with _echo(on=False):
+            yield
 
     @property
     def may_repeat(self) -> bool:
@@ -51,14 +61,34 @@ class Questions:
         return said in ("y", "yes") if said else default
 
     def _line(self, prompt: str) -> str:
-        sys.stderr.write(output.plain(prompt))
-        sys.stderr.flush()
-        line = sys.stdin.readline() if sys.stdin is not None else ""
+        with _echo(on=True):
+            sys.stderr.write(output.plain(prompt))
+            sys.stderr.flush()
+            line = sys.stdin.readline() if sys.stdin is not None else ""
         if not sys.stdin.isatty():
             sys.stderr.write("\n")
         if not line:
             raise _ended()
         return line
+
+
+@contextmanager
+def _echo(*, on: bool) -> Iterator[None]:
+    """Have the terminal show what is typed, or not; nothing where stdin is none."""
+    if sys.stdin is None or not sys.stdin.isatty():
+        yield
+        return
+    fd = sys.stdin.fileno()
+    before = termios.tcgetattr(fd)
+    now = [*before]
+    now[3] = now[3] | termios.ECHO if on else now[3] & ~termios.ECHO
+    # What was typed before is dropped as the mode changes.
+    termios.tcsetattr(fd, termios.TCSAFLUSH, now)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(termios.error):
+            termios.tcsetattr(fd, termios.TCSAFLUSH if not on else termios.TCSADRAIN, before)
 
 
 def _ended() -> GatewayError:

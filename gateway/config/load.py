@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import copy
+import difflib
 import os
 import re
 import sys
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import cast
 
@@ -44,6 +46,8 @@ __all__ = [
     "with_tables",
 ]
 
+# Yields a key and what is wrong with it.
+Faults = Callable[[Settings], Iterable[tuple[KeyPath, str]]]
 # These stand for no key of the file, or not for one alone.
 OWN_VARIABLES = ("CONFIG", "WORKSPACE", "DEBUG")
 MAX_SECRET_BYTES = 64 * 1024
@@ -59,6 +63,7 @@ def load(
     *,
     tables: Mapping[str, type[ConfigTable]] | None = None,
     at: Callable[[Path], None] = lambda _: None,
+    also: Faults = lambda _: (),
 ) -> Settings:
     """Read the configuration; what the caller names goes before the environment, that before the file.
 
@@ -69,11 +74,12 @@ def load(
         tables: the tables of channels from other packages, by their name below ``[channels]``; None: of
             those that are installed.
         at: is told each file before it is read, which may take for ever on a network's disk.
+        also: yields further problems, as key and words.
 
     Raises:
         ConfigError: with one line for each problem, ``file:line: key: what is wrong``.
     """
-    return load_values(config_file, workspace, environ, tables=tables, at=at)[0]
+    return load_values(config_file, workspace, environ, tables=tables, at=at, also=also)[0]
 
 
 def load_values(
@@ -83,6 +89,7 @@ def load_values(
     *,
     tables: Mapping[str, type[ConfigTable]] | None = None,
     at: Callable[[Path], None] = lambda _: None,
+    also: Faults = lambda _: (),
 ) -> tuple[Settings, Mapping[str, object]]:
     """Read it as ``load``; return the values as well, with secrets, from which it can be had again."""
     environ = os.environ if environ is None else environ
@@ -92,7 +99,7 @@ def load_values(
     reading.read_environment()
     reading.read_secrets()
     reading.set_workspace(workspace)
-    return reading.settings(), reading.values
+    return reading.settings(also), reading.values
 
 
 def of_values(values: Mapping[str, object]) -> Settings:
@@ -247,17 +254,18 @@ class _Reading:
         base = self._file.parent if in_file and self._file is not None else Path()
         return Path(os.path.abspath(base / expand(name, self._environ)))  # noqa: PTH100
 
-    def settings(self) -> Settings:
+    def settings(self, also: Faults) -> Settings:
         """Check everything and return the settings, or raise all the problems."""
-        settings = None
+        settings = sound = None
         try:
-            settings = self._model.model_validate(self._values)
+            settings = sound = self._model.model_validate(self._values)
             settings.read_from(self._file)
         except ValidationError as error:
             for fault in error.errors(include_url=False):
                 path = tuple(str(part) for part in fault["loc"])
                 self._fault(path, self._words(path, fault["type"], fault["msg"], fault["input"]))
-        for path, words in faults(settings) if settings is not None else ():
+            sound = self._without(error)
+        for path, words in (*faults(sound), *also(sound)) if sound is not None else ():
             self._fault(path, words)
         wanted = settings.local_dir if settings is not None else None
         if settings is not None and wanted is not None and (words := overlap(settings.workspace, wanted)):
@@ -267,14 +275,39 @@ class _Reading:
             raise ConfigError([words for _, words in in_order]) from None
         return settings
 
+    def _without(self, error: ValidationError) -> Settings | None:
+        """Return the settings without the keys, or tables, that are wrong: others may be as well."""
+        values = copy.deepcopy(self._values)
+        for size in (None, 2, 1):
+            for fault in error.errors(include_url=False):
+                *above, last = [part for part in fault["loc"] if isinstance(part, str)][:size]
+                table: object = values
+                for part in above:
+                    table = table.get(part) if isinstance(table, dict) else None
+                if isinstance(table, dict):
+                    table.pop(last, None)
+            try:
+                return self._model.model_validate(values)
+            except ValidationError as more:
+                error = more
+        return None
+
     def _words(self, path: KeyPath, kind: str, message: str, value: object) -> str:
         """Say what is wrong without showing a text that may be a secret at the wrong place."""
         if kind == "extra_forbidden":
+            if len(path) == 2 and path[0] == "channels" and isinstance(value, Mapping):
+                return self._unknown_channel(path[1])
             near = self._schema.nearest(path, whole=True)
             return f"unknown key; nearest: {'.'.join(near)}" if near else "unknown key"
         if kind == "value_error":
             return message.removeprefix("Value error, ")
         return expected(self._schema, path, value, kind)
+
+    def _unknown_channel(self, name: str) -> str:
+        channels = list(self._model.model_fields["channels"].annotation.model_fields)  # type: ignore[union-attr]
+        near = difflib.get_close_matches(name, channels, 1, 0.7)
+        meant = f"nearest: channels.{near[0]}" if near else "docs/write-a-channel.md adds one"
+        return f"no adapter of this name is installed; there are: {', '.join(channels)}; {meant}"
 
     def _fault(self, path: KeyPath, words: str) -> None:
         key = re.sub(r"\.(\d+)(?=\.|$)", lambda found: f"[{found[1]}]", ".".join(path))

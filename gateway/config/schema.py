@@ -83,6 +83,9 @@ class Schema:
             return None
         if moved := [name for name in self._names if name[-1] == path[-1]]:
             return moved[0]
+        # What else is in a table that exists is no more alike than the names of both tables are.
+        if len(path) == 1 or path[:-1] in self._fields:
+            return None
         dotted = {".".join(name): name for name in self._names}
         close = difflib.get_close_matches(".".join(path), dotted, 1, cutoff)
         return dotted[close[0]] if close else None

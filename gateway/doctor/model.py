@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
-from gateway.app.model import build_model, try_model
+from gateway.app.model import opened_model, try_model
 from gateway.config.settings import Settings
 from gateway.doctor.finding import Check
 from session.errors import ModelAway, ModelRefused, SessionError
-from session.models.model import Warms
+from session.models.model import Model
 
 # A model may think before its first word.
 MODEL_S = 60.0
@@ -16,14 +16,15 @@ MODEL_S = 60.0
 
 async def check(settings: Settings) -> Check:
     """Return how it stands; its request alone is timed."""
-    model = build_model(settings)
+    async with opened_model(settings) as model:
+        return await _asked(settings, model)
+
+
+async def _asked(settings: Settings, model: Model) -> Check:
     if model.plain:
         return Check(
             "model", "warn", "echo repeats what it is told", 'set model.name, e.g. "openai/gpt-4.1-mini"'
         )
-    if isinstance(model, Warms):
-        # Loading LiteLLM takes seconds, and on a busy machine longer than any provider may take to answer.
-        await model.warm()
     try:
         async with asyncio.timeout(MODEL_S):
             await try_model(model)

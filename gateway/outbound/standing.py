@@ -17,7 +17,7 @@ def standing_file(state: Path, name: str) -> Path:
 
 def standing(state: Path, name: str) -> dict[str, Any]:
     """Say whether it is up, since when, and its last error."""
-    nobody = {"up": False, "since": None, "error": "no process runs it: chat-gateway run --role channels"}
+    nobody = {"up": False, "since": None, "error": "no process runs it: chat-gateway run"}
     try:
         content = state_file.read(standing_file(state, name))
     except ChannelError as error:

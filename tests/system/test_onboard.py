@@ -92,7 +92,7 @@ async def test_from_nothing_to_the_first_answer(
         await person.answers("model, as LiteLLM names it", "openai/stub")
         await person.answers("its key", "wrong-key")
         await person.sees("error:")
-        await person.answers("[openai/stub]", "")
+        # The key was wrong, so the key is asked for, and not in the words of a file.
         await person.answers("its key", "right-key")
         await person.sees("tokens")
         await person.answers("platform", "telegram")
@@ -172,6 +172,71 @@ async def test_it_goes_on_where_ctrl_c_stopped_it(tmp_path: Path, onboard: Open)
         assert await person.leaves() == 0
 
     assert model.seen[-1].headers["authorization"] == "Bearer the-key"
+
+
+async def test_beside_a_gateway_that_runs(tmp_path: Path, onboard: Open) -> None:
+    """A wrong answer alone is asked for again; the person is told what to press; nothing typed is echoed."""
+    async with TelegramServer() as server, ModelServer() as model:
+        file = tmp_path / "config.toml"
+        file.write_text(f"[http]\nport = 0\n{telegram(server)}")
+        words = command(tmp_path / "w", "--config", str(file), "run")
+        running = Terminal(words, tmp_path, environment(TERM="xterm"))
+        try:
+            await asyncio.to_thread(running.until, "ready http")
+            terminal = onboard()
+            person = Person(terminal)
+            await person.sees("5 Ollama")
+            await person.answers("its number, or a model", "claude")
+            await person.sees("no provider is known for 'claude'")
+            # What was refused is not offered.
+            await person.answers("or echo [1]", "6")
+            await person.answers("model of vLLM", "stub")
+            await person.answers("address of vLLM [http://127.0.0.1:8000/v1]", "http://127.0.0.1:9/v1")
+            await person.answers("its key", "")
+            held = asyncio.Event()
+            model.script.append(Reply("ok", held=held))
+            await person.answers("address of vLLM [http://127.0.0.1:9/v1]", model.url)
+            await person.answers("its key", "the-key")
+            await model.arrived(1)
+            terminal.write("typed-secret")
+            held.set()
+            await person.answers("platform", "telegram")
+            await person.answers("token of the bot", server.token)
+            await person.answers("systemd unit", "")
+            await person.sees("press Ctrl-C in the terminal of the gateway")
+            await person.sees("I am waiting")
+            running.write("\x03")
+            assert await asyncio.to_thread(running.process.wait, WITHIN_S) == 0
+            running.close()
+            running = Terminal(words, tmp_path, environment(TERM="xterm"))
+            await person.sees("write to the bot now")
+            server.write(ADA, "it is me")
+            await person.answers(f"telegram:{ADA}", "y")
+            await person.sees("write to it once more")
+            server.write(ADA, "hello")
+            await person.sees("was answered: stub: hello")
+            await person.sees("that is all")
+            with pytest.raises(AssertionError, match="ended before"):
+                await person.sees("Unclosed client session")
+            assert await person.leaves() == 0
+            shown = terminal.seen
+        finally:
+            running.close()
+
+    assert read(file)["model"] == {
+        "name": "hosted_vllm/stub",
+        "api_base": model.url,
+        "api_key_file": "secrets/model.api_key",
+    }
+    for noise in (
+        "Unclosed",
+        "typed-secret",
+        "the-key",
+        server.token,
+        "api_key_file that",
+        "--role channels",
+    ):
+        assert noise not in shown
 
 
 @pytest.mark.parametrize("end", ["killed", "its terminal is closed"])

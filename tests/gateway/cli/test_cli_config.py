@@ -24,7 +24,7 @@ preset = "annabelle"
 enabled = true
 token = "{SECRET}"
 [model]
-name = "tab\\t\\"quote\\""
+name = "openai/tab\\t\\"quote\\""
 api_base = "http://ada:{SECRET}@host/"
 """
     )
@@ -41,7 +41,7 @@ api_base = "http://ada:{SECRET}@host/"
     assert shown["broker"]["url"] == "amqp://guest:********@host/"
     assert (shown["history"]["mode"], shown["compaction"]["max_chars"]) == ("relevant", 20_000)
     assert shown["people"] == {"j\u00f6rg": ["telegram:1"]}
-    assert shown["model"]["name"] == 'tab\t"quote"'
+    assert shown["model"]["name"] == 'openai/tab\t"quote"'
     assert SECRET not in toml.stdout + toml.stderr + document.stdout
     (tmp_path / "again.toml").write_text(toml.stdout)
     assert command("--config", "again.toml", "config", "check", cwd=tmp_path).returncode == 0
@@ -74,3 +74,66 @@ def test_config_path_prints_the_file_that_is_read(tmp_path: Path) -> None:
     assert (none.returncode, none.stdout) == (0, "")
     assert (found.returncode, found.stdout) == (0, f"{tmp_path}/chat-gateway.toml\n")
     assert json.loads(document.stdout) == {"file": f"{tmp_path}/chat-gateway.toml", "exists": True}
+
+
+def test_config_check_names_what_nothing_answers_to(tmp_path: Path) -> None:
+    """Models, keys, tools, a misspelt deny, ids and the workspace, besides a key that is unknown."""
+    (tmp_path / "file").touch()
+    file = tmp_path / "c.toml"
+    file.write_text(
+        """
+workspace = "file"
+timezon = "UTC"
+[model]
+name = "gpt-nonsense-9"
+fallbacks = ["openia/gpt-4o"]
+[tools]
+direct = ["raed", "read"]
+[tools.policy]
+shel = "deny"
+"*" = "ask"
+"mcp.tme.now" = "deny"
+[tools.policy.people.ada]
+wirte = "ask"
+[channels.discord]
+group_allow = ["general", 12, "*"]
+[channels.slack]
+token = "x"
+[channels.telegarm]
+enabled = true
+[mcp.time]
+command = ["uvx"]
+[limits]
+attempts = "x"
+[agents.work]
+model.name = "nonsense/x"
+"""
+    )
+
+    words = command("--config", str(file), "config", "check", cwd=tmp_path)
+    file.write_text('[model]\nname = "groq/llama-3.3-70b-versatile"\n')
+    keyless = command("--config", str(file), "config", "check", cwd=tmp_path)
+    keyed = command("--config", str(file), "config", "check", cwd=tmp_path, environ={"GROQ_API_KEY": "x"})
+
+    assert words.returncode == 78
+    for said in (
+        f"workspace: {tmp_path}/file is not a folder",
+        "timezon: unknown key; nearest: timezone",
+        "model.name: no provider is known for 'gpt-nonsense-9'",
+        "model.fallbacks: LiteLLM knows no provider 'openia'; nearest: 'openai'",
+        "tools.direct: no tool 'raed'; nearest: 'read'",
+        "tools.policy.shel: no tool 'shel'; nearest: 'shell'",
+        "tools.policy.mcp.tme.now: no server 'tme'; nearest: 'time'",
+        "tools.policy.people.ada.wirte: no tool 'wirte'; nearest: 'write'",
+        "channels.discord.group_allow: 'general' is not an id",
+        "channels.slack: no adapter of this name is installed; there are: telegram, discord, web",
+        "nearest: channels.telegram",
+        "agents.work.model.name: LiteLLM knows no provider 'nonsense'",
+    ):
+        assert said in words.stderr
+    assert "slack: unknown key; nearest" not in words.stderr
+    # One that is wrong in itself hides none of the others.
+    assert "limits.attempts: expected a whole number" in words.stderr
+    assert words.stderr.splitlines()[-1].startswith("try: correct 13 problems in ")
+    assert (keyless.returncode, "set GROQ_API_KEY" in keyless.stderr) == (78, True)
+    assert keyed.returncode == 0

@@ -78,7 +78,7 @@ def test_processes_platforms_and_approvals_by_the_files(
 
     assert f"process {os.getpid()}: role channels, since " in shown
     assert f"approval {asked.id}: web:ada asks for shell, until " in shown
-    assert "telegram: down (no process runs it: chat-gateway run --role channels)" in shown
+    assert "telegram: down (no process runs it: chat-gateway run)" in shown
     assert "secret" not in shown + json.dumps(found)
     assert [row["role"] for row in found["daemons"]] == ["channels"]
     assert [row["id"] for row in found["approvals"]] == [asked.id]
