@@ -57,6 +57,8 @@ def test_the_example_is_accepted_with_every_key_in_force(tmp_path: Path) -> None
 
     assert list(unknown_keys(document)) == []
     assert all(_holds(document, name.split(".")) for name in named if not re.search(r"_file|\.\*\.", name))
+    assert read.file == file
+    read.read_from(None)
     assert read.model_copy(update={"workspace": tmp_path, "compaction": plain.compaction}) == plain
 
 
