@@ -7,7 +7,7 @@ import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing, asynccontextmanager
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from channels.message import Attachment
 from gateway.app import log as logs
@@ -170,6 +170,11 @@ class _Here:
 
     async def stop(self, key: str) -> None:
         await self._chats.stop(key)
+
+    async def parked(self) -> list[dict[str, Any]]:
+        from gateway.service.parked import row
+
+        return [row(one) for one in await self._chats.application.mailbox.parked()]
 
     async def model(self) -> ModelStanding:
         return self._chats.application.model_standing()

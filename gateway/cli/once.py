@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 
 from ulid import ULID
 
@@ -21,6 +22,7 @@ from session.turn.commands import parse
 # How long a model that is away is waited for where it may come back by itself.
 PATIENT_S = 15.0
 MODEL_AWAY = "model_away"
+_LOOKS, _LOOK_S = 10, 0.1
 _KEPT = "the message is kept and will be answered; `chat-gateway sessions show {}` shows it then"
 
 
@@ -69,7 +71,28 @@ async def ask_once(
         code = unreachable(gone.result())
         output.words(_KEPT.format(key))
         return code
-    return _ended(asking.result(), key, within_s, lines)
+    outcome = asking.result()
+    code = _ended(outcome, key, within_s, lines)
+    if outcome is None or outcome.kind == "notice":
+        await _explain(talk, message_id)
+    return code
+
+
+async def _explain(talk: Talk, message_id: str) -> None:
+    """Give the operator the cause that the chat is not told, and the cure."""
+    standing = await _standing(talk)
+    if not standing.up:
+        unreachable(standing)
+        return
+    # The notice goes out just before the message is parked.
+    for _ in range(_LOOKS):
+        with suppress(GatewayError):
+            for row in await talk.parked():
+                if str(row["id"]).endswith(message_id):
+                    cure = f"chat-gateway parked retry {row['id']}, once that is cured"
+                    output.error(str(row["reason"]), cure)
+                    return
+        await asyncio.sleep(_LOOK_S)
 
 
 def _ended(outcome: Outcome | None, key: str, within_s: float | None, lines: JsonLines | None) -> int:

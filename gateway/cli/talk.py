@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from channels.message import Attachment
 from gateway.service.outcome import Outcome, ToldAway
@@ -37,6 +37,10 @@ class Talk(Protocol):
 
     async def stop(self, key: str) -> None:
         """Stop the turn that runs."""
+        ...
+
+    async def parked(self) -> list[dict[str, Any]]:
+        """List the messages that were set aside, with the reason of each."""
         ...
 
     async def model(self) -> ModelStanding:

@@ -89,10 +89,13 @@ def routes(chats: ChatService, gate: Gate) -> APIRouter:
     """Build the routes that ask after the daemon itself."""
     router = APIRouter()
 
+    # Uptime monitors ask with HEAD.
+    @router.head("/healthz", include_in_schema=False, **needs(None))
     @router.get("/healthz", summary="Whether the process answers", response_model=AliveOut, **needs(None))
     async def get_healthz() -> Response:
         return json_response({"alive": True})
 
+    @router.head("/readyz", include_in_schema=False, **needs(None))
     @router.get(
         "/readyz",
         summary="Whether queue, lanes and HTTP are up; else 503; why, for who has the token",

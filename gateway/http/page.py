@@ -77,7 +77,7 @@ def routes() -> APIRouter:
     """Build the routes of the page."""
     router = APIRouter(include_in_schema=False)
     for file in page_files():
-        router.add_api_route(file.path, _answer(file), methods=["GET"])
+        router.add_api_route(file.path, _answer(file), methods=["GET", "HEAD"])
     return router
 
 

@@ -8,6 +8,7 @@ import resource
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -50,6 +51,21 @@ def test_no_key_is_told_at_once_and_nothing_is_sent(tmp_path: Path) -> None:
     assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 2
     # Without a queue nothing can wait.
     assert not queues or queues["inbound"]["count"] == 0
+
+
+@pytest.mark.parametrize("beside", ["a daemon", "nothing"])
+async def test_a_refused_message_tells_the_operator_why(tmp_path: Path, beside: str) -> None:
+    """`chat -m` gives the provider's reason and what puts the message back, with a daemon or without."""
+    async with ModelServer() as server:
+        env = served(server)
+        server.script += [Reply(status=404)] * 4
+        with daemon(tmp_path, env) if beside == "a daemon" else nullcontext():
+            done = await asyncio.to_thread(run, tmp_path, "chat", "-m", "hello", env=env)
+
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "error: " in done.stderr
+    assert "404" in done.stderr
+    assert "try: chat-gateway parked retry cli:" in done.stderr
 
 
 def test_a_daemon_without_a_key(tmp_path: Path) -> None:

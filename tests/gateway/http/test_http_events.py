@@ -217,6 +217,10 @@ async def test_open_streams_do_not_hold_up_the_end(tmp_path: Path) -> None:
             # The server still serves: only the end itself can have ended the stream.
             await looking
         assert (await place.http.get("/healthz")).status_code == 200
+        # Uptime monitors ask with HEAD.
+        for path in ("/", "/healthz", "/readyz"):
+            head = await place.http.head(path)
+            assert (head.status_code, head.content) == (200, b"")
 
 
 async def _until_end(place: Place, opened: asyncio.Event) -> None:
