@@ -64,6 +64,7 @@ def _address_of(*schemes: str) -> AfterValidator:
 
 
 Strings = Annotated[tuple[str, ...], BeforeValidator(_as_tuple)]
+FileKinds = Annotated[tuple[Literal["image", "pdf"], ...], BeforeValidator(_as_tuple)]
 _IDS = {"type": "array", "items": {"type": ["string", "integer"]}}
 Ids = Annotated[tuple[str, ...], BeforeValidator(_as_ids), WithJsonSchema(_IDS)]
 # As far as a regular expression can say it.

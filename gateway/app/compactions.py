@@ -33,12 +33,14 @@ def build_compactions(
         cost_meter: pays for what is no turn's.
         left: makes the consolidation of an ended session durable (key and ULID).
     """
-    known: list[CompactionRules] = []
+    known: dict[int, CompactionRules] = {}
+    named_window = getattr(model, "named_window", lambda: 0)
 
     async def rules() -> CompactionRules:
-        if not known:
-            known.append(await compaction_rules(settings, model))
-        return known[0]
+        window = named_window()
+        if window not in known:
+            known[window] = await compaction_rules(settings, model, window)
+        return known[window]
 
     return Compactions(
         Compactor(model, small=settings.model.small, take=take, cost_meter=cost_meter),
@@ -48,10 +50,15 @@ def build_compactions(
     )
 
 
-async def compaction_rules(settings: Settings, model: Model) -> CompactionRules:
-    """Read from the configuration and its preset when conversations are compacted; look up the windows."""
+async def compaction_rules(settings: Settings, model: Model, named_window: int = 0) -> CompactionRules:
+    """Read from the configuration and its preset when conversations are compacted; look up the windows.
+
+    ``named_window`` is the window as the model's server names it, 0 where it never did.
+    """
     ask = getattr(model, "context_window", None)
-    window = await window_of(settings.model.name, configured=settings.model.context_window, ask=ask)
+    window = await window_of(
+        settings.model.name, configured=settings.model.context_window or named_window, ask=ask
+    )
     small = settings.model.small
     history = effective_history(settings)
     return CompactionRules(

@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from gateway.config.agents import settings_of
 from gateway.config.settings import Settings
 from session.errors import BadAnswer
+from session.models import library
 from session.models.calls import HeardCall
 from session.models.llm import LiteLLM
 from session.models.model import Answer, Echo, Model, Prompt, ToolSpec
+from session.models.prices import dollars
 
+COST_CAPS = ("cost_per_day_usd", *(f"cost_per_{who}_per_day_usd" for who in ("chat", "person", "job")))
 _LOOK = ToolSpec(
     "ls", "List the files of a folder.", {"type": "object", "properties": {"path": {"type": "string"}}}
 )
@@ -46,6 +50,8 @@ def build_model(settings: Settings, *, heard: HeardCall | None = None) -> Model:
         fallbacks=model.fallbacks,
         small=model.small,
         streams=model.stream == "always",
+        takes=model.takes,
+        cache=model.cache,
         heard=heard,
     )
 
@@ -65,3 +71,27 @@ async def try_model(model: Model) -> Answer:
         if not error.cut:
             raise
         return Answer("", finish="length")
+
+
+def model_warnings(settings: Settings) -> list[tuple[str, str]]:
+    """Return what the models of a configuration lack, each with its cure.
+
+    With a cap on cost it imports LiteLLM, which takes seconds: for threads.
+    """
+    every = [settings_of(settings, agent).model for agent in ("", *settings.agents)]
+    names = {name: None for model in every for name in (model.name, model.small, *model.fallbacks)}
+    found = [
+        (f"{name} gets no tools: LiteLLM sends none over ollama/", f'write it as "ollama_chat/{name[7:]}"')
+        for name in names
+        if name.startswith("ollama/")
+    ]
+    caps = [f"limits.{cap}" for cap in COST_CAPS if getattr(settings.limits, cap)]
+    asked = [name for name in names if name not in ("", "echo")]
+    if not caps or not asked:
+        return found
+    lib = library.load()
+    return found + [
+        (f"no price of {name} is known: {', '.join(caps)} cannot count it", "set limits.tokens_per_day")
+        for name in asked
+        if dollars(lib, name, prompt_tokens=1, completion_tokens=1) is None
+    ]

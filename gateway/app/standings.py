@@ -7,6 +7,7 @@ from typing import Any
 
 from gateway.app.parts import Parts
 from gateway.app.served import enabled
+from gateway.app.sessions import SessionServices
 from gateway.outbound.standing import standing
 from gateway.turns.held import cause_of_lanes
 from gateway.turns.lanes import Lanes
@@ -50,9 +51,17 @@ def parts_of_turns(application: Parts) -> Standing:
     parts["lanes"] = {"up": lanes_up, "since": since, "error": error}
     outage = worker.outage if worker is not None else None
     parts["model"] = standing_of(services.model, outage).as_part(since)
+    if parts["model"]["up"]:
+        parts["model"]["error"] = "; ".join(_notes(services))
     if services.mcp is not None and workers is None and not services.plain:
         parts |= services.mcp.parts()
     return parts
+
+
+def _notes(services: SessionServices) -> list[str]:
+    """Say what requests to the models of all agents leave out."""
+    models = {agent.model: None for agent in services.agents.values()}
+    return [note for model in models for note in getattr(model, "notes", list)()]
 
 
 def standing_of_worker(application: Parts) -> dict[str, Any]:
@@ -93,6 +102,6 @@ def _joined(own: Standing, standings: Sequence[Mapping[str, Any]]) -> Standing:
     """Join parts: one that is down in any worker is down, told in its words."""
     parts = dict(own)
     for name, part in (item for each in standings for item in each.get("parts", {}).items()):
-        if name not in parts or (parts[name]["up"] and not part["up"]):
+        if name not in parts or (parts[name]["up"] and (not part["up"] or not parts[name]["error"])):
             parts[name] = dict(part)
     return parts

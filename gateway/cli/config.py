@@ -9,6 +9,7 @@ from pathlib import Path
 
 from channels import registry
 from gateway.app import log
+from gateway.app.model import model_warnings
 from gateway.cli import output
 from gateway.config import checking
 from gateway.config.extras import CURE, MCP_MISSING, lacks_mcp
@@ -104,6 +105,7 @@ def check(args: argparse.Namespace) -> int:
         cure = f"correct {count}{where}; docs/configuration.md has every key"
         raise ConfigError(error.problems, hint=cure) from None
     warnings = [f"mcp: {MCP_MISSING}; {CURE}"] if lacks_mcp(settings) else []
+    warnings += [f"model: {text}; {cure}" for text, cure in model_warnings(settings)]
     if args.json:
         output.document({"file": str(file) if file else None, "problems": [], "warnings": warnings})
     else:

@@ -107,7 +107,7 @@ def settings_of(settings: Settings, agent: str) -> Settings:
         return settings
     model = settings.model
     if (name := table.model.name) != model.name and "name" in table.model.model_fields_set:
-        update: dict[str, object] = {"context_window": 0, "fallbacks": (), "small": ""}
+        update: dict[str, object] = {"context_window": 0, "fallbacks": (), "small": "", "takes": ()}
         if name.partition("/")[0] != model.name.partition("/")[0]:
             # The key of one provider is nothing that another one shall see.
             update |= {"api_base": "", "api_key": type(model).model_fields["api_key"].default}

@@ -35,6 +35,8 @@ WORDS: Mapping[str, str] = {
     "model.stream": "When answers come as streams: `auto`: where somebody reads along, or `always`.",
     "model.max_tool_rounds": "How often the model may call tools within one turn.",
     "model.fallbacks": "Models that are asked, in this order, when the one before is away or refuses.",
+    "model.takes": "What the model reads beyond text: `image`, `pdf`; empty: LiteLLM's table, else tried.",
+    "model.cache": "Mark the part of a request that stays the same, for providers that cache nothing else.",
     "model.small": "A cheaper model for names, summaries and consolidation; empty: the same.",
     "model.embedding": "For vectors (`relevant`, facts, searches), such as `openai/text-embedding-3-small`.",
     "limits": "How much is done at once, how often, and at what price; 0 lifts a limit per hour or day.",

@@ -18,6 +18,7 @@ from channels.tables import (
     MOST,
     ConfigTable,
     DiscordTable,
+    FileKinds,
     HttpUrl,
     Pause,
     QueueMode,
@@ -140,6 +141,8 @@ class ModelSettings(ConfigTable):
     stream: Literal["auto", "always"] = "auto"
     max_tool_rounds: Count = 25
     fallbacks: Strings = ()
+    takes: FileKinds = ()
+    cache: bool = True
     small: str = ""
     embedding: str = ""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from gateway.app.model import opened_model, try_model
+from gateway.app.model import model_warnings, opened_model, try_model
 from gateway.config.settings import Settings
 from gateway.doctor.finding import Check
 from session.errors import ModelAway, ModelRefused, SessionError
@@ -38,6 +38,12 @@ async def _asked(settings: Settings, model: Model) -> Check:
         return Check(
             "model", "fail", f"{settings.model.name}: no answer in {MODEL_S:g} s", "check model.api_base"
         )
+    notes: list[str] = getattr(model, "notes", list)()
+    found = [*((note, "") for note in notes), *await asyncio.to_thread(model_warnings, settings)]
+    if found:
+        texts, cures = zip(*found, strict=True)
+        said = "; ".join((f"{settings.model.name} answers", *texts))
+        return Check("model", "warn", said, "; ".join(filter(None, cures)))
     return Check("model", "ok", f"{settings.model.name} answers")
 
 

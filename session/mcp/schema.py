@@ -36,7 +36,8 @@ def fault_of(schema: object) -> str:
     """Say why a schema cannot be offered to a model; empty where nothing is wrong with it."""
     if not isinstance(schema, dict):
         return "its schema is not an object"
-    if schema.get("type", "object") != "object":
+    kinds = schema.get("type", "object")
+    if "object" not in (kinds if isinstance(kinds, list) else [kinds]):
         return "its schema is not that of an object"
     if not isinstance(schema.get("properties", {}), dict):
         return "the properties in its schema are not an object"

@@ -7,6 +7,7 @@ from typing import Any
 
 from session.errors import ToolError
 from session.mcp.errors import CallFailed
+from session.mcp.fit import fitted
 from session.mcp.listing import ListedTool
 from session.mcp.server import Server
 from session.models.model import ToolSpec
@@ -27,7 +28,9 @@ class McpTool:
         """Offer a tool under ``name`` wherever ``serves`` says so."""
         spec = server.spec
         words = listed.description or "nothing"
-        self.spec = ToolSpec(name, SAID.format(server=spec.name, words=words), listed.parameters)
+        self._fitted = fitted(listed.parameters)
+        said = SAID.format(server=spec.name, words=words)
+        self.spec = ToolSpec(name, said, self._fitted.parameters)
         # What policies call it.
         self.policy_name = f"mcp.{spec.name}.{listed.name}"
         self.repeatable = listed.name in spec.repeatable or (spec.trusted and listed.read_only)
@@ -43,7 +46,7 @@ class McpTool:
         """Call the tool once and return what came of it, quoted."""
         name = self._server.spec.name
         try:
-            answer = await self._server.call(self._listed, arguments)
+            answer = await self._server.call(self._listed, self._fitted.restore(arguments))
         except CallFailed as error:
             raise ToolError(f"the MCP server {name}: {error}") from error
         if answer.is_error:

@@ -82,8 +82,6 @@ _MODEL = re.compile(r"\bmodels?\b|\bdeployment\b|\bengine\b", re.IGNORECASE)
 _BUSY = re.compile(r"overloaded|service unavailable|timeout", re.IGNORECASE)
 # The connection broke within the answer's body; before its first byte it is an outage.
 _CUT_BODY = re.compile(r"complete message body|incomplete chunked read", re.IGNORECASE)
-# The fields in which a model's thoughts go back to it.
-_THOUGHTS = re.compile(r"reasoning_content|thinking", re.IGNORECASE)
 # A provider's error code is one word; whatever has spaces is a message and may hold text of people.
 _CODE = re.compile(r"[A-Za-z][A-Za-z0-9_.\[\]-]{1,60}")
 _WORD = re.compile(r"\w+")
@@ -217,11 +215,6 @@ def _is_over_limit(words: str) -> bool:
         return bool(_OVER_LIMIT.search(words))
     limit, requested = (int(number.replace(",", "")) for number in numbers.groups())
     return requested > limit
-
-
-def names_thoughts(error: BaseException) -> bool:
-    """Say whether a provider refused what brings thoughts back, by its words: it may have meant all else."""
-    return any(_THOUGHTS.search(str(link)[:MAX_SEARCHED_CHARS]) for link in causes(error))
 
 
 def cleaned(text: str, *, secrets: Collection[str] = ()) -> str:

@@ -23,19 +23,31 @@ from session.errors import (
 )
 from session.models import library
 from session.models.assembly import Assembly, Chunk, counts_of
+from session.models.cache_marks import mark, wants_marks
 from session.models.call_ids import legal_ids
 from session.models.calls import HeardCall, Written, told
 from session.models.credentials import lacks_key, no_key, owner_of
-from session.models.failure import classified, cleaned, names_thoughts
+from session.models.failure import classified, cleaned
 from session.models.model import Answer, Embedded, Need, OnDelta, PartKind, Prompt, ToolSpec, Usage
 from session.models.opaque import put_back
 from session.models.openai_clients import OpenAIClients, raw_answers, whole_instead
 from session.models.prices import dollars
+from session.models.reductions import (
+    WINDOW_HINT,
+    Complaint,
+    Reduced,
+    Reductions,
+    complaint_of,
+    is_short,
+    names_files,
+    smaller,
+)
 from session.models.similarity import unit_vectors
-from session.models.thoughts import holds_thoughts, without_thoughts
 from session.models.tokens import estimate_messages, estimate_tools, most_tokens
 
 EMBEDDING_THREADS = 4
+# A request that is larger than the provider's rate limit fits its model's window.
+TOO_MANY_REQUESTS = 429
 # Something on the way that cuts connections on which nothing moves waits for no less than this.
 SILENCE_S = 20.0
 # In so many rounds of the loop a piece goes from here to whoever reads along; the first is waited for.
@@ -44,6 +56,7 @@ FIRST_ROUNDS = 3
 _CUT_HINT = "an answer was cut off while nothing was written: from now on all are asked for as streams"
 
 _COUNT_HINT = "a request has no more tokens than bytes: what its server counts is replaced by an estimate"
+_NO_TOOLS_HINT = "over ollama/ LiteLLM sends no tools: write the name with ollama_chat/"
 
 log = structlog.get_logger("model")
 
@@ -66,6 +79,8 @@ class LiteLLM:
         small: str = "",
         streams: bool = False,
         silence_s: float = SILENCE_S,
+        takes: Sequence[PartKind] = (),
+        cache: bool = True,
         heard: HeardCall | None = None,
     ) -> None:
         """Keep the values; nothing is imported or connected yet.
@@ -82,6 +97,8 @@ class LiteLLM:
             small: a cheaper model for background work; empty means ``name``.
             streams: ask for a stream also where nobody reads along.
             silence_s: once a whole answer was cut off no sooner than this, all are asked for as streams.
+            takes: what the model reads beyond text; empty: LiteLLM's table, else tried and remembered.
+            cache: mark what stays the same in requests, for providers that cache nothing else.
             heard: is told of each request when it is over.
         """
         self.name = name
@@ -95,8 +112,8 @@ class LiteLLM:
         self._max_output_tokens = max_output_tokens
         self._supported: dict[str, frozenset[str]] = {}
         self._priced: dict[str, bool] = {}
-        # Models whose provider answered only when it was not told what they had thought.
-        self._thoughtless: set[str] = set()
+        self._takes, self._cache = frozenset(takes), cache
+        self._reductions = Reductions()
         # Models whose impossible counts were logged.
         self._miscounted: set[str] = set()
         self._clients = OpenAIClients()
@@ -147,13 +164,33 @@ class LiteLLM:
         return Need(tokens + answer, max(priced, default=None if models else 0.0))
 
     def takes(self, part: PartKind) -> bool:
-        """Say what LiteLLM's table knows of the model; imports LiteLLM, which takes seconds at first."""
+        """Say whether a request may hold such parts; imports LiteLLM, which takes seconds at first.
+
+        What LiteLLM's table does not know is tried, until the provider refuses it.
+        """
+        if self._takes:
+            return part in self._takes
+        if part in self._reductions.refused_parts.get(self.name, ()):
+            return False
         lib = library.load()
         asked = lib.supports_vision if part == "image" else lib.utils.supports_pdf_input
         try:
-            return bool(asked(model=self.name))
+            if asked(model=self.name):
+                return True
+            lib.get_model_info(self.name)
         except Exception:  # noqa: BLE001 - an unknown model is no failure; LiteLLM raises a bare Exception
-            return False
+            return True
+        hint = "if the model takes them, set model.takes"
+        self._reductions.note(self.name, part, "LiteLLM's table says that it takes none", hint)
+        return False
+
+    def named_window(self) -> int:
+        """Return the window that the model's server named when it refused a request; 0: it never did."""
+        return self._reductions.of(self.name).window
+
+    def notes(self) -> list[str]:
+        """Say what requests leave out because a provider or LiteLLM's table refuses it."""
+        return self._reductions.notes()
 
     async def ask(self, prompt: Prompt, on_delta: OnDelta | None = None) -> Answer:
         """Answer ``prompt``; see ``Model``. Cancelling closes the connection to the server at once."""
@@ -200,31 +237,71 @@ class LiteLLM:
         return replace(answer, usage=spent or answer.usage)
 
     async def _ask_one(self, model: str, prompt: Prompt, written: Written) -> Answer:
-        if model in self._thoughtless:
-            prompt = without_thoughts(prompt)
-        try:
-            return await self._forced(model, prompt, written)
-        except ModelRefused as error:
-            # Groq, Cerebras and others refuse a field in which they never wrote themselves.
-            if written.any or not holds_thoughts(prompt.messages) or not names_thoughts(error):
-                raise
-        answer = await self._forced(model, without_thoughts(prompt), written)
-        self._thoughtless.add(model)
-        return answer
+        """Ask; where a refusal names a part of the request, make it once more without that part."""
+        reduced, said = self._reductions.of(model), dict[str, str]()
+        while True:
+            sent = self._arguments(model, prompt, reduced, stream=self._streams or written.shown)
+            try:
+                answer = await self._request(model, prompt, sent, written)
+            except ModelError as error:
+                if error.__cause__ is None or isinstance(error.__cause__, TimeoutError):
+                    # No words of the provider's: the answer was odd, or none came.
+                    raise
+                complaint = complaint_of(error, model)
+                if written.any:
+                    raise
+                smaller = self._smaller(error, complaint, model, prompt, reduced, sent)
+                if smaller is None:
+                    raise
+                reduced, name, words = smaller
+                said[name] = words
+            else:
+                self._reductions.keep(model, reduced, said)
+                return answer
 
-    async def _forced(self, model: str, prompt: Prompt, written: Written) -> Answer:
-        if not prompt.force_tool:
-            return await self._request(model, prompt, written, "auto" if prompt.tools else None)
-        forced = {"type": "function", "function": {"name": prompt.force_tool}}
-        try:
-            return await self._request(model, prompt, written, forced)
-        except ModelRefused:
-            # Some providers refuse to be told which tool to call: the model may choose then.
-            return await self._request(model, prompt, written, "auto")
+    def _smaller(
+        self,
+        error: ModelError,
+        complaint: Complaint,
+        model: str,
+        prompt: Prompt,
+        reduced: Reduced,
+        sent: Mapping[str, Any],
+    ) -> tuple[Reduced, str, str] | None:
+        """Say what a refused request leaves out, the name of that, and the provider's words.
 
-    async def _request(self, model: str, prompt: Prompt, written: Written, choice: Any) -> Answer:
-        stream = self._streams or written.shown
-        arguments = self._arguments(model, prompt, choice, stream=stream)
+        Raises:
+            ModelRefused: it was refused for its files.
+        """
+        # The provider's own, without those of messages.
+        words = error.brief.removeprefix(f"{model}: ")
+        too_long = isinstance(error, ContextTooLong) and complaint.status != TOO_MANY_REQUESTS
+        if too_long:
+            self._reductions.learn_window(model, complaint.words)
+        tokens = estimate_messages(prompt.messages) + estimate_tools(prompt.tools)
+        found = smaller(complaint, reduced, sent=sent, tokens=tokens, too_long=too_long)
+        if found is not None:
+            return (*found, words)
+        if too_long and is_short(complaint, asked=self._max_output_tokens, tokens=tokens):
+            # No shorter conversation would help: the chat is not told to begin another one.
+            error.said = ModelRefused.said
+            error.hint = error.hint or WINDOW_HINT
+        if (kinds := _files_in(prompt)) and names_files(complaint):
+            if not self._takes:
+                self._reductions.refuse_parts(model, kinds, words)
+            refused = ModelRefused(str(error), hint=error.hint)
+            refused.brief = error.brief
+            raise refused from error
+        choice = sent.get("tool_choice")
+        if isinstance(choice, dict) and isinstance(error, ModelRefused):
+            # Some providers refuse to be told which tool to call, and do not say so: the model may choose.
+            return replace(reduced, without=reduced.without | {"tool_choice"}), "tool_choice", words
+        return None
+
+    async def _request(
+        self, model: str, prompt: Prompt, arguments: Mapping[str, Any], written: Written
+    ) -> Answer:
+        stream = arguments["stream"]
         answer, loop = Assembly(), asyncio.get_running_loop()
         began = loop.time()
         try:
@@ -283,22 +360,34 @@ class LiteLLM:
             self._streams = True
             log.warning("model.streams", model=model, after_s=round(after_s, 1), hint=_CUT_HINT)
 
-    def _arguments(self, model: str, prompt: Prompt, choice: Any, *, stream: bool) -> dict[str, Any]:
-        """Build the call; what the provider does not know is left out instead of refused."""
-        supported = self._supports(model)
+    def _arguments(self, model: str, prompt: Prompt, reduced: Reduced, *, stream: bool) -> dict[str, Any]:
+        """Build the call; what the provider does not know, or refused before, is left out."""
+        supported, without = self._supports(model), reduced.without
+        prompt = reduced.prompt(prompt)
         max_tokens = prompt.max_tokens or self._max_output_tokens
-        wanted: dict[str, Any] = {"max_tokens": max_tokens}
+        if reduced.max_tokens:
+            max_tokens = min(max_tokens, reduced.max_tokens)
+        limit = "max_completion_tokens" if "max_tokens" in without else "max_tokens"
+        wanted: dict[str, Any] = {limit: max_tokens}
         if prompt.tools:
-            wanted |= {"tools": [_described(tool) for tool in prompt.tools], "tool_choice": choice}
+            wanted |= {"tools": [_described(tool) for tool in prompt.tools], "tool_choice": "auto"}
+        if prompt.force_tool and "tool_choice" not in without:
+            wanted["tool_choice"] = {"type": "function", "function": {"name": prompt.force_tool}}
         arguments = {key: value for key, value in wanted.items() if not supported or key in supported}
+        if "tools" in wanted and "tools" not in arguments:
+            self._reductions.note(model, "tools", "LiteLLM's table says that it takes none", _NO_TOOLS_HINT)
         # Without _skip_mcp_handler LiteLLM imports a package that is not installed here.
         arguments |= {"num_retries": 0, "max_retries": 0, "_skip_mcp_handler": True}
         messages = legal_ids(prompt.messages)
         for message in messages:
             put_back(message, model)
+        provider = provider_of(model)
+        if self._cache and "cache" not in without and wants_marks(model, provider):
+            mark(messages, in_parts=provider == "openrouter")
+        stream = stream and "stream" not in without
         arguments |= {"model": model, "messages": messages, "stream": stream}
         arguments["timeout"] = library.timeouts(self._timeout_s)
-        if stream:
+        if stream and "stream_options" not in without:
             # LiteLLM sends it to those who know it, and keeps the count of all others back without it.
             arguments["stream_options"] = {"include_usage": True}
         access: dict[str, str] = {}
@@ -385,6 +474,14 @@ class LiteLLMEmbedder:
         tokens = int(getattr(answer.usage, "prompt_tokens", 0) or 0)
         cost = dollars(library.loaded(), self._model, prompt_tokens=tokens) or 0.0
         return Embedded(vectors, Usage(prompt=tokens, cost_usd=cost))
+
+
+def _files_in(prompt: Prompt) -> set[PartKind]:
+    """Name the kinds of files in a request."""
+    kinds: dict[object, PartKind] = {"image_url": "image", "file": "pdf"}
+    contents = (message.get("content") for message in prompt.messages)
+    blocks = (block for content in contents if isinstance(content, list) for block in content)
+    return {kinds[block.get("type")] for block in blocks if block.get("type") in kinds}
 
 
 def _described(tool: ToolSpec) -> dict[str, Any]:

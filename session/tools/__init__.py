@@ -16,6 +16,8 @@ from session.errors import ToolError
 from session.models.model import Payer, ToolCall, ToolSpec
 
 MAX_RESULT_BYTES = 64 * 1024
+# OpenAI refuses a request with more.
+MAX_TOOLS = 128
 
 _CUT_NOTE = "\n[cut: the result was {size} bytes, {limit} are the most]"
 # The types of JSON Schema, as they are read here.
@@ -154,13 +156,23 @@ class Toolbox:
         self._optional = frozenset(optional)
         self._source = source
         self._heard = heard
+        self._left_out: list[str] = []
 
     def specs(self, allowed: Collection[str], place: ToolPlace) -> list[ToolSpec]:
-        """Describe the tools that are on offer at ``place`` and allowed, always in the same order."""
+        """Describe the tools that are on offer at ``place`` and allowed, always in the same order.
+
+        Of more than ``MAX_TOOLS`` those of the source come last and are left out, which the log tells.
+        """
         own = ((tool, tool.spec) for name, tool in self._tools.items() if name in allowed)
         sourced = ((tool, tool.spec) for tool in self._sourced())
         here = (*own, *(each for each in sourced if each[1].name in allowed))
-        return [spec for tool, spec in here if _serves(tool, place)]
+        specs = [spec for tool, spec in here if _serves(tool, place)]
+        left_out = [spec.name for spec in specs[MAX_TOOLS:]]
+        if left_out and left_out != self._left_out:
+            hint = f"a request holds {MAX_TOOLS} tools: deny some in [tools.policy], or bind servers to chats"
+            _log.warning("tools.left_out", count=len(left_out), tools=left_out[:20], hint=hint)
+            self._left_out = left_out
+        return specs[:MAX_TOOLS]
 
     def sourced(self) -> list[str]:
         """Name the tools of the source; each knows by itself where it is on offer."""

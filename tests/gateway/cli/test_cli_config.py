@@ -137,3 +137,27 @@ model.name = "nonsense/x"
     assert words.stderr.splitlines()[-1].startswith("try: correct 13 problems in ")
     assert (keyless.returncode, "set GROQ_API_KEY" in keyless.stderr) == (78, True)
     assert keyed.returncode == 0
+
+
+def test_config_check_warns_of_what_a_model_lacks(tmp_path: Path) -> None:
+    """Tools over ``ollama/``, also of an agent's model; a price where a cap counts dollars."""
+    (tmp_path / "chat-gateway.toml").write_text(
+        """
+[model]
+name = "openai/of-our-own"
+api_base = "http://127.0.0.1:9/v1"
+fallbacks = ["ollama/llama3.3"]
+[agents.small.model]
+name = "ollama/qwen3"
+[limits]
+cost_per_chat_per_day_usd = 1.0
+"""
+    )
+
+    checked = command("config", "check", "--json", cwd=tmp_path)
+
+    warnings = json.loads(checked.stdout)["warnings"]
+    assert checked.returncode == 0
+    assert sum("ollama_chat/" in warning for warning in warnings) == 2
+    (unpriced,) = [warning for warning in warnings if "no price of openai/of-our-own" in warning]
+    assert "limits.cost_per_chat_per_day_usd cannot count it" in unpriced

@@ -65,7 +65,10 @@ async def test_what_a_smaller_fallback_does_not_take_waits_for_the_first_model(
     server: ModelServer, status: int, raised: type[ModelError]
 ) -> None:
     """It fits the model that is away for a while; one whose key is refused does not come back by itself."""
-    too_long = {"message": "maximum context length", "code": "context_length_exceeded"}
+    too_long = {
+        "message": "maximum context length: your prompt is too long",
+        "code": "context_length_exceeded",
+    }
     server.script += [Reply(status=status), Reply(status=400, error=too_long), Reply(status=503)]
     model = LiteLLM(name="openai/a", api_base=server.url, api_key=KEY, fallbacks=["openai/b", "openai/c"])
 

@@ -64,7 +64,10 @@ class TestLiteLLM(FullModelContract):
         return llm
 
     async def arrange(self, what: str) -> None:
-        too_long = {"message": "maximum context length", "code": "context_length_exceeded"}
+        too_long = {
+            "message": "maximum context length: your prompt is too long",
+            "code": "context_length_exceeded",
+        }
         self.server.script.append(
             {
                 "call": Reply(tool_calls=[("look", '{"at": "it"}')]),
