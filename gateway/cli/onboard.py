@@ -249,7 +249,8 @@ def _unit(args: argparse.Namespace, settings: Settings, questions: Questions, co
         # It names its configuration, and would not start without.
         _write_file(config, "# Every key with its default: docs/configuration.md\n")
     output.words(
-        f"{units.install_user(folder, unit)} is written; it counts after: systemctl --user daemon-reload"
+        f"{units.install_user(folder, unit, settings.workspace)} is written; "
+        "it counts after: systemctl --user daemon-reload"
     )
     output.words(
         "systemctl --user enable --now chat-gateway starts it; loginctl enable-linger keeps it running"

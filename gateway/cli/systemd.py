@@ -40,8 +40,9 @@ def _install_user(args: argparse.Namespace) -> int:
     config = file_to_change(args.config)
     if not config.exists():
         raise GatewayError(f"{config} is not there", hint="chat-gateway onboard makes it")
-    unit = units.user_text(_program(args), config, load(config, args.workspace).workspace)
-    output.shown(str(units.install_user(args.to or units.USER_FOLDER, unit)))
+    workspace = load(config, args.workspace).workspace
+    unit = units.user_text(_program(args), config, workspace)
+    output.shown(str(units.install_user(args.to or units.USER_FOLDER, unit, workspace)))
     output.words("then: systemctl --user daemon-reload && systemctl --user enable --now chat-gateway")
     return 0
 

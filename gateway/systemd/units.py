@@ -50,14 +50,18 @@ def user_text(starts: Path, config: Path, workspace: Path) -> str:
     # A name of a file is the whole line there, and nothing quotes it.
     environment = str(config.with_name("environment")).replace("%", "%%")
     said = text(USER_UNIT, starts).replace(_USER_ENVIRONMENT, environment)
+    written = f"ReadWritePaths={_USER_WORKSPACE}\n"
+    said = said.replace(written, f"ReadWritePaths={_quoted(str(workspace))}\n")
     for usual, now in ((_USER_CONFIG, config), (_USER_WORKSPACE, workspace)):
         # Variables are expanded in the words behind the program, not in its own.
         said = said.replace(usual, _quoted(str(now).replace("$", "$$")))
     return said
 
 
-def install_user(folder: Path, unit: str) -> Path:
-    """Write the unit of one person whole into a folder, which is made where there is none; return the file.
+def install_user(folder: Path, unit: str, workspace: Path) -> Path:
+    """Write the unit of one person into a folder and return the file; create both folders where missing.
+
+    systemd starts the service only if its workspace, the one folder that it may write to, exists.
 
     Raises:
         GatewayError: it cannot be written; a unit that was there before is as it was.
@@ -65,6 +69,8 @@ def install_user(folder: Path, unit: str) -> Path:
     path = folder.expanduser() / USER_NAME
     try:
         durable.make_folder(path.parent)
+        if not workspace.exists():
+            durable.make_folder(workspace)
         with durable.replacing(path, temp=path.with_name(f".{path.name}.tmp")) as fd:
             durable.write_all(fd, unit.encode())
     except OSError as error:
