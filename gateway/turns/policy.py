@@ -156,11 +156,11 @@ class Pace:
         wait = min(back_off_s(self._refusals, after_s=after_s), TRUSTED_S)
         if self._proven_s:
             self._refused_s, self.gap_s, self._proven_s = self.gap_s, self._proven_s, 0.0
-            self._passed = -2
+            self._passed = -4
         elif self._answered_at is not None:
-            seen_s = 1.03 * (now - self._answered_at + wait)
+            seen_s = 1.05 * (max(asked_at - self._answered_at, 0.0) + wait)
             self.gap_s = max(self.gap_s, min(seen_s, max(FIRST_GAP_S, 2 * self.gap_s)))
-            self._passed = 0
+            self._passed = -2
         self.next_at = max(now + wait, self._released_at + self.gap_s)
 
     def released(self, now: float) -> None:
