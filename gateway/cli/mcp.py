@@ -29,6 +29,8 @@ def list_(args: argparse.Namespace) -> int:
         [{**row, "tools": len(row["tools"]), "changed": len(row["changed"])} for row in rows], COLUMNS
     )
     for row in rows:
+        if row["hint"]:
+            output.shown(f"{row['server']}: try: {row['hint']}")
         for line in _changes(row):
             output.shown(line)
     if not rows:
@@ -86,6 +88,7 @@ def _rows(settings: Settings, parts: Mapping[str, Mapping[str, Any]] | None) -> 
                 "state": state,
                 "since": part.get("since"),
                 "error": part.get("error", ""),
+                "hint": part.get("hint", ""),
                 "tools": [tool.name for tool in server.tools],
                 "changed": [{"change": kind, "tool": tool, "what": what} for kind, tool, what in changes],
                 "trusted": server.spec.trusted,

@@ -13,6 +13,7 @@ from gateway.config.settings import Settings
 from gateway.doctor.finding import DISK_CURE, LOCAL_S, Check, bounded, patient
 from session.disk.threads import start_thread
 from session.errors import SessionError
+from session.mcp.errors import ServerFailed
 from session.mcp.listing import shown
 from session.mcp.server import Server
 
@@ -49,6 +50,9 @@ async def _checked(server: Server, within_s: float) -> Check:
 async def _asked(name: str, server: Server) -> Check:
     try:
         record, problems, protocol = await server.look()
+    except ServerFailed as error:
+        cure = error.hint or error.cure or "look at its table in the configuration"
+        return Check(name, "fail", error.detail, cure)
     except SessionError as error:
         return Check(name, "fail", str(error), error.hint or "look at its table in the configuration")
     if problems:

@@ -15,7 +15,19 @@ from session.errors import SessionError
 
 
 class ServerFailed(SessionError):
-    """The server is of no use as it is; ``str`` says why without a secret, for chat, log and status."""
+    """The server is of no use as it is; ``str`` says why without a secret, for chat, log and status.
+
+    ``stderr`` is the end of what its process wrote there, without secrets, for its operator and no log;
+    ``cure`` is the likely one for that.
+    """
+
+    stderr = ""
+    cure = ""
+
+    @property
+    def detail(self) -> str:
+        """Why, with what the process wrote."""
+        return f"{self}; it wrote: {self.stderr}" if self.stderr else str(self)
 
 
 class ServerGone(ServerFailed):

@@ -10,6 +10,7 @@ from typing import Final
 from urllib.parse import parse_qsl, urlsplit
 
 from session.mcp.connection import Connection, connected
+from session.mcp.errors import ServerFailed
 from session.mcp.headers import read_headers
 from session.mcp.process import Launch, running
 from session.mcp.spec import ServerSpec
@@ -37,8 +38,10 @@ async def opened(
         async with connected(over, watch, within_s=START_S) as connection:
             yield connection
         return
-    async with (
-        running(spec, folder, launch) as process,
-        connected(over_process(process, watch), watch, within_s=START_S) as connection,
-    ):
-        yield connection
+    async with running(spec, folder, launch) as process:
+        try:
+            async with connected(over_process(process, watch), watch, within_s=START_S) as connection:
+                yield connection
+        except ServerFailed as fault:
+            await process.explain(fault, spec)
+            raise

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import shutil
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -11,12 +12,14 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
+from urllib.parse import quote
 
 import structlog
 
 from durable import PIPE, make_folder, spawn_async
 from session.mcp.errors import Flooded, ServerFailed, ServerGone
 from session.mcp.spec import ServerSpec
+from session.models.failure import cleaned
 
 
 class Launched(Protocol):
@@ -47,6 +50,19 @@ CHUNK_BYTES: Final = 64 * 1024
 GRACE_S: Final = 1.0
 MAX_LOGGED_CHARS: Final = 500
 MAX_LOGGED_LINES: Final = 200
+# Of stderr: what is kept, and what of it is shown.
+MAX_KEPT_BYTES: Final = 16 * 1024
+MAX_SHOWN_CHARS: Final = 400
+MIN_SECRET_CHARS: Final = 4
+HIDDEN: Final = "***"
+CURE: Final = (
+    "it runs in a sandbox, so name what it needs in its table: whole paths in readable, variables in env, "
+    "network = true for the network (docs/tools.md)"
+)
+_UNFOUND = re.compile(
+    r"no such file|not found|cannot find|can't (open|find)|permission denied", re.IGNORECASE
+)
+_PATH = re.compile(r"/[^\s'\":,;()\[\]]+")
 log = structlog.get_logger("mcp")
 
 
@@ -71,6 +87,8 @@ class ServerProcess:
     def __init__(self, process: asyncio.subprocess.Process, name: str) -> None:
         self._process = process
         self._name = name
+        self._kept = bytearray()
+        self._drained = asyncio.Event()
 
     async def lines(self) -> AsyncIterator[bytes]:
         """Yield what it says, line by line, until it says nothing more.
@@ -146,10 +164,20 @@ class ServerProcess:
         assert reader is not None
         logged = 0
         while chunk := await reader.read(CHUNK_BYTES):
+            self._kept += chunk
+            del self._kept[:-MAX_KEPT_BYTES]
             for line in chunk.decode("utf-8", "replace").splitlines():
                 logged += 1
                 if logged <= MAX_LOGGED_LINES:
                     log.debug("mcp.server_said", server=self._name, text=line[:MAX_LOGGED_CHARS])
+        self._drained.set()
+
+    async def explain(self, fault: ServerFailed, spec: ServerSpec) -> None:
+        """Add to ``fault`` the end of what the process wrote to stderr, and the cure for that."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(GRACE_S if self._process.returncode is not None else 0):
+                await self._drained.wait()
+        fault.stderr, fault.cure = await asyncio.to_thread(_last_words, bytes(self._kept), spec.env)
 
     def _signal(self, number: signal.Signals) -> None:
         with suppress(ProcessLookupError, PermissionError):
@@ -197,6 +225,34 @@ def _prepared(spec: ServerSpec, folder: Path) -> Sequence[str]:
         cure = "give its whole path in command, or install it where PATH finds it"
         raise ServerFailed(f"there is no program {name}", hint=cure)
     return [program, *rest]
+
+
+def _last_words(written: bytes, env: Mapping[str, str]) -> tuple[str, str]:
+    """Return the last lines without secrets, and the cure for what they say; for threads."""
+    if len(written) == MAX_KEPT_BYTES:
+        # A secret may be cut where the first line is.
+        written = written.partition(b"\n")[2]
+    text = written.decode("utf-8", "replace")
+    # What is a path of this machine is no secret, and the cure has to name it.
+    values = [value for value in env.values() if not (value.startswith("/") and os.path.lexists(value))]
+    values += [word for value in values for word in value.split()]
+    forms = {form for each in values for form in (each, quote(each, safe=""), repr(each)[1:-1])}
+    for form in sorted(forms, key=len, reverse=True):
+        if len(form) >= MIN_SECRET_CHARS:
+            text = text.replace(form, HIDDEN)
+    plain = "".join(char if char.isprintable() or char == "\n" else " " for char in text)
+    lines = [line for each in plain.splitlines()[-MAX_LOGGED_LINES:] if (line := cleaned(each))]
+    shown = " | ".join(lines[-4:])
+    shown = shown if len(shown) <= MAX_SHOWN_CHARS else f"…{shown[1 - MAX_SHOWN_CHARS :]}"
+    for line in lines:
+        # The program that complains may stand first.
+        for path in reversed(_PATH.findall(line)) if _UNFOUND.search(line) else ():
+            if os.path.lexists(path):
+                return (
+                    shown,
+                    f"the sandbox does not show {path}: add it, or its folder, to readable in its table",
+                )
+    return shown, CURE
 
 
 def _cause(error: Exception) -> str:

@@ -74,7 +74,8 @@ class Server:
         # Set once it is known whether the server can be started at all.
         self.tried = asyncio.Event()
         self._since = datetime.now(UTC)
-        self._error = "it was not started yet"
+        self._error = self._detail = "it was not started yet"
+        self._hint = ""
         self._pause_s = 0.0
         self._problems: Sequence[str] = ()
         self._read()
@@ -170,10 +171,11 @@ class Server:
         """Say whether it is up, since when, and what is wrong with it or its tools."""
         up = self._up.is_set()
         changes = len(self.record.changes) if self.record.identity == self._identity else 0
-        said = [] if up else [self._error]
+        said = [] if up else [self._detail]
         if changes:
             said.append(f"not as they were approved: {changes} of its tools (chat-gateway mcp list)")
-        return {"up": up, "since": self._since.isoformat(), "error": "; ".join(said)}
+        part = {"up": up, "since": self._since.isoformat(), "error": "; ".join(said)}
+        return part if up or not self._hint else {**part, "hint": self._hint}
 
     # -- its life ----------------------------------------------------------------------------------
 
@@ -248,12 +250,15 @@ class Server:
 
     def _down(self, fault: ServerFailed) -> None:
         was_up = self._up.is_set()
+        hint = fault.hint or ("" if was_up else fault.cure)
         self._up.clear()
         self._connection = None
         if was_up or str(fault) != self._error:
-            log.warning("mcp.went_down", server=self.spec.name, error=str(fault), hint=fault.hint)
+            log.warning("mcp.went_down", server=self.spec.name, error=str(fault), hint=hint)
             self._since = datetime.now(UTC)
-        self._error = str(fault)
+        # What was in use may have written what people said.
+        self._error, self._detail = str(fault), str(fault) if was_up else fault.detail
+        self._hint = hint
         failed, self._failed = self._failed, asyncio.Event()
         failed.set()
         self.tried.set()

@@ -56,9 +56,14 @@ def processes_in(folder: Path) -> list[str]:
 
 async def test_a_server_from_a_registry_serves_a_turn(tmp_path: Path) -> None:
     """Its tools are offered, run in the sandbox, shown everywhere; another channel sees none."""
+    outside = tmp_path / "outside.py"
+    outside.write_text("print('never')")
+    broken = ["/bin/sh", "-c", 'echo "no MODE for $KEY" >&2; exit 3']
     servers = {
         "time": {"command": [str(TIME)], "channels": ["web"]},
         "gone": {"command": ["no-such-program"]},
+        "outside": {"command": [sys.executable, str(outside)]},
+        "broken": {"command": broken, "env": {"KEY": "s3cret"}},
     }
     async with ModelServer() as model:
         model.script.append(
@@ -72,8 +77,15 @@ async def test_a_server_from_a_registry_serves_a_turn(tmp_path: Path) -> None:
             await ask(daemon, KEY, "1", "what time is it there?")
             await ask(daemon, "cli:a", "2", "and here?")
             async with httpx.AsyncClient(base_url=daemon.url, trust_env=False) as http:
+
+                async def failed() -> bool:
+                    parts = (await http.get("/readyz")).json()["parts"]
+                    return all("hint" in parts[f"mcp.{name}"] for name in ("gone", "outside", "broken"))
+
+                await until(failed, 60)
                 parts = (await http.get("/readyz")).json()["parts"]
             _, listed = await command(tmp_path, "mcp", "list", "--json", config=config)
+            _, table_of_servers = await command(tmp_path, "mcp", "list", config=config)
             _, shown = await command(tmp_path, "status", config=config)
             _, checked = await command(tmp_path, "doctor", "--json", config=config)
             assert await daemon.stop() == 0
@@ -92,6 +104,17 @@ async def test_a_server_from_a_registry_serves_a_turn(tmp_path: Path) -> None:
     levels = {row["name"]: (row["level"], row["text"]) for row in json.loads(checked)}
     assert levels["mcp.time"] == ("ok", "2 tools, protocol 2026-07-28")
     assert levels["mcp.gone"] == ("fail", "there is no program no-such-program")
+    cures = {row["name"]: row["cure"] for row in json.loads(checked)}
+    for name, said, cure in (
+        ("broken", "it ended with exit code 3; it wrote: no MODE for ***", "variables in env"),
+        ("outside", "it ended with exit code 2; it wrote: ", f"the sandbox does not show {outside}: add it"),
+    ):
+        part, row = parts[f"mcp.{name}"], rows[name]
+        for text in (part["error"], row["error"], levels[f"mcp.{name}"][1]):
+            assert text.startswith(said)
+        for text in (part["hint"], row["hint"], cures[f"mcp.{name}"], table_of_servers):
+            assert cure in text
+    assert "s3cret" not in listed + shown + checked + str(parts) + table_of_servers
 
 
 @pytest.mark.parametrize("repeatable", [False, True])

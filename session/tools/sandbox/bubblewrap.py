@@ -51,7 +51,11 @@ def _places(rules: Rules) -> list[str]:
     size, folder = str(rules.limits.temp_bytes), str(rules.folder)
     argv = [*_programs(), "--proc", "/proc", "--dev", "/dev"]
     argv += ["--size", size, "--tmpfs", "/dev/shm", "--size", size, "--tmpfs", "/tmp"]  # noqa: S108
-    argv += ["--symlink", "/tmp", "/var/tmp"]  # noqa: S108
+    if any(path.is_relative_to("/var/tmp") for path in (*rules.readable, rules.folder)):  # noqa: S108
+        # Nothing can be mounted below a link.
+        argv += ["--size", size, "--tmpfs", "/var/tmp"]  # noqa: S108
+    else:
+        argv += ["--symlink", "/tmp", "/var/tmp"]  # noqa: S108
     for path in settings_of(rules):
         argv += ["--ro-bind", str(path), str(path)]
     for path in readable_of(rules):

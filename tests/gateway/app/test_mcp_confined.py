@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import sys
-from collections.abc import AsyncIterator
+import tempfile
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
 
 from gateway.app.mcp import Confined
 from session.mcp.server import Server
@@ -63,3 +68,64 @@ async def test_one_that_cannot_be_confined_is_not_started(tmp_path: Path) -> Non
 
     assert said == f"it is not started: {tmp_path / 'none'} is to be readable and is not there"
     assert not (tmp_path / "w/state/mcp/good/log").exists()
+
+
+@pytest.fixture
+def var_tmp() -> Iterator[Path]:
+    folder = Path(tempfile.mkdtemp(prefix="chat-gateway-test-", dir="/var/tmp"))
+    yield folder
+    shutil.rmtree(folder)
+
+
+async def test_one_below_var_tmp_runs(tmp_path: Path, var_tmp: Path) -> None:
+    """The sandbox has a folder of its own there; so has a workspace that lies there."""
+    shutil.copy(GOOD, var_tmp)
+    for workspace, readable in ((tmp_path / "w", var_tmp), (var_tmp / "w", HERE)):
+        command = [sys.executable, str(readable / GOOD.name), "log"]
+        async with confined(workspace, ServerSpec("good", command=command, readable=[readable])) as server:
+            assert (await called(server, "add", a=1, b=2)).text == "3"
+
+
+SAYS = """\
+import os, sys
+print("x" * 30_000, "line before", file=sys.stderr)
+print("key", os.environ["KEY"], "quoted", repr(os.environ["KEY"]), "word s3cret", file=sys.stderr)
+"""
+KEY = "it's s3cret"
+
+
+@pytest.mark.parametrize(
+    ("script", "readable", "said", "cure"),
+    [
+        ("print('never')", False, "can't open file", "the sandbox does not show SCRIPT: add it"),
+        (f"{SAYS}raise SystemExit('no MODE')", True, "no MODE", "name what it needs in its table"),
+        ("import os; os.environ['API_URL']", True, "KeyError: 'API_URL'", "variables in env"),
+        ("open('/etc/shadow')", True, "'/etc/shadow'", "the sandbox does not show /etc/shadow: add it"),
+        (f"{SAYS}print(os.environ['KEY'] * 3_000, file=sys.stderr)", True, "exit code 0", "its table"),
+    ],
+    ids=["script-outside", "its-own-words", "variable-missing", "file-outside", "one-long-line"],
+)
+async def test_one_that_does_not_start_says_why_and_names_the_cure(
+    tmp_path: Path, script: str, readable: bool, said: str, cure: str
+) -> None:
+    """The end of its stderr, without its secrets, is for the operator; the log has none of it."""
+    path = tmp_path / "outside/server.py"
+    path.parent.mkdir()
+    path.write_text(script)
+    spec = ServerSpec(
+        "good",
+        command=[sys.executable, "-u", str(path)],
+        env={"KEY": KEY},
+        readable=[path.parent] if readable else [],
+    )
+    with capture_logs() as logged:
+        async with confined(tmp_path / "w", spec) as server:
+            part = server.part()
+
+    assert said in part["error"]
+    assert len(part["error"]) < 600
+    assert cure.replace("SCRIPT", str(path)) in part["hint"]
+    assert "s3cret" not in str(part)
+    kept = [line for line in logged if line["log_level"] != "debug"]
+    assert kept
+    assert "it wrote" not in str(kept)
