@@ -15,7 +15,6 @@ from gateway.cli.chaos_verbs import add_chaos
 from gateway.cli.cron_verbs import add_cron
 from gateway.cli.memory_verbs import add_memory
 from gateway.cli.queues_verbs import add_queues
-from gateway.cli.recording_verbs import add_recording
 from gateway.cli.run_verbs import add_run
 from gateway.cli.systemd_verbs import add_systemd
 from gateway.cli.terminal_verbs import CHAT, add_terminal
@@ -99,7 +98,6 @@ def build() -> argparse.ArgumentParser:
     add_backup(tree.noun("backup", "the whole workspace in one file, and back"))
     add_downgrade(tree)
     _add_config(tree.noun("config", "the configuration and its problems"))
-    add_recording(tree, count=_count, seconds=_seconds)
     add_chaos(tree, count=_count)
     add_systemd(tree.noun("systemd", "the units of the service"))
     return parser

@@ -9,11 +9,11 @@ from datetime import datetime
 
 import structlog
 
-from channels.message import Inbound
+from channels.message import Inbound, times
 from durable import BoundedDict
 from gateway.errors import MailboxError
 from gateway.queue.mailbox import Mailbox
-from gateway.turns import outcomes, replies
+from gateway.turns import replies
 from gateway.turns.events import Spawn
 from session.errors import SessionError
 from session.store.store import Session, Store
@@ -97,7 +97,7 @@ class Aside:
                 if known is None:
                     text = await words(session)
                     known = await session.journal.conclude(
-                        inbound.id, "command", text=text, once=True, **outcomes.typed(inbound), **of
+                        inbound.id, "command", text=text, once=True, **times(inbound), **of
                     )
                 if known.kind != "command":
                     return

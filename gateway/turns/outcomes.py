@@ -21,7 +21,6 @@ from session.store.store import Session
 from session.transcript.attachments import Attachment
 from session.transcript.journal import Known
 from session.transcript.key import SUBAGENTS, SessionKey
-from session.transcript.life import SAID, SAID_CHARS
 from session.turn import commands
 from session.turn.turn import TOGETHER, Reply, Request
 
@@ -92,16 +91,11 @@ def _quoted(inbound: Inbound, *, begins: bool) -> dict[str, Any]:
     )
 
 
-def typed(inbound: Inbound, queued_at: datetime | None = None) -> dict[str, Any]:
-    """Return what the journal keeps of a command beside its answer: its times, and what was typed."""
-    return {**times(inbound, queued_at), SAID: inbound.text[:SAID_CHARS]}
-
-
 async def answer_command(
     session: Session, inbound: Inbound, text: str, queued_at: datetime | None = None
 ) -> Reply:
     """Note in the journal how a command ended, and return its answer; empty: it says nothing."""
-    known = await session.journal.conclude(inbound.id, "command", text=text, **typed(inbound, queued_at))
+    known = await session.journal.conclude(inbound.id, "command", text=text, **times(inbound, queued_at))
     return Reply(text=text, seq=known.seq or 0, silent=not text)
 
 

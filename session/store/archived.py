@@ -18,7 +18,6 @@ from session.store.vectors import forget
 from session.transcript import archive, journal_lines
 from session.transcript.archive import Archived
 from session.transcript.beginning import beginning
-from session.transcript.life import SAID
 from session.transcript.loading import load
 from session.transcript.transcript import Transcript, parse, read_time
 
@@ -111,7 +110,7 @@ def _replace(held: Held, archived: Archived, transcript: Transcript, head: bytes
 
 
 def _forget_answers(held: Held, journal: Path, session_id: str) -> None:
-    """Take what a session answered, and what was typed in it, out of the journal of its key.
+    """Take what a session answered out of the journal of its key.
 
     Its messages stay known, as cleared ones. For two days the journal knows them by that, and no later write
     takes them out of a small one.
@@ -131,8 +130,6 @@ def _without_answers(raw: bytes, session_id: str) -> bytes:
     entry = next((entry for entry, _ in journal_lines.read(raw + b"\n")[0]), {}) if raw else {}
     if entry.get("session") != session_id:
         return raw
-    if entry.pop(SAID, None) is not None:
-        return journal_lines.write(entry).rstrip(b"\n")
     ids = entry.get("ids")
     if entry.get("do") != "ended" or not isinstance(ids, dict):
         return raw

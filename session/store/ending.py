@@ -11,7 +11,6 @@ from typing import Any
 
 from ulid import ULID
 
-from session.disk.layout import read_file
 from session.store import places
 from session.store.change import SessionChange, changing
 from session.store.enclosed import UNKNOWN, AwaitedFiles, Named, let_go, named_in, named_in_files
@@ -23,9 +22,8 @@ from session.store.recall_file import forget_index
 from session.store.split import Parted, ended_before, place_of, recent_ids
 from session.store.vectors import forget
 from session.store.writer import TranscriptWriter, again
-from session.transcript import archive, journal_lines
+from session.transcript import archive
 from session.transcript.journal_lines import Entry
-from session.transcript.life import SAID
 from session.transcript.transcript import Transcript, fresh
 
 # The lines are the last to go, the journal is begun anew, and an index is open in other processes.
@@ -130,19 +128,8 @@ def _journal_cleared(change: SessionChange, what: Clearing) -> None:
     if what.everything:
         # In one rename: nothing else stays of the journal, and at no moment is there less than this.
         change.journal_file.begin_anew(change.held, *entries)
-    elif untold := _without_words(change):
-        change.journal_file.begin_anew(change.held, *untold, *entries)
     elif entries:
         change.journal(*entries)
-
-
-def _without_words(change: SessionChange) -> list[Entry]:
-    """Return the journal's entries without what was typed; none where no entry holds any."""
-    found = read_file(change.journal_file.path)
-    entries = [entry for entry, _ in journal_lines.read(found[0])[0]] if found is not None else []
-    if not any(SAID in entry for entry in entries):
-        return []
-    return [{name: value for name, value in entry.items() if name != SAID} for entry in entries]
 
 
 def media_of(writer: TranscriptWriter, *, ended: bool = True) -> Named:

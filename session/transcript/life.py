@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any
 
 from session.transcript.index import spent
 from session.transcript.journal_lines import Entry
@@ -24,9 +23,6 @@ _ENDS: Mapping[str, tuple[str, str]] = {
     "cleared": ("cleared", "its conversation was deleted"),
     "archived": ("archived", "its session ended"),
 }
-# In the journal's end of a command: what was typed, so far as it is kept.
-SAID: Final = "said"
-SAID_CHARS: Final = 1000
 # The source whose times are whole milliseconds, and the order of its steps.
 LEDGER = "ledger"
 _SENT = ("put", "sending", "not sent", "sent", "delivered")
@@ -81,14 +77,12 @@ def of_lines(
     *,
     session_id: str,
     source: str,
-    among: Sequence[int] | None = None,
 ) -> list[Step]:
     """Tell what a transcript shows of a message: its question, model and tool calls, its end, its changes.
 
-    A message that another one's answer serves has the steps of that turn from where it entered. ``among`` are
-    the indexes that ``Mentions`` tells for it; None: all lines are looked through.
+    A message that another one's answer serves has the steps of that turn from where it entered.
     """
-    named = list(_naming(messages, message_id, among))
+    named = list(_naming(messages, message_id))
     turns = {message_id} | {
         other
         for _, line in named
@@ -98,7 +92,7 @@ def of_lines(
     first = named[0][0] if named else 0
     found = dict(named)
     for turn in turns - {message_id}:
-        found |= {at: line for at, line in _naming(messages, turn, among) if at >= first}
+        found |= {at: line for at, line in _naming(messages, turn) if at >= first}
     steps: list[Step] = []
     before: datetime | None = None
     for at in sorted(found):
@@ -107,37 +101,7 @@ def of_lines(
         if (isinstance(whose, str) and whose in turns) or line.get("edits") == message_id:
             steps += _of_line(line, message_id, before, {"session_id": session_id, "seq": at + 1}, source)
             before = _time(line)
-    return [*steps, *_undone(messages, found, message_id, source, among)]
-
-
-class Mentions:
-    """Which lines of a transcript may tell of which message, where many are asked for; grows line by line."""
-
-    def __init__(self) -> None:
-        self._at: dict[str, list[int]] = {}
-        # The turns whose lines tell of a message, too.
-        self._turns: dict[str, set[str]] = {}
-        # The lines that withdraw, each with the index from which it does.
-        self._undos: list[tuple[int, int]] = []
-
-    def take(self, at: int, line: Line) -> None:
-        """Take in the line with this index; they come in order."""
-        whose, part_of, answers = line.get("message_id"), line.get("part_of"), line.get("answers")
-        named = [whose, line.get("edits"), *(answers if isinstance(answers, list) else ())]
-        for id_ in {each for each in named if isinstance(each, str)}:
-            self._at.setdefault(id_, []).append(at)
-            if other := {each for each in (part_of, whose) if isinstance(each, str) and each != id_}:
-                self._turns.setdefault(id_, set()).update(other)
-        since = line.get("from")
-        if line.get("kind") == "undo" and type(since) is int:
-            self._undos.append((at, since))
-
-    def of(self, message_id: str) -> list[int]:
-        """Return the indexes of all lines that may tell of a message."""
-        own = self._at.get(message_id, [])
-        turns = [at for turn in self._turns.get(message_id, ()) for at in self._at.get(turn, ())]
-        undos = [at for at, since in self._undos if own and since <= own[-1]]
-        return sorted({*own, *turns, *undos})
+    return [*steps, *_undone(messages, found, message_id, source)]
 
 
 def names(message_id: str) -> bytes:
@@ -145,14 +109,12 @@ def names(message_id: str) -> bytes:
     return dump({"": message_id})[4:-1]
 
 
-def _naming(
-    messages: Sequence[bytes], message_id: str, among: Sequence[int] | None
-) -> Iterator[tuple[int, Line]]:
+def _naming(messages: Sequence[bytes], message_id: str) -> Iterator[tuple[int, Line]]:
     """Yield the lines that may be about an id, with their indexes."""
     name = names(message_id)
     plain = message_id.isascii()
     # One after the other they are read in blocks.
-    for at, raw in enumerate(messages) if among is None else ((at, messages[at]) for at in among):
+    for at, raw in enumerate(messages):
         if name in raw or (not plain and b"\\" in raw):
             line = decode(raw)
             if message_id in (line.get("message_id"), line.get("edits")) or _serves(line, message_id):
@@ -231,7 +193,6 @@ def _undone(
     found: Mapping[int, Line],
     message_id: str,
     source: str,
-    among: Sequence[int] | None,
 ) -> Iterator[Step]:
     """Tell of the record that withdrew the message, where one did."""
     starts = [
@@ -241,8 +202,7 @@ def _undone(
     ]
     if not starts:
         return
-    among = range(len(messages)) if among is None else among
-    for at in among[bisect_right(among, starts[-1]) :]:
+    for at in range(starts[-1] + 1, len(messages)):
         if b'"undo"' not in messages[at]:
             continue
         line = decode(messages[at])

@@ -45,7 +45,6 @@ DOCKER = "needs a Docker that runs; tests/deploy/test_images.py reads what it wo
 CLUSTER = "needs a cluster; tests/deploy/test_images.py reads what it would be given"
 USERS = "makes, asks for or removes users and folders of the machine; tests/deploy/test_deb.py types it"
 TESTS = "is how these tests are run"
-BESIDE = "needs a second gateway; tests/system/test_recording.py types it"
 STOPPED = "needs all daemons to be stopped; tests/system/test_earlier_workspaces.py types it"
 # The beginnings of commands that are not typed here, and why.
 NOT_HERE = {
@@ -71,8 +70,6 @@ NOT_HERE = {
     "make mutants": "takes minutes; tests/mutants/test_mutants.py runs it over a module of its own",
     "chat-gateway downgrade": STOPPED,
     "chat-gateway chaos": "takes minutes; tests/system/test_chaos.py types it with a few kills",
-    "chat-gateway replay": BESIDE,
-    "chat-gateway --workspace /tmp/shadow run": BESIDE,
 }
 # Commands within sentences that are not typed beside the daemon.
 ELSEWHERE = {

@@ -5,12 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from hypothesis import given
-from hypothesis import strategies as st
-
-from session.transcript.life import Mentions, Step, in_order, of_journal, of_lines
+from session.transcript.life import Step, in_order, of_journal, of_lines
 from session.transcript.line import make_line
-from tests.support.examples import drawn
 
 ME, OTHER = "telegram:1:7", "telegram:1:8"
 
@@ -131,40 +127,3 @@ def test_a_journal_tells_attempts_and_ends() -> None:
 
     assert told(steps) == ["accepted", "attempt", "put off", "attempt", "parked", "retried", "archived"]
     assert [step.fields for step in steps if step.step == "attempt"] == [{"recorded": 1}, {"recorded": 2}]
-
-
-IDS = st.sampled_from(["a", "b", "c", "é", None, 7])
-LINES = st.fixed_dictionaries(
-    {"role": st.sampled_from(["user", "assistant", "tool", "system"]), "message_id": IDS},
-    optional={
-        "part_of": IDS,
-        "edits": IDS,
-        "answers": st.lists(IDS, max_size=3),
-        "final": st.booleans(),
-        "stopped": st.booleans(),
-        "kind": st.sampled_from(["note", "undo"]),
-        "from": st.integers(-1, 12) | st.none(),
-    },
-)
-
-
-@drawn(300)
-@given(st.lists(LINES, max_size=12))
-def test_what_is_looked_up_is_what_is_found_by_looking_through_all(drawn_lines: list[dict[str, Any]]) -> None:
-    raws = [line(each.pop("role"), at_s, **each) for at_s, each in enumerate(drawn_lines)]
-    mentions = Mentions()
-    for place, raw in enumerate(raws):
-        mentions.take(place, json.loads(raw))
-
-    for id_ in ("a", "b", "c", "é", "none"):
-        steps = of_lines(raws, id_, session_id="S", source="transcript", among=mentions.of(id_))
-        assert steps == of(*raws, message_id=id_)
-
-
-def test_of_many_messages_each_is_told_by_its_own_lines() -> None:
-    mentions = Mentions()
-    for place in range(1000):
-        mentions.take(place, {"message_id": f"m{place // 2}"})
-
-    assert mentions.of("m400") == [800, 801]
-    assert mentions.of("other") == []
