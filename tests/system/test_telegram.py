@@ -17,6 +17,7 @@ from tests.support.broker import Broker
 from tests.support.harness import Daemon
 from tests.support.model_server import ModelServer, Reply
 from tests.support.place import at_rest, contents, lines_of, on, transcript, with_model
+from tests.support.socks_server import SocksServer
 from tests.support.telegram_server import TelegramServer
 from tests.support.until import until
 from tests.system.platform_place import ADA, Tap, apart, tapped, told, with_telegram
@@ -38,6 +39,23 @@ async def test_a_stranger_pairs_and_is_answered(tmp_path: Path) -> None:
         assert [sent.text for sent in server.sent_to(ADA)] == [answer.text, greeting.text, "echo: hello"]
         await server.until_confirmed(update)
     assert contents(tmp_path, f"telegram_{ADA}") == ["hello", "echo: hello"]
+
+
+async def test_telegram_is_reached_through_a_socks_proxy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The proxy is taken from the environment, as one that speaks HTTP is."""
+    async with TelegramServer() as server, SocksServer() as proxy:
+        monkeypatch.setenv("HTTP_PROXY", proxy.url)
+        monkeypatch.delenv("NO_PROXY", raising=False)
+        monkeypatch.delenv("no_proxy", raising=False)
+        async with Daemon(tmp_path, config=with_telegram(server)) as daemon:
+            server.write(ADA, "hello")
+            await server.said(ADA, lambda sent: sent.text == "echo: hello")
+            assert await daemon.stop() == 0
+
+    assert proxy.hosts
+    assert b"adapter.crashed" not in daemon.log
 
 
 async def test_adapters_and_sessions_run_apart(tmp_path: Path, broker: Broker, broker_name: str) -> None:
