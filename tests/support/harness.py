@@ -31,6 +31,8 @@ class Daemon:
 
     It keeps its port over all its lives: a client that asks while it is dead reaches nobody, least of all the
     daemon of another test that was given the port meanwhile.
+
+    ``file``: the configuration file that alone configures it, ``workspace`` and ``http.port`` included.
     """
 
     def __init__(
@@ -45,6 +47,7 @@ class Daemon:
         anew: bool = False,
         prefix: Sequence[str] = (),
         program: Sequence[str] = (),
+        file: Path | None = None,
     ) -> None:
         self.workspace = workspace
         self.url = ""
@@ -56,7 +59,8 @@ class Daemon:
         self._anew = anew
         self._prefix = list(prefix)
         self._program = list(program)
-        self._config = {"log.format": "json", **(config or {})}
+        self._file = file
+        self._config = {} if file is not None else {"log.format": "json", **(config or {})}
         self._port: KeptPort | None = None
         self._process: asyncio.subprocess.Process | prepared.Process | None = None
         self._reader: asyncio.Task[None] | None = None
@@ -80,9 +84,10 @@ class Daemon:
         module = ["tests.support.killable", point] if point else self._program or ["gateway"]
         verb = self._verb or ["run", "--role", self._role]
         self._ready.clear()
-        words = [*module, "--workspace", str(self.workspace), *verb]
+        place = ["--workspace", self.workspace] if self._file is None else ["--config", self._file]
+        words = [*module, *map(str, place), *verb]
         anew = self._anew or bool(self._program)
-        if self._port is None and "http.port" not in self._config:
+        if self._port is None and self._file is None and "http.port" not in self._config:
             self._port = KeptPort()
         config = {"http.port": self._port.port, **self._config} if self._port else self._config
         self._process = await _started(words, config, anew=anew, prefix=self._prefix)

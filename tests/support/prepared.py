@@ -72,8 +72,9 @@ def end_servers() -> None:
 
 
 def asks_a_model(words: Sequence[str], env: Mapping[str, str]) -> bool:
-    """Say whether a process is likely to need LiteLLM: its model is not ``echo``, or it sets one up."""
-    return env.get("CHAT_GATEWAY_MODEL__NAME", "echo") != "echo" or "onboard" in words
+    """Say whether a process is likely to need LiteLLM, unless its environment alone names its model."""
+    named = env.get("CHAT_GATEWAY_MODEL__NAME", "echo") != "echo"
+    return named or "onboard" in words or "--config" in words
 
 
 async def spawn(
