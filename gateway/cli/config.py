@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -106,6 +107,8 @@ def check(args: argparse.Namespace) -> int:
         raise ConfigError(error.problems, hint=cure) from None
     warnings = [f"mcp: {MCP_MISSING}; {CURE}"] if lacks_mcp(settings) else []
     warnings += [f"model: {text}; {cure}" for text, cure in model_warnings(settings)]
+    with contextlib.suppress(OSError):
+        warnings += [f"{text}; {cure}" for text, cure in checking.exposed_files(settings)]
     if args.json:
         output.document({"file": str(file) if file else None, "problems": [], "warnings": warnings})
     else:

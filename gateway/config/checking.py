@@ -1,12 +1,16 @@
-"""Finds names in a configuration that nothing answers to: models, tools, ids of groups, the workspace.
+"""Finds names in a configuration that nothing answers to, and files with secrets that others can read.
 
 These do not stop a daemon, which may be given the missing part later; ``config check`` reports them.
 """
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import json
+import os
+import pwd
+import tomllib
 from collections.abc import Collection, Iterator, Mapping
 from functools import cache
 from importlib.util import find_spec
@@ -14,7 +18,9 @@ from pathlib import Path
 from typing import Final
 
 from gateway.config.agents import settings_of
+from gateway.config.finding import SERVICE_ENVIRONMENT, SERVICE_FILE, contents, named_files
 from gateway.config.folder import in_the_way
+from gateway.config.redact import Redactor, secrets_of
 from gateway.config.settings import Settings, Tools
 from session.models.credentials import PROVIDERS, cure, lacks_key, owner_of
 
@@ -47,6 +53,55 @@ def faults(settings: Settings) -> Iterator[tuple[_KeyPath, str]]:
                         ("channels", name, key),
                         f"{value!r} is not an id, which is a number; docs/{name}.md",
                     )
+
+
+def exposed_files(settings: Settings) -> Iterator[tuple[str, str]]:
+    """Yield which files with secrets others can read or change, and the cure.
+
+    What the machine hands to a service lies below ``/run`` and is open to all in a container of one user.
+
+    Raises:
+        OSError: one cannot be looked at.
+    """
+    file, workspace = settings.file, settings.workspace
+    if file is None:
+        return
+    place = workspace.stat() if workspace.exists() else None
+    users = {0, os.geteuid(), place.st_uid if place else 0}
+    for path, holds_secret in _files_of(file, settings):
+        real = Path(os.path.realpath(path))
+        if real.is_relative_to("/run") or not real.is_file():
+            continue
+        found = real.stat()
+        groups = {0, os.getegid(), place.st_gid if place else 0}
+        with contextlib.suppress(KeyError):
+            groups.add(pwd.getpwuid(found.st_uid).pw_gid)
+        open_to = found.st_mode & (0o007 if found.st_gid in groups else 0o077)
+        of_service = file == SERVICE_FILE
+        cure = f"chown root:chat-gateway {path}; chmod 640 {path}" if of_service else f"chmod go= {path}"
+        if found.st_uid not in users:
+            text = f"{path} belongs to the user {found.st_uid}, who can change it"
+            yield text, cure if of_service else f"chown {os.geteuid()} {path}"
+        if open_to & 0o022:
+            yield f"others can change {path}", cure
+        elif holds_secret and open_to & 0o044:
+            yield f"others can read {path}, which holds a secret", cure
+
+
+def _files_of(file: Path, settings: Settings) -> Iterator[tuple[Path, bool]]:
+    """Yield the configuration and the files that it names, each with whether it holds a secret."""
+    # As JSON it has no comments; the password of the broker's own guest is no secret.
+    written = json.dumps(tomllib.loads(contents(file).decode("utf-8-sig")), default=str, ensure_ascii=False)
+    written = written.replace("guest:guest@", "")
+    secrets = {name: value for name, value in secrets_of(settings).items() if value != "guest"}
+    yield file.absolute(), Redactor(secrets).text(written) != written
+    public = {Path(each) for each in (settings.broker.ca_file, settings.broker.cert_file)}
+    headers = [each.headers_file for each in settings.mcp.values() if each.headers_file]
+    named = {*named_files(file)[1:], *(settings.workspace / Path(each).expanduser() for each in headers)}
+    if file == SERVICE_FILE:
+        named.add(SERVICE_ENVIRONMENT)
+    for path in sorted(named):
+        yield path, path not in public
 
 
 def unknown_provider(name: str) -> str:

@@ -9,6 +9,7 @@ from typing import Final
 
 from channels import registry
 from gateway.app.served import enabled
+from gateway.config.checking import exposed_files
 from gateway.config.finding import unread_files, usual_files
 from gateway.config.settings import Settings
 from gateway.doctor import (
@@ -48,6 +49,9 @@ async def examine(
     ``local_s`` bounds each look at the disk, in seconds.
     """
     yield configuration(settings)
+    file = settings.file or settings.workspace
+    for check in await looked("permissions", lambda: _exposed(settings), file, within_s=local_s):
+        yield check
     yield Check("versions", *machine.versions())
     folder = await workspace_checks.usable(settings, within_s=local_s)
     yield folder
@@ -144,6 +148,10 @@ async def _own_certificate(settings: Settings, local_s: float) -> list[Check]:
 
     where = Path(settings.broker.cert_file).parent
     return await looked("certificates", look, where, within_s=local_s)
+
+
+def _exposed(settings: Settings) -> list[Check]:
+    return [Check("permissions", "warn", text, cure) for text, cure in exposed_files(settings)]
 
 
 def _channels(settings: Settings) -> list[Check]:

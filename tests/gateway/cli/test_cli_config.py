@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+import tempfile
 import tomllib
 from pathlib import Path
 
+import pytest
+
+from gateway.config.checking import exposed_files
+from gateway.config.load import load
 from tests.gateway.cli_place import command
 
 SECRET = "sk-very-secret-key"
@@ -161,3 +167,88 @@ cost_per_chat_per_day_usd = 1.0
     assert sum("ollama_chat/" in warning for warning in warnings) == 2
     (unpriced,) = [warning for warning in warnings if "no price of openai/of-our-own" in warning]
     assert "limits.cost_per_chat_per_day_usd cannot count it" in unpriced
+
+
+def test_files_with_secrets_that_others_can_read_or_change_are_named_with_the_cure(tmp_path: Path) -> None:
+    """By ``config check`` and ``doctor``; their contents are not shown."""
+    (tmp_path / "w").mkdir(mode=0o700)
+    file, token, ca = tmp_path / "c.toml", tmp_path / "http.token", tmp_path / "ca.pem"
+    headers = tmp_path / "w/headers"
+    for path in (token, headers, ca):
+        path.write_text(f"A:{SECRET}{'0123456789abcdef' * 2}\n")
+        path.chmod(0o644)
+    file.write_text(
+        f"""
+workspace = "w"
+broker.ca_file = "{ca}"
+http.token_file = "http.token"
+channels.telegram.token = "{SECRET}"
+mcp.there = {{url = "http://127.0.0.1:1/", headers_file = "headers"}}
+"""
+    )
+    file.chmod(0o644)
+
+    checked = command("--config", str(file), "config", "check", "--json", cwd=tmp_path)
+    words = command("--config", str(file), "config", "check", cwd=tmp_path)
+    doctor = command("--config", str(file), "doctor", "--json", cwd=tmp_path)
+
+    said = [f"others can read {path}, which holds a secret" for path in (file, token, headers)]
+    cures = [f"chmod go= {path}" for path in (file, token, headers)]
+    warned = [f"{text}; {cure}" for text, cure in zip(said, cures, strict=True)]
+    assert json.loads(checked.stdout)["warnings"] == warned
+    assert all(f"warning: {line}" in words.stderr for line in warned)
+    rows = [row for row in json.loads(doctor.stdout) if row["name"] == "permissions"]
+    assert [(row["level"], row["text"], row["cure"]) for row in rows[:3]] == [
+        ("warn", text, cure) for text, cure in zip(said, cures, strict=True)
+    ]
+    assert SECRET not in checked.stdout + words.stdout + words.stderr + doctor.stdout + doctor.stderr
+
+    for path in (file, token, headers):
+        path.chmod(0o600)
+    assert list(exposed_files(load(file))) == []
+    token.chmod(0o620)
+    assert list(exposed_files(load(file))) == []
+    for path in (ca, file):
+        path.chmod(0o666)
+    assert [text for text, _ in exposed_files(load(file))] == [
+        f"others can change {each}" for each in (file, ca)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "is_named"),
+    [
+        ('# broker.url = "amqp://user:password@host/"\nmodel.name = "openai/gpt-4o"', False),
+        ('broker.url = "amqp://guest:guest@localhost/"', False),
+        ('broker.url = "amqp://ada:hidden%23word@localhost/"', True),
+        ('[mcp.there]\ncommand = ["true"]\nenv = {KEY = "hidden\\"word"}', True),
+        ('mcp.there.url = "http://host/?key=0123456789abcdef"', True),
+        ('[agents.work.model]\nname = "openai/gpt-4o"\napi_key = "sk-hidden-word"', True),
+    ],
+)
+def test_only_a_configuration_that_holds_a_secret_has_to_be_private(
+    tmp_path: Path, text: str, is_named: bool
+) -> None:
+    file = tmp_path / "c.toml"
+    file.write_text(text)
+    file.chmod(0o644)
+
+    assert bool(list(exposed_files(load(file, environ={"HOME": str(tmp_path)})))) is is_named
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+def test_files_of_another_user_are_named_and_those_that_the_machine_hands_over_are_not(
+    tmp_path: Path,
+) -> None:
+    with tempfile.TemporaryDirectory(dir="/run") as place:
+        handed, file = Path(place, "token"), tmp_path / "c.toml"
+        handed.write_text("0123456789abcdef" * 2)
+        file.write_text(f'http.token_file = "{handed}"')
+        handed.chmod(0o444)
+        file.chmod(0o640)
+        os.chown(handed, 12345, 12345)
+        os.chown(file, 12345, 12345)
+
+        found = list(exposed_files(load(file, tmp_path)))
+
+    assert found == [(f"{file} belongs to the user 12345, who can change it", f"chown 0 {file}")]
