@@ -38,9 +38,9 @@ def run(args: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
-        # The reader of our output has left.
+        # The reader of our output has left, as `head` does: it has what it wanted.
         _abandon_stdout()
-        return 1
+        return 0
     except Exception as error:  # noqa: BLE001 - here one command ends
         # Help and usage answer at once because nothing of the configuration is imported for them.
         from gateway.cli import output

@@ -7,6 +7,7 @@ import contextlib
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -121,12 +122,14 @@ async def _main(
     manager = Manager()
     with manager.watching(lambda: _standing(application)):
         serve = http.serve if http is not None else None
-        async with huge_pages.kept(), application.open(serve=serve):
+        async with AsyncExitStack() as ended, huge_pages.kept(), application.open(serve=serve):
             if http is not None:
                 await http.bound.wait()
             # Whoever looks for a daemon to talk to finds none where there are metrics alone.
             url = http.url if http is not None and role != "channels" else ""
             fault = await _serve(application, ending, manager, team, url=url)
+            listed = DaemonRegistry(settings.workspace).listed(url=url, role=role, ending=True)
+            await ended.enter_async_context(listed)
         await asyncio.to_thread(observer.close)
     if fault is not None:
         raise fault
@@ -163,7 +166,7 @@ async def _serve(
         await first_of(ending.asked.wait(), asyncio.wait((failing,)))
     ending.asked.set()
     manager.stopping(settings.limits.drain_s + END_BEYOND_DRAIN_S)
-    log.info("daemon.draining")
+    log.info("daemon.draining", within_s=settings.limits.drain_s, hint="a second signal ends it at once")
     return failing.result() if failing.done() else None
 
 

@@ -27,13 +27,17 @@ ADDS_WITHIN_S, REMOVES_WITHIN_S = 10.0, 2.0
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """One daemon: process id, start of the process (clock ticks since boot), console URL, role."""
+    """One daemon: process id, start of the process (clock ticks since boot), console URL, role.
+
+    ``ending``: it takes nothing new; its running turns end.
+    """
 
     pid: int
     birth: str
     url: str
     role: str
     started_at: str
+    ending: bool = False
 
     @property
     def alive(self) -> bool:
@@ -55,8 +59,12 @@ class DaemonRegistry:
         self._path = workspace / "state" / "daemon.json"
 
     def running(self) -> list[Running]:
-        """List the daemons that live, oldest first."""
-        return [one for one in self._read() if one.alive]
+        """List the daemons that live, oldest first, without those that are ending."""
+        return [one for one in self._read() if one.alive and not one.ending]
+
+    def ending(self) -> list[Running]:
+        """List the daemons that let their running turns end."""
+        return [one for one in self._read() if one.alive and one.ending]
 
     def forget_gone(self) -> int:
         """Take out the entries of processes that are gone; return how many those were.
@@ -65,20 +73,20 @@ class DaemonRegistry:
             NewerState: a newer version wrote the list.
             OSError: the disk refused.
         """
-        gone = len(self._read()) - len(self.running())
+        gone = sum(not one.alive for one in self._read())
         if gone:
             self._change()
         return gone
 
     @contextmanager
-    def entry(self, *, url: str, role: str) -> Iterator[None]:
+    def entry(self, *, url: str, role: str, ending: bool = False) -> Iterator[None]:
         """Stand in the list while the context is open; that it cannot be written is noted in the log.
 
         Raises:
             NewerState: a newer version had written the list when the context was entered.
         """
         pid = os.getpid()
-        me = Running(pid, _birth(pid), url, role, datetime.now(UTC).isoformat())
+        me = Running(pid, _birth(pid), url, role, datetime.now(UTC).isoformat(), ending)
         added = self._added(me)
         try:
             yield
@@ -87,10 +95,10 @@ class DaemonRegistry:
                 self._remove(me)
 
     @asynccontextmanager
-    async def listed(self, *, url: str, role: str) -> AsyncIterator[None]:
+    async def listed(self, *, url: str, role: str, ending: bool = False) -> AsyncIterator[None]:
         """Stand in the list as ``entry`` does; the loop goes on while disk or lock keep it waiting."""
         held = ExitStack()
-        await asyncio.to_thread(held.enter_context, self.entry(url=url, role=role))
+        await asyncio.to_thread(held.enter_context, self.entry(url=url, role=role, ending=ending))
         try:
             yield
         finally:
@@ -98,8 +106,10 @@ class DaemonRegistry:
 
     def _added(self, me: Running) -> bool:
         try:
-            self._change(add=me, wait_s=ADDS_WITHIN_S)
-        except (OSError, LockHeld) as error:
+            self._change(add=me, wait_s=REMOVES_WITHIN_S if me.ending else ADDS_WITHIN_S)
+        except (OSError, LockHeld, NewerState) as error:
+            if isinstance(error, NewerState) and not me.ending:
+                raise
             # The list only shows daemons: this one works all the same.
             log.warning("daemon.unlisted", error=str(error))
             return False
@@ -117,9 +127,9 @@ class DaemonRegistry:
             content = decode_state(self._path.read_bytes(), VERSION, str(self._path), error=NewerState)
         except (FileNotFoundError, Damaged):
             return []
-        fields = Running.__dataclass_fields__
+        fields = Running.__dataclass_fields__.keys() - {"ending"}
         return [
-            Running(**{name: row[name] for name in fields})
+            Running(**{name: row[name] for name in fields}, ending=bool(row.get("ending")))
             for row in content.get("daemons", [])
             if isinstance(row, dict) and all(name in row for name in fields)
         ]

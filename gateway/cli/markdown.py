@@ -68,6 +68,11 @@ class MarkdownInk:
         self._waiting = ""
         self._drawn = False
 
+    @property
+    def waiting(self) -> str:
+        """What is held back, on one line."""
+        return " ".join(clean(self._waiting).split())
+
     def feed(self, text: str) -> str:
         """Take more of an answer; return what can be shown now, whole lines or nothing."""
         done, self._waiting = whole_blocks(self._waiting + text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 
 from durable import BoundedDict
@@ -13,6 +14,7 @@ from gateway.turns.event import Event
 
 QUOTED_CHARS = 50
 QUESTIONS_MAX = 100
+THINKING = "…"
 
 
 class Screen:
@@ -28,6 +30,7 @@ class Screen:
         self._running = ""
         self._answer = GrowingAnswer()
         self._mid_line = False
+        self._previews = False
         self._ours: set[str] = set()
         # Texts of ours that are no longer waited for.
         self._given_up: BoundedDict[str, str] = BoundedDict(QUESTIONS_MAX)
@@ -43,11 +46,13 @@ class Screen:
         self._running, self._text = message_id, text
         self._answer.forget()
         self._ours.add(message_id)
+        self._preview()
 
     def see(self, event: Event) -> None:
         """Show an event; the end of our own message is left to ``end``."""
         if self._running and event.in_reply_to == self._running:
             self._see_running(event)
+            self._preview()
         match event.kind:
             case "notice" if not event.ends or event.in_reply_to not in self._ours:
                 self._line(f"! {self._to(event)}{event.text}")
@@ -56,6 +61,7 @@ class Screen:
 
     def end(self, outcome: Outcome) -> None:
         """Show how our message ended, without what is on the screen already."""
+        self._put_away()
         shown, self._running = self._answer.shown, ""
         self._answer.forget()
         if outcome.kind == "reply" and shown and outcome.text.startswith(shown):
@@ -135,6 +141,7 @@ class Screen:
 
     def _break(self) -> None:
         """Begin a line, behind what is held back."""
+        self._put_away()
         if self._ink is not None:
             self._put(self._ink.end())
         if self._mid_line:
@@ -144,10 +151,37 @@ class Screen:
         """Write text of others: no control character reaches the terminal; what it cannot show is a ``?``."""
         self._put(clean(text))
 
+    def _preview(self) -> None:
+        """Show below the answer what of it is held back: its newest words, or that it is awaited."""
+        if self._ink is None or not self._running:
+            return
+        # Loading it takes long, and only colours need it.
+        from rich.cells import cell_len
+
+        text, room = self._ink.waiting or THINKING, shutil.get_terminal_size().columns - 1
+        text = text[-room:]
+        while cell_len(text) > room:
+            text = text[1:]
+        self._put_away()
+        self._previews = True
+        sys.stdout.write(_encoded(f"\x1b[2m{text}\x1b[0m"))
+        sys.stdout.flush()
+
+    def _put_away(self) -> None:
+        if self._previews:
+            self._previews = False
+            sys.stdout.write("\r\x1b[K")
+            sys.stdout.flush()
+
     def _put(self, text: str) -> None:
         if not text:
             return
+        self._put_away()
         self._mid_line = not text.endswith("\n")
-        encoding = sys.stdout.encoding or "utf-8"
-        sys.stdout.write(text.encode(encoding, "replace").decode(encoding))
+        sys.stdout.write(_encoded(text))
         sys.stdout.flush()
+
+
+def _encoded(text: str) -> str:
+    encoding = sys.stdout.encoding or "utf-8"
+    return text.encode(encoding, "replace").decode(encoding)

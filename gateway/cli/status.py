@@ -40,7 +40,7 @@ def status(args: argparse.Namespace) -> int:
         name_place(args, settings, write=output.shown)
         for line in _lines(found):
             output.shown(line)
-        if not found["running"]:
+        if not found["running"] and not found["ending"]:
             output.words(f"no daemon runs in {settings.workspace}: chat-gateway run")
     if found["queues"] is None:
         cure = f"start RabbitMQ, or correct broker.url ({settings.broker.shown_url})"
@@ -127,7 +127,8 @@ def _counted(found: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
 
 def _of_workspace(settings: Settings) -> dict[str, Any]:
     """Say what all processes of a workspace share: which there are, and which calls wait for a person."""
-    daemons = DaemonRegistry(settings.workspace).running()
+    registry = DaemonRegistry(settings.workspace)
+    daemons = registry.running()
     shown = ("id", "key", "tool", "asked_at", "expires_at")
     waiting = [approval.as_dict() for approval in ApprovalFiles(settings.state).waiting()]
     return {
@@ -137,6 +138,8 @@ def _of_workspace(settings: Settings) -> dict[str, Any]:
             {"pid": one.pid, "role": one.role, "url": one.url, "started_at": one.started_at}
             for one in daemons
         ],
+        "ending": [one.pid for one in registry.ending()],
+        "drain_s": settings.limits.drain_s,
         "approvals": [{name: row[name] for name in shown} for row in waiting],
     }
 
@@ -161,7 +164,9 @@ async def _usage_today(settings: Settings) -> dict[str, Any]:
 
 
 async def _queues(settings: Settings) -> dict[str, Any]:
-    if settings.broker.embedded and not (local_state(settings.state) / "queue.db").exists():
+    # One that is ending holds the embedded queue until its last turn has ended.
+    held = bool(DaemonRegistry(settings.workspace).ending())
+    if settings.broker.embedded and (held or not (local_state(settings.state) / "queue.db").exists()):
         return {"queues": {}, "unserved": []}
     async with attach.queue(settings) as mailbox:
         depths = await mailbox.depths(RepliedChannels(settings.state).names())
@@ -177,6 +182,8 @@ def _lines(found: Mapping[str, Any]) -> Iterator[str]:
         yield f"daemon: {state}, {found['url']}, version {found['version']}, process {found['pid']}"
     for row in found.get("daemons") or ():
         yield f"process {row['pid']}: role {row['role']}, since {row['started_at'][:19]}Z"
+    for pid in found["ending"]:
+        yield f"process {pid}: ends; its running turns have {found['drain_s']:g} s at most"
     yield f"model: {found['model']}"
     for row in found.get("agents") or ():
         yield f"agent {row['name']}: {row['model']}"

@@ -209,6 +209,8 @@ class Lanes:
         self._idle = asyncio.Event()
         self._idle.set()
         self._closing = asyncio.Event()
+        # Whether turns were cancelled.
+        self._cut = False
         # When each key was closed, loop time; once for each erasure that still goes on.
         self._closed: dict[str, list[float]] = {}
         self._reopened = asyncio.Event()
@@ -308,13 +310,13 @@ class Lanes:
                 await self._idle.wait()
         except TimeoutError:
             await self.cancel()
-            return False
-        return True
+        return not self._cut
 
     async def cancel(self) -> None:
         """End all running turns at once; their letters come again."""
         self._closing.set()
         tasks = list(self._tasks.values())
+        self._cut = self._cut or bool(tasks)
         for task in tasks:
             task.cancel()
         if tasks:

@@ -70,6 +70,7 @@ class Workers:
         self._silent_s = silent_s
         self._places = [_Place(number, core) for number, core in enumerate(cores(count), 1)]
         self._stopping = asyncio.Event()
+        self._cut = False
         self._started = False
         self._news = asyncio.Event()
         # What those that run have counted, by number, and what ended ones had, as they said last: a counter
@@ -186,13 +187,14 @@ class Workers:
             for process in processes:
                 process.kill()
             return False
-        return all(process.code == 0 for process in processes)
+        return not self._cut and all(process.code == 0 for process in processes)
 
     def end(self) -> None:
         """Have all end at once; their letters come again."""
         self._stopping.set()
         for place in self._places:
-            if place.process is not None:
+            if place.process is not None and not place.process.ended.is_set():
+                self._cut = True
                 place.process.end()
 
     def kill(self) -> None:

@@ -1,13 +1,14 @@
 """Writes into line 1 what a session was about once it has ended, and a name after its first exchange.
 
 One at a time for each scope, as consolidation, and over all processes. A model's answer that is of no use is
-asked for again a minute and ten minutes later; after the third the session goes without.
+asked for again a minute later, with more room; after the second the session goes without.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -16,7 +17,7 @@ import structlog
 from session.disk.threads import start_thread
 from session.errors import BadAnswer, ContextTooLong, ModelError, ModelRefused, NotNow, loggable
 from session.memory import title_prompt
-from session.memory.consolidation import BACK_OFF_S, MIN_CHARS, TRIES, MemoryNotes
+from session.memory.consolidation import BACK_OFF_S, MIN_CHARS, MemoryNotes
 from session.memory.provenance import Sources
 from session.memory.scope_state import Failure, ScopeState
 from session.models.model import Answer, Prompt
@@ -35,6 +36,9 @@ log = structlog.get_logger("titles")
 AGAIN_S = 15.0
 # The first exchange of a session is looked for among so many lines.
 FIRST_LINES = 40
+TRIES = 2
+# Some models ramble. The second try has four times as much room, since the thoughts of others count, too.
+NAME_TOKENS, SUMMARY_TOKENS = 200, 1_000
 
 Ask = Callable[[int], Prompt | None]
 Read = Callable[[Answer], str]
@@ -122,10 +126,11 @@ class SessionTitles:
             until = datetime.fromtimestamp(failure.until, UTC)
             raise NotNow("the last try failed", reason="failed", until=until)
         limit = memory.rules.max_chars
+        most = (NAME_TOKENS if subject.startswith("name:") else SUMMARY_TOKENS) * 4**failure.count
         while (question := await asyncio.to_thread(prompt, limit)) is not None:
             await memory.budget.take()
             try:
-                text = read(await memory.ask(key, question))
+                text = read(await memory.ask(key, replace(question, max_tokens=most)))
             except ContextTooLong as error:
                 limit //= 2
                 if limit < MIN_CHARS or subject.startswith("name:"):
@@ -140,10 +145,10 @@ class SessionTitles:
         return ""
 
     async def _failed(self, scope_state: ScopeState, subject: str, error: ModelError) -> str:
-        """Count a failure, over restarts; the third is the last.
+        """Count a failure, over restarts; the second is the last.
 
         Raises:
-            NotNow: it was the first or the second; the next try comes later.
+            NotNow: it was the first; the next try comes later.
         """
         clock = self._memory.clock
         count = scope_state.failure(subject, 0).count + 1

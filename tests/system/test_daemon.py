@@ -16,6 +16,7 @@ from typing import Any
 import httpx
 import pytest
 
+from gateway.app.daemons import DaemonRegistry
 from gateway.app.ending import LAST_WORDS_S
 from gateway.queue.embedded.mailbox import EmbeddedMailbox
 from gateway.queue.mailbox import Post
@@ -26,6 +27,7 @@ from tests.support.model_server import ModelServer, Reply, model_process
 from tests.support.place import lines_of, on, with_model
 from tests.support.ports import KeptPort
 from tests.support.until import until
+from tests.system.terminal import run
 
 
 async def refused(workspace: Path, **options: Any) -> tuple[int, str]:
@@ -127,16 +129,27 @@ async def test_a_drain_that_takes_too_long_is_cut_and_still_ends_with_0(tmp_path
 
 
 async def test_a_second_sigterm_ends_it_within_3_s(tmp_path: Path) -> None:
+    """Before it ``status`` says that it is ending; behind it the log says that a turn was cut."""
     async with Daemon(tmp_path, config={"model.echo_delay_s": 150, "limits.drain_s": 150}) as daemon:
         asked = asyncio.ensure_future(ask(daemon, "web:a", "1", "one", wait_s=1))
         await until_running(daemon, 0)
         daemon.signal(signal.SIGTERM)
         await daemon.said("daemon.draining")
+        await until(lambda: bool(DaemonRegistry(tmp_path).ending()))
+        shown, found = [await asyncio.to_thread(run, tmp_path, "status", *args) for args in ([], ["--json"])]
         daemon.signal(signal.SIGTERM)
 
         # Turn and drain would take 150.
         assert await daemon.died(100) == 0
         await asked
+    said = [json.loads(line) for line in daemon.log.decode().splitlines() if line.startswith("{")]
+    fields = {line["event"]: line for line in said}
+    assert fields["daemon.draining"]["within_s"] == 150
+    assert fields["daemon.drained"]["all_turns_ended"] is False
+    assert (shown.returncode, found.returncode) == (0, 0), shown.stderr + found.stderr
+    assert "ends; its running turns have " in shown.stdout
+    assert "no daemon runs" not in shown.stderr
+    assert json.loads(found.stdout)["ending"] and DaemonRegistry(tmp_path).ending() == []
     # So long it lets itself be held up.
     assert LAST_WORDS_S <= 3
 

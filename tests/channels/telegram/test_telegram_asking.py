@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 import traceback
 from pathlib import Path
 from typing import Any
@@ -24,13 +25,15 @@ from tests.support.telegram_server import TelegramServer
 async def test_an_unknown_shape_costs_one_line_and_holds_up_nothing(
     server: TelegramServer, place: Place
 ) -> None:
-    """It is logged with its id and kind; the offset moves on."""
+    """It is logged with its id and kind; the offset moves on. Where a chat is named, the chat is told."""
+    nothing = {"message_id": 1, "date": int(time.time()), "chat": {"id": 1, "type": "private"}}
     strange = [
         server.push({"brand_new": {"x": 1}}),
         server.push({"message": "text"}),
-        server.push({"message": {"message_id": 1, "date": 1, "chat": {"id": 1, "type": "private"}}}),
+        server.push({"edited_message": nothing}),
         server.push({}),
     ]
+    server.push({"message": nothing})
     last = server.write(ADA, "hello")
     ears = Ears()
     with structlog.testing.capture_logs() as lines:
@@ -39,8 +42,9 @@ async def test_an_unknown_shape_costs_one_line_and_holds_up_nothing(
 
     warned = [line for line in lines if line["log_level"] == "warning"]
     assert [line["update"] for line in warned] == strange
-    assert [line["kind"] for line in warned] == ["brand_new", "message", "message", "empty"]
-    assert ears.texts() == ["hello"]
+    assert [line["kind"] for line in warned] == ["brand_new", "message", "edited_message", "empty"]
+    heard = [(each.text, each.unreadable) for each in ears.heard]
+    assert sorted(heard) == [("", "unknown content"), ("hello", "")]
 
 
 async def test_half_a_character_does_not_spoil_a_batch(server: TelegramServer, place: Place) -> None:

@@ -217,7 +217,7 @@ async def test_a_process_that_ends_as_a_name_was_written_leaves_nothing_behind(t
 
 @pytest.mark.parametrize("answer", [*BAD, Answer("y" * 241), Answer("'*'")])
 async def test_a_failure_is_not_retried_for_ever(tmp_path: Path, answer: Any) -> None:
-    """Three tries in all, over turns and restarts."""
+    """Two tries in all, over turns and restarts; the second has more room."""
     clock = None
     for start in range(2):
         async with open_workspace(tmp_path, run=True, clock=clock) as workspace:
@@ -228,7 +228,8 @@ async def test_a_failure_is_not_retried_for_ever(tmp_path: Path, answer: Any) ->
                 await workspace.jobs.settled()
                 clock.advance(600)
                 await workspace.jobs.settled()
-            assert len(workspace.model.prose) == (3 if start == 0 else 0)
+            rooms = [prompt.max_tokens for prompt in workspace.model.prose]
+            assert rooms == ([200, 800] if start == 0 else [])
             assert await name_of(workspace) is None
 
 
