@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 from tests.support.broker import Broker
 from tests.support.harness import Daemon
 from tests.support.harness import command as ask
-from tests.support.model_server import ModelServer
+from tests.support.model_server import ModelServer, Reply
 from tests.support.place import on, with_model
 from tests.system.terminal import PROMPTS, WITHIN_S, Terminal, command, daemon, environment, run
 
@@ -56,6 +57,23 @@ def test_markdown_is_shown_in_colour(chat: Open) -> None:
 
     terminal.until("echo: \x1b[1mbold\x1b[0m \ufffd]0;owned\ufffd ")
     assert leave(terminal) == 0
+
+
+async def test_words_are_seen_before_their_line_is_full(tmp_path: Path, chat: Open) -> None:
+    """First a sign that it thinks, then what came so far; the whole answer takes their place."""
+    held, half = asyncio.Event(), asyncio.Event()
+    async with ModelServer() as model, Daemon(tmp_path, config=with_model(model)):
+        model.script.append(Reply(text="one two **three** four", held=held, half=half))
+        terminal = chat()
+        await asyncio.to_thread(terminal.until, PROMPT)
+        terminal.write("count\r")
+        await asyncio.to_thread(terminal.until, "\x1b[2m…\x1b[0m")
+        held.set()
+        await asyncio.to_thread(terminal.until, "\r\x1b[K\x1b[2mone")
+        assert "four" not in terminal.seen
+        half.set()
+        await asyncio.to_thread(terminal.until, "\r\x1b[Kone two \x1b[1mthree\x1b[0m four\r\n")
+        assert await asyncio.to_thread(leave, terminal) == 0
 
 
 def test_no_color_gives_plain_text(chat: Open) -> None:
