@@ -310,13 +310,14 @@ class Lanes:
                 await self._idle.wait()
         except TimeoutError:
             await self.cancel()
+            return False
         return not self._cut
 
     async def cancel(self) -> None:
         """End all running turns at once; their letters come again."""
         self._closing.set()
         tasks = list(self._tasks.values())
-        self._cut = self._cut or bool(tasks)
+        self._cut = self._cut or any(entry.begun_at for lane in self for entry in lane.entries)
         for task in tasks:
             task.cancel()
         if tasks:
