@@ -263,6 +263,10 @@ class Pulse:
         # When a round trip ended last, and when anything was said; both at first when the run began.
         self._trip_s = self._word_s = steady()
 
+    def now(self) -> datetime:
+        """Say what time it is, by the clock that ``since`` is taken from."""
+        return self._clock()
+
     def begin(self) -> None:
         """Note that a new run begins: what the one before heard last says nothing about it."""
         self._trip_s = self._word_s = self._steady()

@@ -116,6 +116,7 @@ class Application:
         self.worker: Worker | None = None
         self.subagents: Subagents | None = None
         self.ready = asyncio.Event()
+        self.ready_at: datetime | None = None
         self.depths_within_s = DEPTHS_WITHIN_S
         self.adapters: list[Adapter] = []
         self.clock: Clock | None = None
@@ -159,6 +160,7 @@ class Application:
                     await delivery.attached.wait()
                 if self._platforms:
                     self._open_channels(group, tasks)
+                self.ready_at = datetime.now(UTC)
                 self.ready.set()
                 yield self
                 for adapter in self.adapters:

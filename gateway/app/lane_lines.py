@@ -18,7 +18,8 @@ def lane_lines(lane: Lane | None) -> list[str]:
         lines.append(f"waiting for an approval: {asking}")
     if running is not None:
         lines.append(f"answering: for {asyncio.get_running_loop().time() - running.begun_at:.0f} s")
-    return [*lines, f"waiting: {len(asked) - (running is not None or bool(asking))} messages"]
+    waiting = len(asked) - bool(asked and (running is not None or asked[0].tried))
+    return [*lines, f"waiting: {waiting} messages"]
 
 
 def _is_status(entry: Entry) -> bool:

@@ -34,6 +34,7 @@ class Parts(Protocol):
     worker: Worker | None
     workers: Workers | None
     ready: asyncio.Event
+    ready_at: datetime | None
     adapters: list[Adapter]
     clock: Clock | None
     depths_within_s: float

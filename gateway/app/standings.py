@@ -45,12 +45,14 @@ def parts_of_turns(application: Parts) -> Standing:
     }
     if services is None:
         return parts
-    since, workers = application.started_at.isoformat(), application.workers
-    lanes_up = application.ready.is_set() and (workers is None or workers.any_up)
+    workers, ready_at = application.workers, application.ready_at
+    lanes_up = ready_at is not None and (workers is None or workers.any_up)
+    changes = [ready_at, workers.any_up_since if workers is not None else None]
+    since = max(filter(None, changes), default=application.started_at).isoformat()
     error = cause_of_lanes(worker.lanes) if worker is not None else ""
     parts["lanes"] = {"up": lanes_up, "since": since, "error": error}
     outage = worker.outage if worker is not None else None
-    parts["model"] = standing_of(services.model, outage).as_part(since)
+    parts["model"] = standing_of(services.model, outage).as_part(application.started_at)
     if parts["model"]["up"]:
         parts["model"]["error"] = "; ".join(_notes(services))
     if services.mcp is not None and workers is None and not services.plain:
@@ -99,9 +101,16 @@ def _cause_held(standings: Iterable[Mapping[str, Any]], channel: str) -> str:
 
 
 def _joined(own: Standing, standings: Sequence[Mapping[str, Any]]) -> Standing:
-    """Join parts: one that is down in any worker is down, told in its words."""
+    """Join parts: one that is down in any worker is down, in the words of the one that is down longest."""
     parts = dict(own)
     for name, part in (item for each in standings for item in each.get("parts", {}).items()):
-        if name not in parts or (parts[name]["up"] and (not part["up"] or not parts[name]["error"])):
+        known = parts.get(name)
+        if known is None or (known["up"] and not part["up"]):
+            parts[name] = dict(part)
+        elif known["up"] and part["up"]:
+            # Up since the last of them came back.
+            since = max(known["since"], part["since"])
+            parts[name] = {**known, "since": since, "error": known["error"] or part["error"]}
+        elif not part["up"] and part["since"] < known["since"]:
             parts[name] = dict(part)
     return parts

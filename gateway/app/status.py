@@ -62,14 +62,14 @@ def own_lanes(application: Parts) -> list[dict[str, Any]]:
 
 
 def lane_rows(lanes: Lanes) -> list[dict[str, Any]]:
-    """List what runs and waits in lanes; ``running_s`` in seconds."""
+    """List what runs and waits in lanes: ``id`` has begun, and is none of those that are ``waiting``."""
     now = asyncio.get_running_loop().time()
     return [
         {
             "key": lane.key,
-            "id": lane.running.inbound.id if lane.running is not None else None,
+            "id": begun.inbound.id if (begun := lanes.begun(lane.key)) is not None else None,
             "asking": lane.entries[0].asking if lane.entries else "",
-            "waiting": len(lane.entries) - (lane.running is not None),
+            "waiting": len(lane.entries) - (begun is not None),
             "running_s": round(now - lane.running.since, 1) if lane.running is not None else None,
         }
         for lane in lanes

@@ -35,7 +35,10 @@ class ReadyOut(Shape):
 
 
 class LaneOut(Shape):
-    """A chat whose letters wait or run: ``id`` is that of the running one."""
+    """A chat with messages in hand: ``id`` has begun, and runs, tries again or waits for a word.
+
+    ``waiting`` counts those behind it; ``running_s`` is null while its turn does not run.
+    """
 
     key: str
     id: str | None

@@ -103,5 +103,5 @@ def united(lanes: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     return list(found.values())
 
 
-def _weight(lane: dict[str, Any]) -> tuple[bool, bool, int]:
-    return lane["id"] is not None, bool(lane["asking"]), lane["waiting"]
+def _weight(lane: dict[str, Any]) -> tuple[bool, bool, bool, int]:
+    return lane["running_s"] is not None, lane["id"] is not None, bool(lane["asking"]), lane["waiting"]

@@ -110,14 +110,22 @@ class Adapter:
         self._leased = False
         self._held_back = HeldBack()
         self._menu_error = ""
+        self._stood = self.pulse.up, self.pulse.since
 
     def part(self) -> dict[str, Any]:
         """Say whether it is up, since when, and its last error; down while what came by it is held back."""
         trip = self.pulse.last_round_trip
         cause = self._held_back.cause or self._context.held(self.name)
+        up, (stood, since) = self.pulse.up and not cause, self._stood
+        if up != stood:
+            # The pulse does not know when messages began to be held back; ``_show`` looks every second.
+            by_pulse = self.pulse.up == up and self.pulse.since > since
+            self._stood = up, self.pulse.since if by_pulse else self.pulse.now()
+        elif up:
+            self._stood = up, max(since, self.pulse.since)
         return {
-            "up": self.pulse.up and not cause,
-            "since": self.pulse.since.isoformat(),
+            "up": up,
+            "since": self._stood[1].isoformat(),
             "error": self.pulse.error or cause or self._menu_error,
             "last_round_trip": trip.isoformat() if trip is not None else None,
         }

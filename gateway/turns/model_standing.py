@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from datetime import datetime
 from typing import Any
 
 from gateway.turns.policy import Outage
@@ -18,6 +19,7 @@ class ModelStanding:
     """Up, or why not in a word (``cause``), in words (``error``) and with the cure (``hint``).
 
     ``foreseen``: no request can succeed while this process lives, so that none need be made.
+    ``changed_at``: when it went away or came back; None: it has stood like this from the start.
     """
 
     up: bool = True
@@ -25,20 +27,23 @@ class ModelStanding:
     error: str = ""
     hint: str = ""
     foreseen: bool = False
+    changed_at: datetime | None = None
 
-    def as_part(self, since: str) -> dict[str, Any]:
+    def as_part(self, started_at: datetime) -> dict[str, Any]:
         """Return it as a part of ``/readyz`` and ``/v1/status``."""
         fields = asdict(self)
+        since = (fields.pop("changed_at") or started_at).isoformat()
         return {"up": self.up, "since": since, "error": self.error} | ({} if self.up else fields)
 
 
 def standing_of(model: Model | None, outage: Outage | None = None) -> ModelStanding:
     """Say how a model stands: by the outage that was met, else by what can be known without asking."""
+    changed_at = outage.changed_at if outage is not None else None
     if outage is not None and outage.since is not None:
-        return ModelStanding(False, outage.cause, outage.error, outage.hint)
+        return ModelStanding(False, outage.cause, outage.error, outage.hint, changed_at=changed_at)
     trouble = model.trouble() if isinstance(model, Foresees) else None
     if trouble is None:
-        return ModelStanding()
+        return ModelStanding(changed_at=changed_at)
     return ModelStanding(False, trouble.cause, str(trouble), trouble.hint, foreseen=True)
 
 

@@ -77,9 +77,13 @@ class Outages:
 
     @property
     def outage(self) -> Outage:
-        """What is known of a model that is away; where none is, of any."""
-        away = (each for each in self._outages.values() if each.since is not None)
-        return next(away, None) or self._of(next(iter(self._outages), None))
+        """What is known of the model that is away longest; where none is, of the one that came back last."""
+        known = [each for each in self._outages.values() if each.changed_at is not None]
+        if away := [each for each in known if each.since is not None]:
+            return min(away, key=lambda each: each.since or 0.0)
+        return max(
+            known, key=lambda each: str(each.changed_at), default=self._of(next(iter(self._outages), None))
+        )
 
     def is_away(self, model: Model) -> bool:
         """Say whether this very model is known to be away."""

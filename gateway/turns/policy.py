@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 
 from channels.errors import Unreadable
 from gateway.queue.retry import back_off_s
@@ -101,11 +102,13 @@ def wait_words(error: ModelAway | StoreError, *, named: bool = False) -> tuple[s
 class Outage:
     """State of a model that is away.
 
-    ``since`` is loop time, in seconds; ``telling`` is set while the chats that wait are notified, and
-    ``answers`` counts the messages that the model answered.
+    ``since`` is loop time, in seconds; ``changed_at`` is when it last went away or came back, None: never.
+    ``telling`` is set while the chats that wait are notified, and ``answers`` counts the messages that the
+    model answered.
     """
 
     since: float | None = None
+    changed_at: datetime | None = None
     error: str = ""
     hint: str = ""
     cause: str = ""
@@ -116,12 +119,13 @@ class Outage:
     def met(self, error: ModelAway, now: float) -> None:
         """Note a failed call."""
         if self.since is None:
-            self.since = now
+            self.since, self.changed_at = now, datetime.now(UTC)
         self.error, self.hint, self.cause = loggable(error), error.hint, error.cause
 
     def ended(self) -> None:
         """Note a call that succeeded."""
         if self.since is not None:
+            self.changed_at = datetime.now(UTC)
             self.since, self.error, self.hint, self.cause = None, "", "", ""
             self.telling = False
             self.over.set()

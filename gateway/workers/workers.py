@@ -72,6 +72,7 @@ class Workers:
         self._stopping = asyncio.Event()
         self._cut = False
         self._started = False
+        self.any_up_since = datetime.now(UTC)
         self._news = asyncio.Event()
         # What those that run have counted, by number, and what ended ones had, as they said last: a counter
         # never goes back.
@@ -124,6 +125,8 @@ class Workers:
 
     async def _welcome(self, place: _Place, process: WorkerProcess) -> None:
         await process.ready.wait()
+        if sum(each.up for each in self._places) == 1:
+            self.any_up_since = datetime.now(UTC)
         place.since, place.error = datetime.now(UTC), ""
         log.info("worker.started", number=place.number, pid=process.pid, restarts=place.restarts)
 
@@ -153,6 +156,8 @@ class Workers:
             WorkerFailed, ConfigError: it could not start at all.
         """
         place.since = datetime.now(UTC)
+        if not self.any_up:
+            self.any_up_since = place.since
         code = process.code
         how = process.how or (f"signal {-code}" if code is not None and code < 0 else f"exit code {code}")
         place.error = f"worker {place.number} ended ({how}) and is started anew"
@@ -217,8 +222,10 @@ class Workers:
     def part(self, since: str) -> dict[str, Any]:
         """Return them as one part of the gateway: up where each of them is."""
         errors = [place.error or f"worker {place.number} starts" for place in self._places if not place.up]
-        latest = max((place.since.isoformat() for place in self._places), default=since)
-        return {"up": not errors, "since": latest, "error": "; ".join(errors)}
+        changes = [place.since.isoformat() for place in self._places if place.up == (not errors)]
+        # Down since the first of them went, up since the last one came.
+        at = min(changes, default=since) if errors else max(changes, default=since)
+        return {"up": not errors, "since": at, "error": "; ".join(errors)}
 
     def standings(self) -> list[Mapping[str, Any]]:
         """Return what each that works said last of how it stands."""

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from tests.support.broker import Broker
-from tests.support.harness import Daemon, ask, command, until_running
+from tests.support.harness import Daemon, ask, command, status, until_running
 from tests.support.model_server import ModelServer, Reply
 from tests.support.place import on, with_model
 from tests.support.telegram_server import TelegramServer
@@ -60,6 +62,54 @@ async def test_it_shows_all_processes_as_one_gateway(
         assert f"process {pid}: role {role}, since " in shown
     assert f"lane telegram:{ADA}: running for " in shown
     assert (rest["running"], rest["lanes"], rest["queues"]["inbound"]["count"]) == (False, [], 0)
+
+
+async def test_it_says_since_when_a_part_stands_so_and_counts_what_waits_alone(tmp_path: Path) -> None:
+    """The model goes away and comes back; a message that is tried again or asks a person waits for none."""
+    async with ModelServer() as model:
+        config = with_model(model, **{"tools.policy.write": "ask"})
+        async with Daemon(tmp_path, config=config) as daemon:
+
+            async def lane() -> tuple[str | None, int, bool]:
+                [row] = (await status(daemon))["lanes"]
+                return row["id"], row["waiting"], row["running_s"] is not None
+
+            async def part(*, up: bool) -> datetime:
+                found = await until(lambda: _model(daemon, up))
+                return datetime.fromisoformat(found["since"])
+
+            assert (await ask(daemon, "web:ada", "m0", "hello") or {})["reply"] == "stub: hello"
+            answered = datetime.now(UTC)
+            assert await part(up=True) < answered
+            model.away = True
+            asked = [asyncio.create_task(ask(daemon, "web:ada", "m1", "one"))]
+            went = await part(up=False)
+            assert answered < went < datetime.now(UTC)
+            await until(lambda: _is(lane, ("web:m1", 0, False)))
+            asked.append(asyncio.create_task(ask(daemon, "web:ada", "m2", "two")))
+            await until(lambda: _is(lane, ("web:m1", 1, False)))
+            said = await ask(daemon, "web:ada", "s1", "/status") or {}
+            assert "waiting: 1 messages" in said["reply"].splitlines()
+            model.away = False
+            assert [(answer or {})["reply"] for answer in await asyncio.gather(*asked)] == [
+                "stub: one",
+                "stub: two",
+            ]
+            assert went < await part(up=True) < datetime.now(UTC)
+
+            call = ("write", json.dumps({"path": "a.txt", "content": "milk"}))
+            model.script.append(Reply(tool_calls=[call]))
+            await ask(daemon, "web:ada", "m3", "write", wait_s=0)
+            await until(lambda: _is(lane, ("web:m3", 0, False)))
+
+
+async def _model(daemon: Daemon, up: bool) -> dict[str, Any] | None:
+    part: dict[str, Any] = (await status(daemon))["parts"]["model"]
+    return part if part["up"] is up else None
+
+
+async def _is(look: Callable[[], Awaitable[object]], wanted: object) -> bool:
+    return await look() == wanted
 
 
 async def status_of(workspace: Path, config: dict[str, Any]) -> dict[str, Any]:
