@@ -7,7 +7,7 @@ import json
 from datetime import timedelta
 
 import httpx
-from playwright.async_api import Route, expect
+from playwright.async_api import Page, Route, expect
 
 from tests.browser.rig import Console
 from tests.browser.seeds import NOW, exchange, long_chat, write_session
@@ -347,3 +347,153 @@ async def test_saving_the_details_changes_what_was_changed_there_alone(console: 
             assert (found["name"], found["instructions"]) == (saved, "Be brief.")
             # Pressed while it works, a button does nothing.
             await expect(page.get_by_role("button", name="Save")).not_to_have_attribute("aria-busy", "true")
+
+
+async def test_a_notice_stands_under_its_question_and_the_rest_below_the_answer(console: Console) -> None:
+    """Stopped with another question behind it; then a queued one while an answer is written."""
+    half, model = asyncio.Event(), console.gateway.model
+    model.script += [
+        Reply(text="cut short in the middle, and never whole", half=asyncio.Event()),
+        Reply(text="here is the second"),
+    ]
+    page = await console.open("chats/web:order")
+    await console.say("first question")
+    await expect(page.locator("article.draft")).to_contain_text("cut short")
+    await console.say("second question")
+    await expect(page.locator(".waits")).to_contain_text("1 message waits")
+    stop = page.get_by_role("button", name="Stop")
+    await stop.focus()
+    await page.keyboard.press("Enter")
+    await console.sees("here is the second")
+    await expect(page.locator("article.notice")).to_have_count(1)
+    await expect(page.get_by_role("textbox", name="Message")).to_be_focused()
+    await until(
+        lambda: order_of(
+            page, "first question", "cut short", "Stopped", "second question", "here is the second"
+        )
+    )
+
+    model.script += [Reply(text="the third, and its second half", half=half), Reply(text="the fourth")]
+    await console.say("third question")
+    await expect(page.locator("article.draft")).to_contain_text("the thi")
+    await console.say("fourth question")
+    await expect(page.locator(".waits")).to_contain_text("1 message waits")
+    await until(lambda: order_of(page, "third question", "the thi", "fourth question"))
+    # A tab that comes in the middle shows the same.
+    await page.reload()
+    await expect(page.locator("article.draft")).to_contain_text("the thi")
+    await until(
+        lambda: order_of(page, "Stopped", "second question", "third question", "the thi", "fourth question")
+    )
+    half.set()
+    await console.sees("the fourth")
+
+
+async def order_of(page: Page, *texts: str) -> bool:
+    """Say whether rows of the conversation hold these texts, one below the other."""
+    tops = []
+    for text in texts:
+        box = await page.locator("article.entry", has_text=text).last.bounding_box()
+        # Made anew in this moment, as when it is stored.
+        if box is None:
+            return False
+        tops.append(box["y"])
+    return tops == sorted(tops)
+
+
+async def test_escape_stops_and_the_title_names_the_chat(console: Console) -> None:
+    model = console.gateway.model
+    model.script += [Reply(text="too late", held=asyncio.Event())]
+    page = await console.open("chats/telegram:48201133")
+    await expect(page).to_have_title("Weekend in Bergen · chat-gateway")
+    await console.open("chats/web:escape")
+    await expect(page).to_have_title("escape · chat-gateway")
+    await console.say("a long one")
+    await expect(page.locator(".talk-head .badge.live")).to_be_visible()
+    await page.keyboard.press("Escape")
+
+    await expect(page.locator("article.notice", has_text="Stopped")).to_be_visible()
+    await expect(page.get_by_role("button", name="Stop")).to_be_hidden()
+    await expect(page.get_by_role("textbox", name="Message")).to_be_focused()
+    await page.keyboard.press("Escape")
+    await expect(page.get_by_role("textbox", name="Message")).not_to_be_focused()
+
+
+async def test_the_operator_sees_why_a_message_was_set_aside(console: Console) -> None:
+    """Cause and cure stand under the notice, over a reload too, with the way to the parked messages."""
+    page = await console.open("chats/web:refused")
+    await console.say("[[refuse]]")
+
+    why = page.locator("article.notice .why")
+    await expect(why).to_contain_text("Why: refused")
+    await page.reload()
+    await expect(why).to_contain_text("Why: refused")
+    await why.get_by_role("link").click()
+    row = page.locator(".row-card", has_text="web:refused")
+    await expect(row).to_contain_text("refused")
+    await row.get_by_role("button", name="Drop").click()
+    await page.get_by_role("dialog").get_by_role("button", name="Drop").click()
+    await expect(row).to_have_count(0)
+
+
+async def test_the_list_keeps_the_newest_in_view(console: Console) -> None:
+    """At its top what comes is seen at once; further down it is told, and what is read stays in its place."""
+    for number in range(16):
+        at = NOW - timedelta(hours=30 + number)
+        lines = list(exchange(number, "a question", "an answer", at))
+        write_session(console.gateway.workspace, f"web:row-{number}", lines, begun=at)
+    page = await console.open("chats")
+    scroll, pill = page.locator(".chat-scroll"), page.get_by_role("button", name="1 new")
+    afar = page.locator(".chat-row:has([href*='from-afar'])")
+    await expect(page.locator(".chat-row").nth(5)).to_be_visible()
+    await ask(console.gateway.daemon, "web:from-afar", "web:afar1", "hello from afar")
+    await expect(afar).to_be_in_viewport()
+    assert await scroll.evaluate("(one) => one.scrollTop") == 0
+    await page.keyboard.press("n")
+    await console.say("a new chat")
+    await console.sees("stub: a new chat")
+    await expect(page.locator(".chat-row.current")).to_be_in_viewport()
+    assert await scroll.evaluate("(one) => one.scrollTop") == 0
+
+    await scroll.evaluate("(one) => (one.scrollTop = 640)")
+    read = page.locator(".chat-row:has([href$='row-3'])")
+    await expect(read).to_be_in_viewport()
+    before = await read.bounding_box()
+    await ask(console.gateway.daemon, "web:from-afar", "web:afar2", "and again")
+    await expect(pill).to_be_visible()
+    assert await read.bounding_box() == before
+    await pill.click()
+    await expect(afar).to_be_in_viewport()
+    await expect(pill).to_be_hidden()
+    # Who writes into a chat further down goes with it.
+    await page.locator(".chat-row:has([href$='row-2'])").click()
+    await console.say("here as well")
+    await expect(page.locator(".chat-row.current:has([href$='row-2'])")).to_be_in_viewport()
+
+
+async def test_nothing_is_counted_while_the_gateway_is_away_or_tries_again(console: Console) -> None:
+    """A message that is tried again waits for no turn; one that runs is counted as far as that is known."""
+    model, held = console.gateway.model, asyncio.Event()
+    page = await console.open("chats/web:counts")
+    head, counter = page.locator(".talk-head"), page.locator(".chat-row.current [data-since]")
+    model.away = True
+    await console.say("once more")
+    await expect(head).to_contain_text("trying again")
+    await expect(page.locator(".waits")).to_be_empty()
+    model.away = False
+    await console.sees("stub: once more")
+
+    model.script.append(Reply(text="at last", held=held))
+    await console.say("how long?")
+    await expect(head).to_contain_text("answering")
+    await expect(counter).to_be_visible()
+    await console.context.set_offline(True)
+    await expect(head).to_contain_text("no word from the gateway")
+    shown = await counter.inner_text()
+    # An hour on, as far as the page's own second hand knows.
+    await page.evaluate("{ const now = Date.now; Date.now = () => now() + 3600000; }")
+    await page.evaluate("new Promise((ticked) => setTimeout(ticked, 1500))")
+    assert await counter.inner_text() == shown
+    await console.context.set_offline(False)
+    held.set()
+    await console.sees("at last")

@@ -49,7 +49,7 @@ export async function ask(method, path, { params, body, signal, headers, raw } =
         body: raw ?? (body === undefined ? undefined : JSON.stringify(body)),
       });
     } catch (error) {
-      if (signal?.aborted) throw error;
+      if (signal?.aborted && error.name !== "TimeoutError") throw error;
       throw new ApiError(0, S.errors.away, S.errors.awayHint);
     }
     if (answer.status === 401 && path !== "/v1/login") {

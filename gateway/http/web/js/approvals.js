@@ -23,7 +23,7 @@ export function approvalCard(one, { chat = false } = {}) {
     await overview.look({ approvals: true });
   };
   const made = h("section.approval", { "aria-label": S.approvals.asks(one.tool), data: { approval: one.id } },
-    h("h3", {}, S.approvals.asks(one.tool)),
+    h("h2", {}, S.approvals.asks(one.tool)),
     h("p.hint", {}, [chat && h("a", { href: href("chats", [one.key]), dir: "auto" }, one.key), chat && " · ", S.approvals.where(one.folder, clock(one.expires_at))]),
     codeBlock(one.shown, "json"),
     h("div.actions", {}, button(S.approvals.allow, () => decide("allow"), { kind: "primary decides", symbol: "check", "aria-label": S.approvals.allowTool(one.tool) }),

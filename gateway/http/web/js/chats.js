@@ -39,19 +39,25 @@ export class ChatPane {
     this.chosen = null;
     this.filter = h("input", {
       type: "search", placeholder: S.chats.filter, "aria-label": S.chats.filter, autocomplete: "off",
-      on: { input: () => this.draw(), keydown: (event) => this.fromFilter(event) },
+      on: { input: () => this.filtered(), keydown: (event) => this.fromFilter(event) },
     });
     this.scroller = h("div.chat-scroll", { on: { keydown: (event) => this.move(event) } });
+    this.above = new Set(); // chats that came to stand above what is in view
+    this.pill = button("", () => this.toTop(), { kind: "small news" });
+    this.pill.hidden = true;
+    this.heading = titled("h1");
     this.note = h("div.chat-note");
     this.element = h("section.chat-list", { "aria-label": S.chats.title },
-      h("div.chat-list-head", {}, h("h2.pane-title", {}, S.chats.title),
+      h("div.chat-list-head", {}, this.heading,
         button(S.chats.fresh, newChat, { symbol: "plus", only: true, kind: "quiet" })),
-      h("div.filter", {}, icon("search"), this.filter), this.note, this.scroller);
+      h("div.filter", {}, icon("search"), this.filter), this.note, h("div.news-spot", { role: "status" }, this.pill), this.scroller);
     this.list = new Windowed({
       scroller: this.scroller, render: (chat) => this.row(chat), keyOf: (chat) => chat.key, rowHeight: ROW_PX,
       role: "list", label: S.chats.title,
     });
+    this.list.onScroll = () => this.drawPill();
     this.marks = new Map();
+    this.places = new Map();
     this.changed = () => this.draw();
     overview.addEventListener("change", this.changed);
     this.ticking = setInterval(() => this.tick(), 1000);
@@ -67,6 +73,8 @@ export class ChatPane {
   choose(key) {
     const before = this.chosen;
     this.chosen = key;
+    // Where no chat is open, this is the title of the view.
+    this.heading.replaceWith(this.heading = titled(key ? "h2" : "h1"));
     for (const one of [before, key]) if (one) this.list.refresh(one);
     if (key) this.list.reveal(key);
   }
@@ -80,12 +88,45 @@ export class ChatPane {
       .sort((one, other) => this.rank(other) - this.rank(one) || order(other, one));
     // A row is made anew only where what it shows is other than before.
     const stale = chats.filter((chat) => this.marks.get(chat.key) !== this.mark(chat));
-    this.list.set(chats);
+    this.showAll(chats);
     for (const chat of stale) {
       this.marks.set(chat.key, this.mark(chat));
       this.list.refresh(chat.key);
     }
     replace(this.note, this.words(chats, words));
+  }
+
+  // The newest stays in view for whoever looks at it; who looks further down is told what came above. The chat
+  // that is open is followed to its new place.
+  showAll(chats) {
+    const places = new Map(chats.map((chat) => [chat.key, `${this.rank(chat)} ${chat.last_message_at}`]));
+    const moved = new Set(this.places.size ? [...places.keys()].filter((key) => places.get(key) !== this.places.get(key)) : []);
+    const follow = moved.has(this.chosen) && (!this.list.index.has(this.chosen) || this.list.inView(this.chosen));
+    this.list.set(chats, { top: true, moved });
+    this.places = places;
+    if (follow) this.list.reveal(this.chosen);
+    for (const key of moved) this.above.add(key);
+    this.drawPill();
+  }
+
+  drawPill() {
+    for (const key of this.above) if (this.list.atTop || !this.list.index.has(key) || this.list.offsets[this.list.index.get(key)] >= this.scroller.scrollTop) this.above.delete(key);
+    this.pill.hidden = this.above.size === 0;
+    if (this.above.size) replace(this.pill, icon("up"), h("span", {}, S.chats.above(this.above.size)));
+  }
+
+  toTop() {
+    this.scroller.scrollTop = 0;
+    this.list.paint();
+    this.focusRow(0);
+    this.drawPill();
+  }
+
+  filtered() {
+    this.places.clear();
+    this.above.clear();
+    this.scroller.scrollTop = 0;
+    this.draw();
   }
 
   words(chats, words) {
@@ -103,7 +144,7 @@ export class ChatPane {
 
   mark(chat) {
     const lane = overview.lanes.get(chat.key);
-    return [chat.name, chat.last_message_at, chat.last_text, chat.active, lane?.id, lane?.waiting, lane?.asking, chat.key === this.chosen, isNew(chat)].join("\u0000");
+    return [chat.name, chat.last_message_at, chat.last_text, chat.active, lane?.id, lane?.running_s === null, lane?.waiting, lane?.asking, chat.key === this.chosen, isNew(chat)].join("\u0000");
   }
 
   row(chat) {
@@ -125,6 +166,7 @@ export class ChatPane {
 
   state(chat, lane) {
     if (lane?.asking) return badge(S.lane.asks, "warn");
+    if (lane?.id && lane.running_s === null) return [badge(S.lane.again, "warn"), lane.waiting > 0 && badge(S.lane.waiting(lane.waiting))];
     if (lane?.id) {
       const seconds = h("span", { data: { since: chat.key } }, span(overview.runningFor(chat.key)));
       return [h("span.badge.live", {}, h("span.dot", { "aria-hidden": "true" }), h("span.sr", {}, S.lane.running), seconds),
@@ -163,6 +205,8 @@ export class ChatPane {
     this.list.reveal(chat.key)?.querySelector("a").focus({ preventScroll: true });
   }
 }
+
+const titled = (tag) => h(`${tag}.pane-title`, { tabindex: "-1" }, S.chats.title);
 
 const order = (one, other) => (one.last_message_at ?? "").localeCompare(other.last_message_at ?? "") || one.key.localeCompare(other.key);
 

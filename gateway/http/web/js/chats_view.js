@@ -1,8 +1,9 @@
 // The view of chats: the list beside one conversation; on a narrow screen one of the two.
 
-import { ChatPane } from "./chats.js";
+import { ChatPane, titleOf } from "./chats.js";
 import { Conversation } from "./conversation.js";
 import { h, replace } from "./dom.js";
+import { overview } from "./overview.js";
 import { S } from "./strings.js";
 import { empty } from "./ui.js";
 
@@ -12,7 +13,7 @@ export const chatsView = {
     const spot = h("div.talk-spot");
     const view = h("div.chats-view", {}, pane.element, spot);
     replace(root, view);
-    let talk = null, shown = null;
+    let talk = null, shown = null, open = null;
 
     function update(to) {
       const [key, until] = to.parts;
@@ -22,10 +23,11 @@ export const chatsView = {
       shown = now;
       talk?.close();
       talk = null;
+      open = key ?? null;
       view.classList.toggle("talking", Boolean(key));
       pane.choose(key ?? null);
       if (!key) {
-        replace(spot, h("div.nothing-chosen", {}, h("h1.sr", { tabindex: "-1" }, S.chats.title), empty("chats", S.talk.choose, S.talk.chooseText)));
+        replace(spot, h("div.nothing-chosen", {}, empty("chats", S.talk.choose, S.talk.chooseText)));
         return true;
       }
       talk = new Conversation(key, { until: until ?? null, at });
@@ -44,6 +46,8 @@ export const chatsView = {
         pane.close();
       },
       search: () => (pane.filter.focus(), true),
+      title: () => open && titleOf(overview.chats.get(open) ?? { key: open }),
+      stop: () => talk?.composer?.stopTurn(),
       focusSend: () => talk?.composer?.focus(),
     };
   },

@@ -18,7 +18,7 @@ export class Composer {
       "aria-describedby": "send-hint", maxlength: "1000000",
       on: { input: () => this.typed(), keydown: (event) => this.pressed(event) },
     });
-    this.stop = button(S.send.stop, onStop, { symbol: "stop", kind: "stop" });
+    this.stop = button(S.send.stop, onStop, { symbol: "stop", kind: "stop", title: S.send.stopTitle });
     this.stop.hidden = true;
     this.go = h("button.primary", { type: "submit", "aria-label": S.send.send, title: S.send.send }, icon("send"));
     this.waits = h("p.waits", { role: "status" });
@@ -37,7 +37,10 @@ export class Composer {
 
   // How many messages wait behind the running one, and whether one runs.
   show({ running, waiting }) {
+    const focused = document.activeElement === this.stop;
     this.stop.hidden = !running;
+    // A button that goes away would leave the keyboard nowhere.
+    if (focused && !running) this.focus();
     const text = waiting > 0 ? S.send.waiting(waiting) : "";
     if (this.waits.textContent !== text) this.waits.textContent = text;
   }
@@ -65,7 +68,18 @@ export class Composer {
     this.input.style.height = `${Math.min(this.input.scrollHeight + 2, 320)}px`;
   }
 
+  // Stop the turn, where one runs; false: none does.
+  stopTurn() {
+    if (this.stop.hidden) return false;
+    this.stop.click();
+    return true;
+  }
+
   pressed(event) {
+    if (event.key === "Escape" && !event.isComposing && this.stopTurn()) {
+      event.preventDefault();
+      event.stopPropagation();
+    }
     if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
       event.preventDefault();
       this.element.requestSubmit();

@@ -9,7 +9,7 @@ import { announce, h, replace } from "./dom.js";
 import { takesFiles } from "./enclosed.js";
 import { rowElement } from "./entries.js";
 import { span, splitKey } from "./format.js";
-import { History } from "./history.js";
+import { aboutOf, asideRow, History } from "./history.js";
 import { icon } from "./icons.js";
 import { Outbox } from "./outbox.js";
 import { overview } from "./overview.js";
@@ -133,14 +133,17 @@ export class Conversation {
   rows() {
     const known = this.history.ids;
     this.outbox.drop(known);
-    const rows = this.history.rows(this.until ? [] : this.outbox.asides);
+    const rows = this.history.rows(this.until ? [] : this.outbox.asides.filter((one) => !this.outbox.find(aboutOf(one))));
     if (this.history.segments.length && !this.history.whole) rows.unshift({ key: "more", kind: "more" });
     if (this.until) return rows;
-    for (const message of this.outbox.messages) {
+    // What is answered now stands above what waits for that.
+    for (const id of this.live.keys()) if (!this.outbox.find(id)) rows.push(this.draft(id));
+    const first = this.outbox.messages.filter((message) => this.live.has(message.id));
+    for (const message of [...first, ...this.outbox.messages.filter((one) => !first.includes(one))]) {
       rows.push({ key: `p:${message.id}`, kind: "pending", message, state: this.live.has(message.id) ? "running" : message.state });
+      rows.push(...this.outbox.asides.filter((one) => aboutOf(one) === message.id).map(asideRow));
       if (this.live.has(message.id)) rows.push(this.draft(message.id));
     }
-    for (const id of this.live.keys()) if (!this.outbox.find(id)) rows.push(this.draft(id));
     return rows;
   }
 
@@ -164,11 +167,16 @@ export class Conversation {
     const chat = overview.chats.get(this.key) ?? { key: this.key, name: this.history.active?.name ?? null };
     const lane = overview.lanes.get(this.key);
     const running = lane?.id || this.live.size > 0;
-    const waiting = this.outbox.messages.filter((message) => ["waiting", "sending", "again"].includes(message.state) && !this.live.has(message.id)).length;
-    const behind = Math.max(lane?.waiting ?? 0, running ? waiting : Math.max(waiting - 1, 0));
+    const retried = lane?.id && lane.running_s === null;
+    const away = this.was === false || overview.stale;
+    const waiting = this.outbox.messages.filter((message) => ["waiting", "sending", "again"].includes(message.state) && !this.live.has(message.id) && message.id !== lane?.id).length;
+    // A lane that was looked at before a turn began counts the message of that turn.
+    const counted = this.live.size && !this.live.has(lane?.id) ? 0 : lane?.waiting ?? 0;
+    const behind = Math.max(counted, running ? waiting : Math.max(waiting - 1, 0));
     this.composer?.show({ running: Boolean(running || lane?.asking || waiting), waiting: behind });
     const seconds = overview.runningFor(this.key);
-    const state = lane?.asking ? badge(S.lane.asks, "warn")
+    this.element.classList.toggle("away", away);
+    const state = lane?.asking ? badge(S.lane.asks, "warn") : retried ? badge(S.lane.again, "warn") : running && away ? badge(S.lane.away, "faint")
       : running ? h("span.badge.live", {}, h("span.dot", { "aria-hidden": "true" }), seconds === null ? S.lane.running : S.lane.runningFor(span(seconds))) : null;
     const now = [titleOf(chat), chat.key, lane?.asking, Boolean(running), behind, this.until, this.history.newest?.session.id].join("\u0000");
     if (now !== this.headMark) {
@@ -205,8 +213,10 @@ export class Conversation {
 
   connected(up) {
     this.connection.hidden = up;
-    if (up && this.was === false) this.catchUp();
+    const back = up && this.was === false;
     this.was = up;
+    this.drawHead();
+    if (back) this.catchUp();
   }
 
   overviewChanged() {
@@ -323,7 +333,7 @@ export class Conversation {
     const place = { session: this.history.newest?.session.id ?? null, after: this.history.lastSeq, at };
     const asked = this.outbox.find(id);
     if (asked && ends && !this.history.ids.has(id)) this.outbox.aside({ ...place, id: `${id}?`, who: "you", text: asked.text, at: asked.at });
-    this.outbox.aside({ ...place, id: event.id, who: event.kind === "reply" ? "reply" : "notice", text: event.text });
+    this.outbox.aside({ ...place, id: event.id, who: event.kind === "reply" ? "reply" : "notice", text: event.text, ends });
     // A command may have ended the session or begun one.
     this.history.stale = true;
   }

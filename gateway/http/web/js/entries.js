@@ -3,8 +3,10 @@
 import { part } from "./api.js";
 import { h, replace } from "./dom.js";
 import { bytes, clock, dayName, exactly, number, pretty, usd, visible, when } from "./format.js";
+import { aboutOf } from "./history.js";
 import { icon } from "./icons.js";
 import { codeBlock, copyText, markdown } from "./markdown.js";
+import { whyParked } from "./parked.js";
 import { href } from "./router.js";
 import { S } from "./strings.js";
 import { badge, button } from "./ui.js";
@@ -29,7 +31,7 @@ const MAKERS = {
   overlay: (row) => summaryElement(row, S.entry.overlay),
   compact: (row) => summaryElement(row, S.entry.compact),
   undo: () => line("note", h("span", {}, S.entry.undo)),
-  aside: (row) => asideElement(row.aside),
+  aside: (row, view) => asideElement(row.aside, view),
   pending: (row, view) => pendingElement(row.message, row.state, view),
   draft: (row) => draftElement(row),
   more: () => line("note", h("span", {}, S.entry.older)),
@@ -118,7 +120,7 @@ function calls({ entry, results, key }) {
     const found = results?.[at];
     const state = found ? (found.is_error ? badge(S.entry.failed, "bad") : null) : badge(S.entry.noResult, "faint");
     return fold(`${key}:${call.id}`, h("summary", {}, icon("tool"), h("span.tool-name", {}, call.name), h("span.tool-brief", {}, briefly(call.arguments)), state),
-      () => [h("h3.fold-title", {}, S.entry.arguments), codeBlock(pretty(call.arguments), "json"), h("h3.fold-title", {}, S.entry.result),
+      () => [h("p.fold-title", {}, S.entry.arguments), codeBlock(pretty(call.arguments), "json"), h("p.fold-title", {}, S.entry.result),
         found ? result(found) : h("p.hint", {}, S.entry.noResultText)], "call");
   });
 }
@@ -174,10 +176,10 @@ function draftElement(row) {
   return made;
 }
 
-function asideElement(aside) {
+function asideElement(aside, view) {
   if (aside.who === "you") return h("article.entry.mine.aside", { "aria-label": S.entry.by(S.entry.you, when(aside.at)) },
     h("div.entry-head", {}, h("span.who", {}, S.entry.you), h("time", {}, clock(aside.at))), h("div.entry-body", {}, markdown(aside.text)));
   const kind = aside.who === "notice" ? S.entry.notice : S.entry.answer;
   return h(`article.entry.aside.${aside.who}`, { "aria-label": S.entry.by(kind, when(aside.at)) },
-    h("div.entry-head", {}, h("span.who", {}, kind), h("time", {}, clock(aside.at))), h("div.entry-body", {}, markdown(aside.text)));
+    h("div.entry-head", {}, h("span.who", {}, kind), h("time", {}, clock(aside.at))), h("div.entry-body", {}, markdown(aside.text), aside.who === "notice" && aside.ends && whyParked(aboutOf(aside), view.key)));
 }

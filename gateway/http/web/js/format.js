@@ -50,8 +50,9 @@ export function span(seconds) {
   const s = Math.max(0, Math.round(seconds));
   if (s < 60) return `${s} s`;
   if (s < 3600) return `${Math.floor(s / 60)} min${s < 600 && s % 60 ? ` ${s % 60} s` : ""}`;
-  if (s < 86400) return `${Math.floor(s / 3600)} h ${Math.floor((s % 3600) / 60)} min`;
-  return `${Math.floor(s / 86400)} d ${Math.floor((s % 86400) / 3600)} h`;
+  const [large, small, of, parts] = s < 86400 ? ["h", "min", 3600, 60] : ["d", "h", 86400, 3600];
+  const rest = Math.floor((s % of) / parts);
+  return `${Math.floor(s / of)} ${large}${rest ? ` ${rest} ${small}` : ""}`;
 }
 
 export function ago(at) {
@@ -67,7 +68,7 @@ export function compact(value) {
   return Math.abs(value) < 10000 ? number(value) : new Intl.NumberFormat(LOCALE, { notation: "compact", maximumFractionDigits: 1 }).format(value);
 }
 export function usd(value) {
-  if (typeof value !== "number") return "–";
+  if (typeof value !== "number") return S.unknown;
   const digits = value === 0 || Math.abs(value) >= 1 ? 2 : 4;
   return `$${value.toFixed(digits)}`;
 }

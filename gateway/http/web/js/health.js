@@ -78,7 +78,7 @@ function lanes(all) {
   if (!all.length) return empty("check", S.health.noLanes);
   return tableOf(S.health.lanes, [S.health.chat, S.health.state, S.health.waiting], all.map((lane) => [
     h("a", { href: href("chats", [lane.key]), dir: "auto" }, lane.key),
-    lane.asking ? badge(`${S.lane.asks}: ${lane.asking}`, "warn") : lane.id ? badge(S.lane.runningFor(span(lane.running_s)), "live") : badge(S.health.idle),
+    lane.asking ? badge(`${S.lane.asks}: ${lane.asking}`, "warn") : lane.running_s !== null ? badge(S.lane.runningFor(span(lane.running_s)), "live") : badge(lane.id ? S.lane.again : S.health.idle),
     number(lane.waiting),
   ]));
 }

@@ -139,10 +139,26 @@ export class History {
     else await this.open();
   }
 
+  // What is about a stored message stands behind its question, and before what was asked after it.
+  placed(asides) {
+    const about = new Map(asides.map((one) => [aboutOf(one), null]));
+    for (const { session, entries } of this.segments) {
+      for (const { message_id: id, seq } of entries) {
+        if (about.has(id)) about.set(id, { session: session.id, first: about.get(id)?.first ?? seq, last: seq });
+      }
+    }
+    const found = asides.map((one) => {
+      const own = about.get(aboutOf(one));
+      return own ? { ...one, session: own.session, after: Math.min(Math.max(one.session === own.session ? one.after : 0, own.first), own.last) } : one;
+    });
+    return found.sort((one, other) => one.after - other.after);
+  }
+
   // Everything in order, as rows: boundaries, days, entries. `asides` are of this browser: { at, after, session, … }.
   rows(asides = []) {
     const rows = [];
     let before = null;
+    asides = this.placed(asides);
     // What was said aside before anything was stored stands above it.
     if (this.whole || !this.segments.length) rows.push(...asides.filter((one) => one.session === null).map(asideRow));
     for (const [number, segment] of this.segments.entries()) {
@@ -157,6 +173,9 @@ export class History {
     return rows;
   }
 }
+
+// The id of the message that an aside is about.
+export const aboutOf = (aside) => aside.id.replace(/(#(reply|notice\.)[^#]*|\?)$/, "");
 
 const lastSeq = (segment) => segment?.entries.at(-1)?.seq ?? 0;
 const isWhole = ({ segments, order }) => segments.length >= (order?.length ?? 0) && !segments[0]?.previous;
@@ -192,7 +211,7 @@ async function older(read) {
   return true;
 }
 
-const asideRow = (aside) => ({ key: `a:${aside.id}`, kind: "aside", aside });
+export const asideRow = (aside) => ({ key: `a:${aside.id}`, kind: "aside", aside });
 
 function entryRows(segment, asides, rows, before) {
   const { session, entries } = segment;

@@ -69,7 +69,7 @@ function showCounts() {
     counts[name].hidden = count === 0;
     replace(counts[name], count > 99 ? "99+" : String(count), h("span.sr", {}, ` ${S.nav.waiting}`));
   }
-  document.title = [asks ? `(${asks})` : "", current ? S.nav[current.name] ?? S.nav.chats : "", S.name].filter(Boolean).join(" · ");
+  document.title = [asks ? `(${asks})` : "", current?.view.title?.() || (current ? S.nav[current.name] ?? S.nav.chats : ""), S.name].filter(Boolean).join(" · ");
 }
 
 // -- views -------------------------------------------------------------------------------------------
@@ -82,7 +82,7 @@ function show() {
     if (link.dataset.view === name) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
   }
-  if (current?.name === name && current.view.update?.(route)) return;
+  if (current?.name === name && current.view.update?.(route)) return void showCounts();
   current?.view.close?.();
   const root = byId("main");
   root.className = `at-${name}`;
@@ -169,7 +169,7 @@ function pressed(event) {
     return void event.preventDefault();
   }
   gone = event.key === "g" ? performance.now() : 0;
-  const act = { "/": () => current.view.search?.() ?? (location.hash = href("search")), n: newChat, "?": showKeys, r: () => current.view.focusSend?.(), Escape: () => setMenu(false) }[event.key];
+  const act = { "/": () => current.view.search?.() ?? (location.hash = href("search")), n: newChat, "?": showKeys, r: () => current.view.focusSend?.(), Escape: () => (byId("rail").classList.contains("open") ? setMenu(false) : current.view.stop?.()) }[event.key];
   if (!act) return;
   event.preventDefault();
   act();

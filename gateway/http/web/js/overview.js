@@ -54,7 +54,7 @@ class Overview extends EventTarget {
   async once() {
     const begun = performance.now();
     try {
-      let found = await get("/v1/chats", { since: this.now });
+      let found = await get("/v1/chats", { since: this.now }, AbortSignal.timeout(Math.max(2 * APPROVALS_EVERY_MS, RESTS * this.took)));
       this.took = performance.now() - begun;
       this.take(found);
       // A chat that is gone changes no file that is still there.
@@ -76,7 +76,7 @@ class Overview extends EventTarget {
     this.now = found.now;
     for (const chat of found.chats) this.chats.set(chat.key, chat);
     this.lanes = new Map(found.lanes.map((lane) => [lane.key, lane]));
-    this.lanesAt = Date.now();
+    this.lanesAt = this.knownAt = Date.now();
   }
 
   async lookAside() {
@@ -89,10 +89,17 @@ class Overview extends EventTarget {
     if (stale || this.parked === null) this.parked = (await perhaps(get("/v1/parked", { limit: 1 })))?.count ?? 0;
   }
 
-  // How long a turn of a chat has run, in seconds; null where none does.
+  // Whether what is shown is what the gateway said a while ago: nobody knows how it is now.
+  get stale() {
+    return Boolean(this.error) || Date.now() - this.lanesAt > 2 * EVERY_MS + Math.max(APPROVALS_EVERY_MS, RESTS * this.took);
+  }
+
+  // How long a turn of a chat has run, in seconds; null where none does. It stands still while the gateway is away.
   runningFor(key) {
     const lane = this.lanes.get(key);
-    return lane?.running_s === null || lane?.running_s === undefined ? null : lane.running_s + (Date.now() - this.lanesAt) / 1000;
+    if (lane?.running_s === null || lane?.running_s === undefined) return null;
+    if (!this.stale) this.knownAt = Date.now();
+    return lane.running_s + Math.max(0, this.knownAt - this.lanesAt) / 1000;
   }
 }
 

@@ -1,7 +1,7 @@
 // Messages that could not be answered or sent: why, and what can be done with each.
 
 import { del, get, getAll, part, post } from "./api.js";
-import { h, replace } from "./dom.js";
+import { h, pause, replace } from "./dom.js";
 import { ago, exactly, pretty } from "./format.js";
 import { codeBlock } from "./markdown.js";
 import { overview } from "./overview.js";
@@ -69,6 +69,35 @@ function card(row, again) {
 function splitReason(reason) {
   const at = reason.lastIndexOf("; ");
   return at < 0 ? [reason, ""] : [reason.slice(0, at), reason.slice(at + 2)];
+}
+
+// Message id → its parked row, or null.
+const reasons = new Map();
+const LOOKS_AFTER_MS = [0, 1000, 4000];
+
+// Under a notice: why its message was set aside and what helps, as the list of parked messages says.
+export function whyParked(id, key) {
+  const place = h("div.why");
+  if (!reasons.has(id)) reasons.set(id, reasonOf(id, key));
+  reasons.get(id).then((row) => {
+    if (!row) return;
+    const [cause, cure] = splitReason(row.reason);
+    replace(place, h("p", {}, h("strong", {}, S.parked.why), " ", cause), cure && h("p", {}, h("strong", {}, S.parked.cure), " ", cure), h("p", {}, h("a", { href: href("parked") }, S.parked.see)));
+  });
+  return place;
+}
+
+// The notice comes a moment before its message is set aside. Who may not see what is parked is not told.
+async function reasonOf(id, key) {
+  for (const wait of LOOKS_AFTER_MS) {
+    await pause(wait);
+    try {
+      return await get(address({ id }), { key });
+    } catch (error) {
+      if (error.status !== 404) return null;
+    }
+  }
+  return null;
 }
 
 function look(row) {

@@ -56,8 +56,8 @@ function runs(job, path) {
   made.addEventListener("toggle", () => {
     if (!made.open || inside.childElementCount) return;
     shown(inside, async () => (await perhaps(get(`${path}/runs`, { limit: 8 }))) ?? { next: job.next_run_at ? [job.next_run_at] : [], past: [...(job.state?.runHistory ?? [])].reverse() }, (found) => [
-      h("h3.fold-title", {}, S.schedules.coming), found.next.length ? h("ul.plain", {}, found.next.map((at) => h("li", { title: exactly(at) }, `${when(at)} (${ago(at)})`))) : h("p.hint", {}, S.schedules.noNext),
-      h("h3.fold-title", {}, S.schedules.past), found.past.length ? h("ul.plain", {}, found.past.map(pastRun)) : h("p.hint", {}, S.schedules.never),
+      h("p.fold-title", {}, S.schedules.coming), found.next.length ? h("ul.plain", {}, found.next.map((at) => h("li", { title: exactly(at) }, `${when(at)} (${ago(at)})`))) : h("p.hint", {}, S.schedules.noNext),
+      h("p.fold-title", {}, S.schedules.past), found.past.length ? h("ul.plain", {}, found.past.map(pastRun)) : h("p.hint", {}, S.schedules.never),
     ]);
   });
   return made;
@@ -86,13 +86,15 @@ function adding(again) {
   const missed = h("select", {}, ["once", "skip", "all"].map((one) => h("option", { value: one }, S.schedules.missed[one])));
   const place = h("div");
   const zoneField = field(S.schedules.zone, zone, S.schedules.zoneHint);
+  const wrong = h("p.error", { role: "alert" });
   const draw = () => {
+    // What was wrong with one kind says nothing of another.
+    wrong.textContent = "";
     replace(place, field(S.schedules.kinds[kind.value], value, S.schedules.hints[kind.value]));
     zoneField.hidden = !["cron", "at"].includes(kind.value);
   };
   kind.addEventListener("change", draw);
   draw();
-  const wrong = h("p.error", { role: "alert" });
   const form = h("form.stack", { on: { submit: async (event) => {
     event.preventDefault();
     wrong.textContent = "";

@@ -10,6 +10,7 @@ export const S = {
   cancel: "Cancel",
   close: "Close",
   save: "Save",
+  unknown: "unknown",
   errors: {
     away: "The gateway does not answer",
     awayHint: "it may be restarting; this page tries again",
@@ -27,7 +28,7 @@ export const S = {
     title: "Keyboard",
     list: [
       ["/", "search the chats"], ["n", "begin a chat"], ["r", "write in the open chat"], ["↑ ↓", "move in the list of chats"],
-      ["Enter", "send; open the chosen chat"], ["Shift Enter", "a new line"], ["Esc", "leave a field, close a dialog"],
+      ["Enter", "send; open the chosen chat"], ["Shift Enter", "a new line"], ["Esc", "stop the answer; leave a field, close a dialog"],
       ["g c", "go to the chats"], ["g s", "go to the search"], ["g a", "go to the approvals"], ["g p", "go to the parked messages"], ["g j", "go to the schedules"],
       ["g m", "go to the memory"], ["g e", "go to the people"], ["g u", "go to the usage"], ["g h", "go to the health"], ["g o", "go to the configuration"], ["g t", "go to the trace"], ["?", "this list"],
     ],
@@ -44,10 +45,10 @@ export const S = {
     title: "Chats", fresh: "New chat", filter: "Filter chats", none: "No chats yet",
     noneText: "Begin one here, or write to the bot on Telegram or Discord.", nothing: "No chat has these words in its name or last message",
     searchAll: "Search everything that was said", found: (found, all) => `${found.toLocaleString("en")} of ${plural(all, "chat", "chats")}`,
-    unnamed: (id) => `Chat ${id}`, silent: "nothing said yet", they: (text) => text, ended: "ended", kept: "kept", unread: "new",
+    unnamed: (id) => `Chat ${id}`, silent: "nothing said yet", above: (count) => `${count} new`, they: (text) => text, ended: "ended", kept: "kept", unread: "new",
   },
   lane: {
-    running: "answering", runningFor: (time) => `answering for ${time}`, asks: "needs your word", waiting: (count) => `+${count} waiting`,
+    running: "answering", runningFor: (time) => `answering for ${time}`, asks: "needs your word", again: "trying again", away: "no word from the gateway", waiting: (count) => `+${count} waiting`,
   },
   talk: {
     title: "Conversation", label: "Messages", back: "Back to the chats", details: "Details", away: "Connecting again …", down: "To the newest message",
@@ -56,7 +57,7 @@ export const S = {
     said: (text) => `Answer: ${text}`,
   },
   send: {
-    placeholder: "Message", send: "Send", stop: "Stop", hint: "Enter sends, Shift + Enter begins a new line, / shows commands; files can be dropped or pasted", commands: "Commands",
+    placeholder: "Message", send: "Send", stop: "Stop", stopTitle: "Stop the answer (Esc)", hint: "Enter sends, Shift + Enter begins a new line, / shows commands; files can be dropped or pasted", commands: "Commands",
     waiting: (count) => `${plural(count, "message waits", "messages wait")} for this turn to end`,
   },
   files: {
@@ -105,7 +106,7 @@ export const S = {
   },
   parked: {
     about: "Messages that were set aside because they could not be answered or sent. None is lost.", none: "Nothing is parked", noneText: "Whatever cannot be answered is set aside here, with the reason.",
-    inbound: "not answered", outbound: "not sent", cure: "What helps:", unreadable: "of no chat that could be read", attempts: (count) => plural(count, "attempt", "attempts"),
+    inbound: "not answered", outbound: "not sent", why: "Why:", see: "See it among the parked messages", cure: "What helps:", unreadable: "of no chat that could be read", attempts: (count) => plural(count, "attempt", "attempts"),
     retry: "Try again", retried: "Put back into its queue", retriedAll: (back, not) => `${plural(back, "message was", "messages were")} put back${not ? `, ${not} not` : ""}`, retryAll: "Try all again", retryAllText: (count) => `${plural(count, "message goes", "messages go")} back to the end of its queue.`,
     show: "Show", letter: "The message as it came", drop: "Drop", dropText: "It is removed for good, and will not be answered.", dropped: "Dropped",
   },
@@ -134,7 +135,7 @@ export const S = {
   },
   people: {
     about: "Strangers and groups get a code when they write to the bot. One press lets them in.", what: "pairing over the page", asking: "Waiting to be let in", inside: "Let in", none: "Nobody waits", noneText: "Who writes to the bot for the first time shows here.", nobody: "Nobody was let in by a code yet.",
-    approve: "Let in", approveOf: (name) => `Let ${name} in`, approved: (name) => `${name} was let in`, refuse: "Refuse", refuseOf: (name) => `Refuse ${name}`, refused: (name) => `${name} was refused`, revoke: "Take back", revokeOf: (name) => `Take access back from ${name}`, revokeText: (name) => `${name} is not answered any more.`, revoked: (name) => `${name} is let in no more`, code: "Code",
+    approve: "Let in", approveOf: (name) => `Let in ${name}`, approved: (name) => `${name} was let in`, refuse: "Refuse", refuseOf: (name) => `Refuse ${name}`, refused: (name) => `${name} was refused`, revoke: "Take back", revokeOf: (name) => `Take back the access of ${name}`, revokeText: (name) => `${name} is not answered any more.`, revoked: (name) => `${name} is let in no more`, code: "Code",
   },
   usage: {
     about: "Tokens and cost of all calls, by day in UTC.", what: "the usage of past days", span: "How far back", days: (count) => `${count} days`, turns: "Turns", calls: "Background calls", prompt: "Tokens in", completion: "Tokens out", tokens: "Tokens", cost: "Cost",

@@ -46,7 +46,7 @@ function budgets(status) {
     const tokens = row.limit === "tokens_per_day";
     const show = tokens ? number : usd;
     const text = S.usage.left(show(row.left), show(row.of));
-    return h("div.field", {}, h("div.row-head", {}, h("span", {}, S.usage.limits[row.limit] ?? row.limit), row.who && badge(row.who, "channel"), h("span.faint", {}, text)), bar(row.of ? 1 - row.left / row.of : 0, text));
+    return h("div.field", {}, h("div.row-head", {}, h("span", {}, S.usage.limits[row.limit] ?? row.limit), row.who && badge(row.who, "channel"), h("span.faint", {}, text)), bar(row.of && row.left !== null ? 1 - row.left / row.of : 0, text));
   })));
 }
 
@@ -62,7 +62,7 @@ function history(found, status) {
     h("div.cards", {},
       card(null, columns({ title: S.usage.tokensByDay, format: compact, cap: tokenCap, legend: [["", S.usage.prompt], ["two", S.usage.completion], ...tokenLegend],
         rows: found.days.map((day) => ({ label: utcDay(day.day), values: [day.prompt_tokens, day.completion_tokens], told: S.usage.tokensOf(number(day.prompt_tokens), number(day.completion_tokens)) })) })),
-      card(null, columns({ title: S.usage.costByDay, format: usd, cap: costCap, legend: costLegend.length ? [["", S.usage.cost], ...costLegend] : [], rows: found.days.map((day) => ({ label: utcDay(day.day), values: [day.cost_usd], told: usd(day.cost_usd) })) }))),
+      card(null, columns({ title: S.usage.costByDay, format: usd, cap: costCap, legend: costLegend.length ? [["", S.usage.cost], ...costLegend] : [], rows: found.days.map((day) => ({ label: utcDay(day.day), values: [day.cost_usd ?? 0], told: usd(day.cost_usd) })) }))),
     card(null, columns({ title: S.usage.turnsByDay, format: compact, rows: found.days.map((day) => ({ label: utcDay(day.day), values: [day.turns], told: number(day.turns) })) })),
     h("div.cards", {}, ranked(S.usage.byModel, found.models, (row) => row.model ?? S.usage.unnamed), ranked(S.usage.byChat, found.chats, (row) => chatOf(row.key)), found.people.length > 0 && ranked(S.usage.byPerson, found.people, (row) => row.person ?? S.usage.unnamed)),
   ];

@@ -5,6 +5,7 @@
 
 const OVERSCAN = 500;
 const AT_END = 48;
+const AT_TOP = 8;
 const ANCHORS = 8;
 
 export class Windowed {
@@ -51,10 +52,22 @@ export class Windowed {
     return s.scrollHeight - s.scrollTop - s.clientHeight < AT_END;
   }
 
-  // Show other items. Where the end was in view and `stick` is set, it stays in view.
-  set(items, { stick = false, end = false } = {}) {
+  get atTop() {
+    return this.scroller.scrollTop < AT_TOP;
+  }
+
+  inView(key) {
+    const at = this.index.get(key);
+    if (at === undefined) return false;
+    const middle = (this.offsets[at] + this.offsets[at + 1]) / 2 + this.space.offsetTop - this.scroller.scrollTop;
+    return middle > 0 && middle < this.scroller.clientHeight;
+  }
+
+  // Show other items. Where the end was in view and `stick` is set, it stays in view; where it is at its top and
+  // `top` is set, it stays there. Else what is in view stays in its place, but for the keys that `moved`.
+  set(items, { stick = false, end = false, top = false, moved = new Set() } = {}) {
     const toEnd = end || (stick && (this.sticky || this.atEnd));
-    const anchor = toEnd ? null : this.anchor();
+    const anchor = toEnd || (top && this.atTop) ? null : this.anchor().filter(([key]) => !moved.has(key));
     this.items = items;
     this.name(items.length > 0);
     this.index = new Map(items.map((item, at) => [this.keyOf(item), at]));
