@@ -49,5 +49,5 @@ def standing_of(model: Model | None, outage: Outage | None = None) -> ModelStand
 
 def of_part(part: Mapping[str, Any]) -> ModelStanding:
     """Read what a daemon shows; a part of an older one has no cause."""
-    words = {name: str(part.get(name, "")) for name in ("cause", "error", "hint")}
-    return ModelStanding(up=part.get("up") is not False, foreseen=part.get("foreseen") is True, **words)
+    cause, error, hint = (str(part.get(name, "")) for name in ("cause", "error", "hint"))
+    return ModelStanding(part.get("up") is not False, cause, error, hint, part.get("foreseen") is True)
