@@ -37,6 +37,7 @@ NOUNS = {
     "backup": "a backup of 1 GB beside cp -a, and what the turns feel of it",
     "mcp": "a call of a tool on a server outside, beside the bare client",
     "takeover": "64 running turns whose daemon is killed, or freezes",
+    "limited": "20 chats at a model that lets one request through per second",
     "litellm": "whole turns through LiteLLM, beside LiteLLM alone",
     "scale": "a million chats a day, simulated from what a turn costs",
 }
