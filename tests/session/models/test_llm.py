@@ -74,9 +74,12 @@ class TestLiteLLM(FullModelContract):
                 "away": Reply(status=503),
                 "refused": Reply(status=400),
                 "too_long": Reply(status=400, error=too_long),
-                "bad": Reply(kind="garbage"),
+                "bad": Reply(text=""),
             }[what]
         )
+        if what == "bad":
+            # An empty answer is asked for once more.
+            self.server.script.append(Reply(text=""))
 
 
 # -- what is sent --------------------------------------------------------------------------------
@@ -126,22 +129,57 @@ async def test_tool_messages_go_out_whole(llm: LiteLLM, server: ModelServer) -> 
     assert call_line["tool_calls"] == [call]
 
 
-async def test_pictures_and_papers_go_out_to_a_model_that_takes_them(server: ModelServer) -> None:
-    """What LiteLLM's table knows decides; the parts arrive as they were written."""
-    seeing = LiteLLM(name="openai/gpt-4o", api_base=server.url)
-    blind = LiteLLM(name="openai/nobody-knows-it", api_base=server.url)
-    parts = [
-        {"type": "text", "text": "look"},
-        {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}},
-        {"type": "file", "file": {"filename": "a.pdf", "file_data": "data:application/pdf;base64,JVBERi0="}},
-    ]
+PARTS = [
+    {"type": "text", "text": "look"},
+    {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}},
+    {"type": "file", "file": {"filename": "a.pdf", "file_data": "data:application/pdf;base64,JVBERi0="}},
+]
 
-    takes = [await asyncio.to_thread(m.takes, part) for m in (seeing, blind) for part in ("image", "pdf")]
-    await seeing.ask(Prompt(messages=[{"role": "user", "content": parts}]))
+
+async def takes(model: LiteLLM) -> list[bool]:
+    return [await asyncio.to_thread(model.takes, part) for part in ("image", "pdf")]
+
+
+async def test_pictures_and_papers_go_out_to_a_model_that_may_take_them(server: ModelServer) -> None:
+    """``model.takes`` decides, else LiteLLM's table; what that does not know is tried."""
+    seeing = LiteLLM(name="openai/gpt-4o", api_base=server.url)
+    blind = LiteLLM(name="openai/gpt-3.5-turbo", api_base=server.url)
+    unknown = LiteLLM(name="openai/nobody-knows-it", api_base=server.url)
+    told = LiteLLM(name="openai/gpt-3.5-turbo", api_base=server.url, takes=["image"])
+
+    found = [await takes(model) for model in (seeing, blind, unknown, told)]
+    await seeing.ask(Prompt(messages=[{"role": "user", "content": PARTS}]))
     await seeing.close()
 
-    assert takes == [True, True, False, False]
-    assert server.seen[-1].messages[-1]["content"] == parts
+    assert found == [[True, True], [False, False], [True, True], [True, False]]
+    assert server.seen[-1].messages[-1]["content"] == PARTS
+    assert len(blind.notes()) == 2
+    assert unknown.notes() == told.notes() == []
+
+
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [
+        (400, "unknown variant `image_url`, expected `text`"),
+        (500, "image input is not supported - hint: you may need to provide the mmproj"),
+        (400, "openai/nobody-knows-it is not a multimodal model"),
+        (422, "content: Input should be a valid string"),
+    ],
+)
+async def test_a_provider_that_refuses_pictures_is_sent_no_more(
+    server: ModelServer, status: int, said: str
+) -> None:
+    """The caller is told that it was refused, whatever the status, and names the files from then on."""
+    model = LiteLLM(name="openai/nobody-knows-it", api_base=server.url)
+    server.script.append(Reply(status=status, error={"message": said}))
+
+    with pytest.raises(ModelRefused):
+        await model.ask(Prompt(messages=[{"role": "user", "content": PARTS[:2]}]))
+    found = await takes(model)
+    await model.close()
+
+    assert found == [False, True]
+    assert "image" in model.notes()[0]
 
 
 def test_ids_of_other_providers_are_shortened_alike() -> None:
