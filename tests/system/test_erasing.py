@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import httpx
 import pytest
+from ulid import ULID
 
 from session.store.places import kind_of
 from tests.support.broker import Broker
 from tests.support.harness import Daemon, ask, command, status
 from tests.support.model_server import ModelServer
-from tests.support.place import on, with_model
+from tests.support.place import on, with_model, write
 from tests.support.telegram_server import TelegramServer
 from tests.support.until import until
 from tests.system.erasing_place import ADA, KEY, configured, files, lived, neighbours, said, traces
@@ -23,6 +26,24 @@ PEOPLE = {"ada": [KEY, "cli:ada"]}
 PLACES = {"transcript", "archive", "original", "memory", "file", "media", "letter", "schedule", "pairing"}
 # By the lock a turn is fenced off, and by the journal no message is asked again.
 NAMED = {f"state/keys/telegram_{ADA}.{suffix}" for suffix in ("lock", "log")}
+
+# As a command does it that goes on: once the first of its files is gone, its folder is a link. It is told so
+# by the kernel (inotify, IN_DELETE), and swaps once.
+SWAPPING = """
+import ctypes, os, sys
+home, outside = sys.argv[1:]
+place = f"{home}/zz"
+os.makedirs(place)
+for name in os.listdir(outside):
+    open(f"{place}/{name}", "a").close()
+libc = ctypes.CDLL(None)
+told = libc.inotify_init()
+assert libc.inotify_add_watch(told, place.encode(), 0x200) >= 0
+print("ready", flush=True)
+os.read(told, 4096)
+os.rename(place, f"{home}/old-{os.getpid()}")
+os.symlink(outside, place)
+"""
 
 
 @pytest.mark.parametrize("running", [True, False])
@@ -174,3 +195,31 @@ async def test_what_the_daemon_refuses_is_said_and_not_done_beside_it(tmp_path: 
     assert code != 0
     assert "another chat-gateway" not in printed
     assert (tmp_path / "sessions/web_ada.jsonl").exists()
+
+
+async def test_an_erasure_beside_a_command_that_swaps_its_folder_takes_nothing_of_others(
+    tmp_path: Path,
+) -> None:
+    """A link to the transcripts of all chats stands in its place before the erasure is through with it."""
+    home, sessions = tmp_path / "files/chats/web_mallory", tmp_path / "sessions"
+    tool = 'write {"path": "mine.txt", "content": "mine"}'
+    body = {"key": "web:mallory", "everything": True}
+    async with Daemon(tmp_path) as daemon, httpx.AsyncClient(base_url=daemon.url, timeout=60) as http:
+        await ask(daemon, "web:victim", "1", "good day")
+        for at in range(200):
+            write(sessions / f"web_victim{at}.jsonl", (sessions / "web_victim.jsonl").read_text())
+        before = {path.name: path.read_bytes() for path in sessions.iterdir()}
+        for _ in range(2):
+            await ask(daemon, "web:mallory", str(ULID()), f"hello [[tool:{tool}]]")
+            attack = [sys.executable, "-c", SWAPPING, str(home), str(sessions)]
+            with subprocess.Popen(attack, stdout=subprocess.PIPE) as process:
+                assert process.stdout is not None
+                assert process.stdout.readline() == b"ready\n"
+                answer = await http.post("/clear-session", json=body)
+            # It may have to be asked once more: something appeared at the last moment.
+            assert answer.status_code in (200, 503), answer.text
+            assert (await http.post("/clear-session", json=body)).status_code == 200
+            assert {path.name: path.read_bytes() for path in sessions.iterdir()} == before
+
+        assert not home.exists()
+        assert await ask(daemon, "web:victim", "2", "still here?") is not None
