@@ -1,6 +1,6 @@
 """The Protocols of the queue: what a put, a letter and a mailbox promise, whoever keeps them.
 
-Two implementations, one contract test class (``gateway/testing.py``): ``embedded`` and ``rabbitmq``.
+Two implementations, one contract test class (``tests/contracts/mailbox.py``): ``embedded`` and ``rabbitmq``.
 A *box* is ``"inbound"`` or ``"outbound.<channel>"``; a slot is ``crc32(utf8(key)) % 256``.
 """
 

@@ -1,3 +1,3 @@
 import pytest
 
-pytest.register_assert_rewrite("gateway.testing", "gateway.testing_posts")
+pytest.register_assert_rewrite("tests.contracts.mailbox", "tests.contracts.posts")

@@ -22,7 +22,7 @@ from channels.message import Inbound
 from gateway.queue.rabbitmq.mailbox import RabbitMailbox
 from gateway.turns.letter_rules import LetterRules
 from session.models.model import Answer, OnDelta, Prompt
-from session.testing import Script
+from tests.contracts.models import Script
 from tests.gateway.worker_rig import Rig
 from tests.support.until import until
 

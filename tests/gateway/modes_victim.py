@@ -27,8 +27,8 @@ from gateway.queue.mailbox import Letter, Post, outbound
 from gateway.turns.collect import QueueRules
 from gateway.turns.letter_rules import LetterRules
 from session.models.model import Answer, OnDelta, Prompt, ToolCall
-from session.testing import Script
 from session.turn.turn import TurnLimits
+from tests.contracts.models import Script
 from tests.gateway.worker_rig import Rig
 from tests.session.dying import CHANGES, SYNCS, die_everywhere
 

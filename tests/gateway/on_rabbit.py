@@ -18,8 +18,8 @@ from gateway.queue.rabbitmq.mailbox import RabbitMailbox
 from gateway.queue.rabbitmq.shares import owners
 from gateway.queue.rabbitmq.topology import partition_of
 from gateway.queue.rabbitmq.wire import Sending
-from gateway.testing_posts import ADA, post
 from session.transcript.key import slot_of
+from tests.contracts.posts import ADA, post
 from tests.support import forked
 from tests.support.broker import Broker
 

@@ -19,10 +19,10 @@ from session.models.model import Answer, OnDelta, Prompt, ToolCall
 from session.store.store import Session, Store
 from session.subagents.records import Subagent, SubagentFiles
 from session.subagents.tool import Spawn
-from session.testing import Script
 from session.tools import Toolbox
 from session.turn.commands import Commands
 from session.turn.turn import Request, TurnContext, TurnLimits, Turns
+from tests.contracts.models import Script
 from tests.gateway.worker_rig import ADA, Rig
 
 

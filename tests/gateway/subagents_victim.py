@@ -23,7 +23,7 @@ from gateway.queue.mailbox import outbound
 from gateway.turns.letter_rules import LetterRules
 from session.errors import ModelRefused
 from session.models.model import Answer, OnDelta, Prompt
-from session.testing import Script
+from tests.contracts.models import Script
 from tests.gateway.modes_victim import Mailbox, in_child
 from tests.gateway.subagents_rig import SubagentRig, spawn
 from tests.session.dying import CHANGES, SYNCS, die_everywhere

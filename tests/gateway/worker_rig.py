@@ -21,11 +21,11 @@ from gateway.turns.worker import Worker
 from session.compaction.compactions import Compactions
 from session.errors import ModelAway
 from session.store.store import Session, Store
-from session.testing import Script
 from session.tools import Toolbox
 from session.transcript.key import SessionKey
 from session.turn.commands import Commands
 from session.turn.turn import Request, TurnContext, TurnLimits, Turns
+from tests.contracts.models import Script
 from tests.gateway.waits import WITHIN_S, eventually, until
 
 ADA = SessionKey("foreign:ada")

@@ -9,7 +9,7 @@ from session.compaction.compactor import Compactor, Summary
 from session.compaction.plan import Plan
 from session.compaction.rules import CompactionRules
 from session.errors import ModelAway
-from session.testing import Script
+from tests.contracts.models import Script
 from tests.session.compaction_talk import RULES, STRUCTURED, calls, filled, planned, result, said, sure, user
 
 KEY = "telegram:1"

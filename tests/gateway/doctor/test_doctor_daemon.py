@@ -11,7 +11,7 @@ import pytest
 from gateway.__main__ import main
 from gateway.app.daemons import DaemonRegistry
 from gateway.queue.mailbox import INBOUND, Post, outbound
-from gateway.testing_posts import post
+from tests.contracts.posts import post
 from tests.gateway.http_place import open_place
 from tests.support.until import until
 

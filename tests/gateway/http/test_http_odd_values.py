@@ -10,9 +10,9 @@ import pytest
 
 from gateway.http.errors import encoded
 from session.models.model import Answer
-from session.testing import Script
 from session.transcript.key import SessionKey
 from session.transcript.transcript import make_line
+from tests.contracts.models import Script
 from tests.gateway.http_place import Place, open_place
 
 AT = "2026-03-01T10:00:00.000001+00:00"

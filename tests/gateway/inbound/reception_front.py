@@ -19,7 +19,7 @@ from gateway.inbound.intake import Intake
 from gateway.inbound.reception import Reception
 from gateway.queue.embedded.mailbox import EmbeddedMailbox
 from gateway.queue.mailbox import INBOUND
-from gateway.testing_posts import collect
+from tests.contracts.posts import collect
 from tests.gateway.embedded_place import opened
 from tests.gateway.waits import until
 

@@ -15,7 +15,7 @@ from channels.pairing import Pairing
 from gateway.outbound.greetings import Greetings
 from gateway.queue.embedded.mailbox import EmbeddedMailbox
 from gateway.queue.mailbox import outbound
-from gateway.testing_posts import collect
+from tests.contracts.posts import collect
 from tests.gateway.embedded_place import opened
 
 BOX = outbound("telegram")

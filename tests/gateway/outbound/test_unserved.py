@@ -13,7 +13,7 @@ from gateway.__main__ import main
 from gateway.outbound.unserved import unserved
 from gateway.queue.embedded.mailbox import EmbeddedMailbox
 from gateway.queue.mailbox import outbound
-from gateway.testing_posts import post
+from tests.contracts.posts import post
 from tests.gateway.on_rabbit import foreign, opened
 from tests.support.broker import Broker
 

@@ -12,8 +12,8 @@ import pytest
 
 from gateway.queue.mailbox import INBOUND, Letter, Mailbox
 from gateway.queue.rabbitmq.topology import partition_of
-from gateway.testing_posts import BOB, collect, post
 from session.transcript.key import slot_of
+from tests.contracts.posts import BOB, collect, post
 from tests.gateway.on_rabbit import by_key, fill, held_by_a_victim, opened
 from tests.support.broker import Broker
 from tests.support.until import until

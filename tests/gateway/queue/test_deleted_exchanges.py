@@ -14,7 +14,7 @@ from gateway.queue.mailbox import INBOUND, Mailbox, ParkedAs, Topic
 from gateway.queue.rabbitmq import publish
 from gateway.queue.rabbitmq.connection import Link
 from gateway.queue.rabbitmq.wire import LinkDown, Sending
-from gateway.testing_posts import ADA, BOB, WEB, collect, ids, post
+from tests.contracts.posts import ADA, BOB, WEB, collect, ids, post
 from tests.gateway.on_rabbit import foreign, opened, put_surely
 from tests.support.broker import Broker
 from tests.support.until import until

@@ -16,8 +16,8 @@ import pytest
 from gateway.errors import LetterLost, MailboxDown, MailboxError, NewerState, StateInUse
 from gateway.queue.embedded.mailbox import EmbeddedMailbox
 from gateway.queue.mailbox import INBOUND, Mailbox, ParkedAs, Post
-from gateway.testing import MailboxContract
-from gateway.testing_posts import ADA, WEB, collect, ids, park_one, pass_through, post, put_all
+from tests.contracts.mailbox import MailboxContract
+from tests.contracts.posts import ADA, WEB, collect, ids, park_one, pass_through, post, put_all
 from tests.gateway.embedded_place import opened, vanish
 
 

@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 
 from gateway.queue.mailbox import INBOUND
-from gateway.testing_posts import ADA, WEB, collect, ids, post
+from tests.contracts.posts import ADA, WEB, collect, ids, post
 from tests.gateway.embedded_place import opened
 
 BOUND = 64_000

@@ -13,7 +13,7 @@ import pytest
 from gateway.errors import MailboxDown
 from gateway.queue.embedded.mailbox import EmbeddedMailbox
 from gateway.queue.mailbox import INBOUND
-from gateway.testing_posts import ADA, WEB, collect, ids, post, put_all
+from tests.contracts.posts import ADA, WEB, collect, ids, post, put_all
 from tests.gateway.embedded_place import files_at_most, opened, vanish
 
 

@@ -13,7 +13,7 @@ import pytest
 from gateway.errors import StateInUse
 from gateway.queue.embedded.mailbox import EmbeddedMailbox
 from gateway.queue.mailbox import INBOUND
-from gateway.testing_posts import BOB, WEB, collect, ids, post
+from tests.contracts.posts import BOB, WEB, collect, ids, post
 from tests.gateway.embedded_place import opened
 from tests.support import forked
 

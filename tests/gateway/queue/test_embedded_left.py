@@ -10,7 +10,7 @@ from gateway.doctor.broker import of_left
 from gateway.doctor.finding import Check
 from gateway.queue.embedded.left import CURE, left_behind
 from gateway.queue.mailbox import INBOUND, ParkedAs
-from gateway.testing_posts import ADA, BOB, post
+from tests.contracts.posts import ADA, BOB, post
 from tests.gateway.embedded_place import opened
 
 

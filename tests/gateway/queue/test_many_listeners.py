@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack
 
 from gateway.queue.mailbox import INBOUND
 from gateway.queue.rabbitmq.connection import Link
-from gateway.testing_posts import ADA, collect, post
+from tests.contracts.posts import ADA, collect, post
 from tests.gateway.on_rabbit import opened
 from tests.support.broker import Broker
 

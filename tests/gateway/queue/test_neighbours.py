@@ -10,7 +10,7 @@ import pytest
 from gateway.config.settings import LimitsSettings
 from gateway.queue.mailbox import INBOUND, Mailbox
 from gateway.queue.rabbitmq.window import FIXED_WINDOW
-from gateway.testing_posts import ADA, BOB, collect, post
+from tests.contracts.posts import ADA, BOB, collect, post
 from tests.gateway.embedded_place import opened as embedded
 from tests.gateway.on_rabbit import opened as rabbit
 from tests.support.broker import Broker

@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 
 from gateway.queue.mailbox import INBOUND, Mailbox, ParkedAs, Post
-from gateway.testing_posts import ADA, BOB, WEB, collect
+from tests.contracts.posts import ADA, BOB, WEB, collect
 from tests.gateway.embedded_place import opened as embedded
 from tests.gateway.on_rabbit import opened as rabbit
 from tests.support.broker import Broker

@@ -15,7 +15,7 @@ from gateway.queue.rabbitmq.declare import Topology
 from gateway.queue.rabbitmq.repartition import repartition
 from gateway.queue.rabbitmq.topology import Names
 from gateway.queue.rabbitmq.wire import BrokerMessage, Sending, Unroutable
-from gateway.testing_posts import ADA, collect, post
+from tests.contracts.posts import ADA, collect, post
 from tests.gateway.on_rabbit import foreign, opened, send_bare
 from tests.support.broker import Broker
 from tests.support.foreign import slot

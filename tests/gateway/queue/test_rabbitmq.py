@@ -16,9 +16,9 @@ from gateway.queue.mailbox import INBOUND, Mailbox, ParkedAs, Post, outbound
 from gateway.queue.rabbitmq import declare
 from gateway.queue.rabbitmq.mailbox import RabbitMailbox
 from gateway.queue.rabbitmq.topology import partition_of
-from gateway.testing import MailboxContract
-from gateway.testing_posts import ADA, BOB, WEB, collect, ids, park_one, post, put_all
 from session.transcript.key import slot_of
+from tests.contracts.mailbox import MailboxContract
+from tests.contracts.posts import ADA, BOB, WEB, collect, ids, park_one, post, put_all
 from tests.gateway.on_rabbit import (
     foreign,
     opened,

@@ -16,7 +16,7 @@ from gateway.errors import LetterLost, MailboxDown
 from gateway.queue.mailbox import INBOUND, Letter, Parked, outbound
 from gateway.queue.rabbitmq.declare import YOUNG_S
 from gateway.queue.rabbitmq.mailbox import RabbitMailbox
-from gateway.testing_posts import ADA, WEB, collect, ids, post, put_all
+from tests.contracts.posts import ADA, WEB, collect, ids, post, put_all
 from tests.gateway.on_rabbit import first_seen, opened, put_surely, serving, until_ready
 from tests.support.broker import Broker
 from tests.support.proxy import Proxy

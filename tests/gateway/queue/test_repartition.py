@@ -20,7 +20,7 @@ from gateway.queue.rabbitmq.mailbox import RabbitMailbox
 from gateway.queue.rabbitmq.repartition import Moved, StillServed, repartition
 from gateway.queue.rabbitmq.topology import Names
 from gateway.queue.rabbitmq.wire import BrokerMessage, LinkDown
-from gateway.testing_posts import ADA, collect, post
+from tests.contracts.posts import ADA, collect, post
 from tests.gateway.on_rabbit import (
     ROOT,
     first_seen,

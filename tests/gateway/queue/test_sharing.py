@@ -14,8 +14,8 @@ from gateway.queue.mailbox import INBOUND, Letter
 from gateway.queue.rabbitmq import roster, share
 from gateway.queue.rabbitmq.mailbox import RabbitMailbox
 from gateway.queue.rabbitmq.topology import Names, partition_of
-from gateway.testing_posts import ADA, collect, ids, post, put_all
 from session.transcript.key import slot_of
+from tests.contracts.posts import ADA, collect, ids, post, put_all
 from tests.gateway.on_rabbit import first_seen, foreign, opened, put_surely, serving, sharers
 from tests.support.broker import Broker
 from tests.support.proxy import Proxy

@@ -22,7 +22,7 @@ from gateway.queue.rabbitmq.window import (
     WINDOW_MAX,
     next_window,
 )
-from gateway.testing_posts import collect
+from tests.contracts.posts import collect
 from tests.gateway.on_rabbit import KEYS, by_key, fill, held_by_a_victim, opened
 from tests.support.broker import Broker
 

@@ -11,9 +11,9 @@ from gateway.turns import replies
 from gateway.turns.letter_rules import LetterRules
 from session.context.links import linked_files
 from session.store.store import Session
-from session.testing import Script
 from session.transcript.attachments import Attachment
 from session.turn.turn import Request
+from tests.contracts.models import Script
 from tests.gateway.waits import until
 from tests.gateway.worker_rig import Rig, letter, rig
 

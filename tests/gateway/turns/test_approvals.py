@@ -22,10 +22,10 @@ from session.approvals.gate import Gate
 from session.approvals.rules import PolicyRules
 from session.context.request import Request, TurnContext
 from session.store.store import Session
-from session.testing import Script
 from session.tools import Toolbox
 from session.turn.commands import Commands
 from session.turn.turn import Turns
+from tests.contracts.models import Script
 from tests.gateway.worker_rig import ADA, Rig
 from tests.session.turn_place import Counter, call
 

@@ -19,8 +19,8 @@ from gateway.turns.policy import FENCED_TRIES
 from session.errors import ModelAway
 from session.models.model import Answer, OnDelta, Prompt
 from session.store.store import Session, Store
-from session.testing import Script
 from session.transcript.key import SessionKey
+from tests.contracts.models import Script
 from tests.gateway.handed_letter import HandedLetter
 from tests.gateway.waits import until
 from tests.gateway.worker_rig import ADA, Rig, letter

@@ -20,9 +20,9 @@ from session.errors import ModelAway
 from session.models.caps import Caps
 from session.models.model import Answer, Need, Prompt, ToolCall, Usage
 from session.models.spending import AGAIN_SAID, Spending
-from session.testing import Script, Step
 from session.transcript.key import SessionKey
 from session.transcript.line import make_line
+from tests.contracts.models import Script, Step
 from tests.gateway.waits import until
 from tests.gateway.worker_rig import ADA, Rig
 

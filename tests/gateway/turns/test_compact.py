@@ -22,10 +22,10 @@ from session.models.caps import Caps
 from session.models.model import Answer, OnDelta, Prompt, Usage
 from session.models.spending import COST_SAID, Spending
 from session.models.tokens import estimate_messages
-from session.testing import Script
 from session.transcript.history import visible
 from session.turn import commands
 from session.turn.turn import TurnLimits
+from tests.contracts.models import Script
 from tests.gateway.worker_rig import ADA, Rig
 from tests.session.compaction_talk import RULES, STRUCTURED
 

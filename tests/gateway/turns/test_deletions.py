@@ -12,7 +12,7 @@ from gateway.turns.collect import QueueRules
 from gateway.turns.letter_rules import LetterRules
 from session.errors import ModelAway
 from session.models.model import Answer, Prompt
-from session.testing import Script
+from tests.contracts.models import Script
 from tests.gateway.turns.test_approvals import Asking, call
 from tests.gateway.turns.test_parking import takes_its_time
 from tests.gateway.waits import until

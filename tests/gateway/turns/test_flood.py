@@ -13,8 +13,8 @@ from gateway.queue.embedded.table import LetterRow
 from gateway.queue.mailbox import INBOUND, Letter, Post
 from gateway.turns.letter_rules import LetterRules
 from session.models.model import Answer, OnDelta, Prompt
-from session.testing import Script
 from session.transcript.key import SessionKey
+from tests.contracts.models import Script
 from tests.gateway.waits import until
 from tests.gateway.worker_rig import Rig, rig
 

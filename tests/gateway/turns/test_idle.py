@@ -19,9 +19,9 @@ from session.errors import EmptyAnswer, ModelAway
 from session.models.model import Prompt
 from session.store import switch_session
 from session.store.store import Session
-from session.testing import Script
 from session.transcript.transcript import make_line
 from session.turn import commands
+from tests.contracts.models import Script
 from tests.gateway.worker_rig import ADA, Rig
 
 AWAY = ModelAway("503", cause="unreachable", after_s=0.01)

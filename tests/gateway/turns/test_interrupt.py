@@ -15,7 +15,7 @@ from gateway.turns.letter_rules import LetterRules
 from gateway.turns.parking import LEFT_SAID
 from session.errors import ContextTooLong, ModelAway, ModelRefused
 from session.models.model import Prompt
-from session.testing import Script
+from tests.contracts.models import Script
 from tests.gateway.turns.test_quota import BOB, EVE, limited
 from tests.gateway.waits import until
 from tests.gateway.worker_rig import ADA, Rig, rig

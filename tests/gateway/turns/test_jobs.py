@@ -18,9 +18,9 @@ from gateway.turns.letter_rules import LetterRules
 from session.context.quiet import is_quiet
 from session.context.request import Request
 from session.errors import ModelRefused
-from session.testing import Script
 from session.transcript.key import SessionKey
 from session.turn.turn import Reply
+from tests.contracts.models import Script
 from tests.gateway.worker_rig import ADA, Rig, letter
 
 JOB: dict[str, Any] = {"source": "cron", "cron_job_id": "j", "meta": {"job": {"name": "news"}}}

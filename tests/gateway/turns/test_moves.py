@@ -16,8 +16,8 @@ from gateway.turns.letter_rules import LetterRules
 from session.background.job_files import file_name, move_jobs
 from session.context.agents import Agents, Binding
 from session.disk.state import read_state, write_state
-from session.testing import Script
 from session.transcript.key import SessionKey
+from tests.contracts.models import Script
 from tests.gateway.waits import until
 from tests.gateway.worker_rig import Rig, letter, rig
 

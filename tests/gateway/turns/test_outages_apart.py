@@ -11,7 +11,7 @@ from gateway.turns.agents import AgentSet
 from gateway.turns.letter_rules import LetterRules
 from session.context.agents import Agents, Binding
 from session.errors import ModelAway, TurnTimeout
-from session.testing import Script
+from tests.contracts.models import Script
 from tests.gateway.turns.test_approvals import Asking
 from tests.gateway.waits import until
 from tests.gateway.worker_rig import ADA, AWAY, Rig, rig

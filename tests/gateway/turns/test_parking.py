@@ -13,9 +13,9 @@ from gateway.turns.letter_rules import LetterRules
 from session.errors import ContextTooLong, EmptyAnswer, ModelAway, ModelRefused
 from session.models.model import Answer, OnDelta, Prompt, ToolCall
 from session.store.store import Session
-from session.testing import Script
 from session.turn import commands
 from session.turn.turn import QUICK_S, Request
+from tests.contracts.models import Script
 from tests.gateway.worker_rig import ADA, Rig, letter, rig
 
 REFUSED = "The language model refused this message. It is set aside, and the operator can see it."

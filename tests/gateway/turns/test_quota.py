@@ -19,8 +19,8 @@ from session.errors import ModelAway, ModelRefused
 from session.models.caps import Caps
 from session.models.model import Answer, Usage
 from session.models.spending import COST_SAID, Spending
-from session.testing import Script
 from session.transcript.key import SessionKey
+from tests.contracts.models import Script
 from tests.gateway.worker_rig import ADA, Rig
 
 BOB = SessionKey("foreign:bob")

@@ -10,9 +10,9 @@ import pytest
 from gateway.turns.control_order import WatchOrder
 from gateway.turns.worker import LetterRules
 from session.models.model import Answer, OnDelta, Prompt
-from session.testing import Script
 from session.transcript.key import slot_of
 from session.turn.turn import TurnLimits
+from tests.contracts.models import Script
 from tests.gateway.waits import until
 from tests.gateway.worker_rig import ADA, Rig
 

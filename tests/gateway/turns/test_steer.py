@@ -12,8 +12,8 @@ from channels.message import Sender
 from gateway.turns.collect import QueueRules
 from gateway.turns.letter_rules import LetterRules
 from session.models.model import Answer, ToolCall
-from session.testing import Script
 from session.turn.turn import TurnLimits
+from tests.contracts.models import Script
 from tests.gateway.waits import until
 from tests.gateway.worker_rig import Rig
 

@@ -13,10 +13,10 @@ from channels.errors import Unreadable
 from channels.message import read_inbound
 from gateway.queue.embedded.mailbox import EmbeddedMailbox
 from gateway.queue.mailbox import INBOUND, Letter, Mailbox, Post
-from gateway.testing_posts import collect
 from gateway.turns import unreadable
 from gateway.turns.events import Events
 from gateway.turns.notices import Notices
+from tests.contracts.posts import collect
 from tests.gateway.embedded_place import BreaksAt, serving
 from tests.gateway.waits import until
 from tests.gateway.worker_rig import ADA, Clock, letter, rig

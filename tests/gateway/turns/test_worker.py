@@ -10,7 +10,7 @@ import pytest
 
 from gateway.turns.letter_rules import LetterRules
 from session.errors import BadAnswer
-from session.testing import Script
+from tests.contracts.models import Script
 from tests.gateway.worker_rig import ADA, Rig, rig
 
 

@@ -9,7 +9,7 @@ from session.compaction.files import without_lists
 from session.compaction.rules import CompactionRules
 from session.errors import ContextTooLong, NotCompacted
 from session.models.model import Prompt
-from session.testing import Script
+from tests.contracts.models import Script
 from tests.session.compaction_talk import (
     RULES,
     STRUCTURED,

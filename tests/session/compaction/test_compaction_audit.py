@@ -12,8 +12,8 @@ from session.compaction.audit import ALWAYS_CHARS, audited, most_chars
 from session.compaction.rules import CompactionRules
 from session.errors import BadAnswer, NotCompacted
 from session.models.model import Answer, ToolCall
-from session.testing import Script
 from session.transcript.history import summary_text
+from tests.contracts.models import Script
 from tests.session.compaction_talk import STRUCTURED, record, said, user
 from tests.session.summary_asking import LONG, PAGE, PROSE, WIDE, form, leaving, summarised
 

@@ -15,7 +15,7 @@ from session.compaction.compactor import Compactor
 from session.compaction.rules import CompactionRules
 from session.errors import BadAnswer, ModelRefused, NotCompacted, NotNow
 from session.models.model import Answer, Meter, Model, Prompt, Usage
-from session.testing import Script
+from tests.contracts.models import Script
 from tests.session.compaction_talk import AT, STRUCTURED, filled, user
 from tests.session.summary_asking import AWAY, KEY, LONG, PAGE, leaving, summarised
 from tests.support.clock import Clock

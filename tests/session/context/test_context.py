@@ -21,7 +21,6 @@ from session.context.scopes import Reader, Scopes
 from session.library.library import Library
 from session.models.model import Answer, ToolCall
 from session.store.store import Session, Store
-from session.testing import Script
 from session.tools import Toolbox
 from session.tools.files import Ls
 from session.tools.skills import SkillRead
@@ -30,6 +29,7 @@ from session.transcript.history import HistoryWindow
 from session.transcript.key import SessionKey
 from session.transcript.line import make_line
 from session.turn.turn import Request, StopSwitch, TurnContext, TurnLimits, Turns
+from tests.contracts.models import Script
 
 ADA = SessionKey("telegram:1")
 NOON = datetime(2026, 1, 31, 12, 0, tzinfo=UTC)

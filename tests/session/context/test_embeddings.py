@@ -14,7 +14,7 @@ from session.errors import BadAnswer, ModelAway, ModelError, ModelRefused, Newer
 from session.models.llm import LiteLLMEmbedder
 from session.models.model import Embedder, Meter
 from session.store.vectors import FILE, Vectors
-from session.testing import EmbedderContract, WordEmbedder
+from tests.contracts.models import EmbedderContract, WordEmbedder
 from tests.session.conftest import KEY
 from tests.support.clock import Clock
 from tests.support.model_server import ModelServer

@@ -18,7 +18,6 @@ from session.context.prepared import KEPT_FROM, lines_from, prepared
 from session.context.request import sent_from
 from session.models.model import Echo, PartKind
 from session.store.store import Session, Store
-from session.testing import Script
 from session.tools import Toolbox
 from session.transcript.attachments import Album
 from session.transcript.history import is_message, visible
@@ -26,6 +25,7 @@ from session.transcript.key import SessionKey
 from session.transcript.line import decode, dump, make_line
 from session.transcript.transcript import Transcript, fresh
 from session.turn.turn import Request, StopSwitch, TurnContext, TurnLimits, Turns
+from tests.contracts.models import Script
 from tests.session.wild_lines import LINES
 from tests.support.examples import drawn
 

@@ -13,13 +13,13 @@ import pytest
 
 from session.models.model import Answer, ToolCall
 from session.store.store import Session, Store
-from session.testing import Script, Step
 from session.tools import Toolbox
 from session.tools.files import Ls
 from session.transcript.key import SessionKey
 from session.transcript.transcript import make_line
 from session.turn.commands import Commands, parse
 from session.turn.turn import Request, StopSwitch, TurnContext, TurnLimits, Turns
+from tests.contracts.models import Script, Step
 from tests.session.transcript.test_edge_sessions import EDGES, FOREIGN, key_of, workspace_with
 from tests.support import peers
 from tests.support.peers import NANOBOT_014, NANOBOT_022, Peer

@@ -9,7 +9,7 @@ from session.context.embeddings import Embeddings
 from session.errors import ModelAway
 from session.memory.facts import FACTS, Drawn, Fact
 from session.memory.known_facts import KnownFacts
-from session.testing import WordEmbedder
+from tests.contracts.models import WordEmbedder
 from tests.session.memory_place import ADA, Clock, Workspace, open_workspace, spending_of, talk
 
 TEXTS = [

@@ -12,7 +12,7 @@ from session.models import library
 from session.models.assembly import Assembly
 from session.models.llm import LiteLLM
 from session.models.model import OnDelta, Prompt, Usage
-from session.testing import prompt
+from tests.contracts.models import prompt
 from tests.support.model_server import ModelServer, Reply
 
 both_ways = pytest.mark.parametrize("on_delta", [None, lambda _: None], ids=["whole", "streamed"])

@@ -14,7 +14,7 @@ from gateway.config.settings import Settings
 from session.errors import ModelAway
 from session.models.credentials import VARIABLES
 from session.models.llm import LiteLLM
-from session.testing import prompt
+from tests.contracts.models import prompt
 from tests.session.conftest import KEY
 from tests.support.model_server import ModelServer, Reply
 

@@ -12,13 +12,13 @@ import pytest
 from session.errors import ModelAway
 from session.models.credentials import VARIABLES, cure, lacks_key
 from session.models.llm import LiteLLM
-from session.testing import prompt
+from tests.contracts.models import prompt
 
 KEYLESS = """
 import asyncio, sys
 from session.errors import ModelAway
 from session.models.llm import LiteLLM
-from session.testing import prompt
+from tests.contracts.models import prompt
 
 async def main():
     model = LiteLLM(name="anthropic/claude-sonnet-4-5", fallbacks=["openai/gpt-4o"])

@@ -23,7 +23,7 @@ from session.errors import (
 from session.models.failure import RATE_LIMITS_MAX, classified, cleaned, kind_of
 from session.models.llm import LiteLLM
 from session.models.model import OnDelta, Prompt
-from session.testing import prompt
+from tests.contracts.models import prompt
 from tests.session.conftest import KEY
 from tests.support.model_server import ModelServer, Reply
 

@@ -7,7 +7,7 @@ import pytest
 from session.errors import ContextTooLong, ModelAway, ModelError, ModelFailed, ModelRefused
 from session.models.llm import LiteLLM
 from session.models.model import OnDelta, Prompt
-from session.testing import LOOK, prompt
+from tests.contracts.models import LOOK, prompt
 from tests.session.conftest import KEY
 from tests.session.models.test_llm import SAVE
 from tests.support.model_server import ModelServer, Reply, Seen

@@ -14,7 +14,7 @@ from session.errors import ContextTooLong, EmptyAnswer, ModelAway, ModelRefused
 from session.models.call_ids import legal_ids
 from session.models.llm import LiteLLM
 from session.models.model import Answer, Echo, Model, OnDelta, Prompt, ToolCall, ToolSpec
-from session.testing import LOOK, FullModelContract, ModelContract, Script, prompt
+from tests.contracts.models import LOOK, FullModelContract, ModelContract, Script, prompt
 from tests.session.conftest import KEY
 from tests.support.model_server import ModelServer, Reply
 
@@ -299,7 +299,7 @@ def watch(event, args):
 sys.addaudithook(watch)
 from session.models.llm import LiteLLM
 from session.errors import ModelError
-from session.testing import LOOK, prompt
+from tests.contracts.models import LOOK, prompt
 assert "litellm" not in sys.modules
 async def main(url):
     texts = []

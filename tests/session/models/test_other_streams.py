@@ -13,7 +13,7 @@ import pytest
 from session.errors import ModelAway, ModelFailed
 from session.models.llm import LiteLLM
 from session.models.model import Usage
-from session.testing import prompt
+from tests.contracts.models import prompt
 from tests.support.model_wire import head, read_request
 
 BEGUN: dict[str, Any] = {"id": "m", "type": "message", "role": "assistant", "content": [], "model": "c"}

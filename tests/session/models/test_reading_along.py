@@ -8,7 +8,7 @@ import pytest
 
 from session.models import library
 from session.models.llm import FIRST_ROUNDS, LiteLLM
-from session.testing import prompt
+from tests.contracts.models import prompt
 from tests.support.model_server import ModelServer
 
 

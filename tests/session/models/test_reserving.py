@@ -18,7 +18,7 @@ from session.models.caps import Caps, Refused
 from session.models.model import Echo, Need, Payer, Prompt, Usage
 from session.models.spending import Spending
 from session.models.turn_meter import turn_meter
-from session.testing import Script, WordEmbedder, prompt
+from tests.contracts.models import Script, WordEmbedder, prompt
 from tests.session.spending_victim import HELD_S, AtOnce, spending_of
 from tests.support.clock import Clock
 from tests.support.harness import ROOT

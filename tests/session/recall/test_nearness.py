@@ -16,7 +16,7 @@ from session.models.spending import Spending
 from session.recall.fusion import MEANING, fused
 from session.store import archived
 from session.store.fence import Fence
-from session.testing import WordEmbedder
+from tests.contracts.models import WordEmbedder
 from tests.session.recall.place import ADA, BOB, GROUP, fact, place
 from tests.session.spending_victim import AtOnce
 from tests.support.clock import Clock

@@ -9,12 +9,12 @@ from typing import Any
 
 from session.models.model import Answer, ToolCall
 from session.store.store import Session, Store
-from session.testing import Script
 from session.tools import Toolbox
 from session.tools.files import Ls
 from session.transcript.key import SessionKey
 from session.transcript.transcript import make_line
 from session.turn.turn import Request, StopSwitch, TurnContext, TurnLimits, Turns
+from tests.contracts.models import Script
 
 ADA = SessionKey("cli:ada")
 AT = "2026-03-01T10:00:00.000001+00:00"

@@ -25,9 +25,9 @@ from session.store.indexer import begin as index_work
 from session.store.store import Session, Store, utc_now
 from session.store.vectors import FILE, Vectors, forget
 from session.store.writer import TranscriptWriter
-from session.testing import WordEmbedder
 from session.tools import Toolbox
 from session.transcript.lines import Lines
+from tests.contracts.models import WordEmbedder
 from tests.session.big_place import KEY, STEM, body, index_of, path_of, whole
 from tests.session.memory_place import ADA, BOB, Scripted, Workspace, open_workspace, saved, talk
 

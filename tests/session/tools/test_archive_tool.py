@@ -18,7 +18,6 @@ from ulid import ULID
 
 from session.models.model import Answer, ToolCall
 from session.store.store import Session, Store
-from session.testing import Script
 from session.tools import MAX_RESULT_BYTES, Toolbox, ToolPlace, ToolResult
 from session.tools.archives import PAGE_BYTES, RESULT_CHARS, SessionArchiveRead, page_of, row_of
 from session.transcript.key import SessionKey
@@ -26,6 +25,7 @@ from session.transcript.line import make_line, stamp
 from session.transcript.loading import WHOLE_BYTES
 from session.transcript.transcript import dump, parse
 from session.turn.turn import Request, StopSwitch, TurnContext, TurnLimits, Turns
+from tests.contracts.models import Script
 from tests.support.clock import Clock
 
 ADA, EVE = SessionKey("telegram:1"), SessionKey("telegram:2")

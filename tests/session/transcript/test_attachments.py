@@ -14,11 +14,11 @@ from session.context.links import MAX_FILES, linked_files, targets
 from session.errors import ModelRefused
 from session.models.model import Answer, ToolCall
 from session.store.store import Session, Store
-from session.testing import Script
 from session.tools import Toolbox
 from session.transcript.attachments import HISTORY_IMAGES, Attachment, attachments_of, reference, sniffed
 from session.transcript.key import SessionKey
 from session.turn.turn import Request, StopSwitch, TurnContext, TurnLimits, Turns
+from tests.contracts.models import Script
 
 ADA = SessionKey("cli:ada")
 JPEG = b"\xff\xd8\xff\xe0 a picture"

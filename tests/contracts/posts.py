@@ -56,7 +56,7 @@ async def park_one(mailbox: Mailbox, each: Post, *, key: str | None, reason: str
 async def falls_to(mailbox: Mailbox, box: str, count: int) -> None:
     """Wait until ``box`` holds ``count`` letters: a broker counts what is settled for a moment longer."""
     async with asyncio.timeout(DEADLINE_S):
-        while (await mailbox.depths())[box].count != count:  # noqa: ASYNC110 - a broker tells nobody of it
+        while (await mailbox.depths())[box].count != count:
             await asyncio.sleep(0.01)
 
 

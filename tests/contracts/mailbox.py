@@ -10,7 +10,7 @@ import pytest
 
 from gateway.errors import LetterLost
 from gateway.queue.mailbox import INBOUND, Mailbox, ParkedAs, Post
-from gateway.testing_posts import (
+from tests.contracts.posts import (
     ADA,
     BOB,
     WEB,

@@ -1,0 +1,1 @@
+"""Contracts: what every implementation of a Protocol keeps, as tests."""
