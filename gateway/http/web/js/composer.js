@@ -76,10 +76,7 @@ export class Composer {
   }
 
   pressed(event) {
-    if (event.key === "Escape" && !event.isComposing && this.stopTurn()) {
-      event.preventDefault();
-      event.stopPropagation();
-    }
+    if (event.key === "Escape" && !event.isComposing) this.stopTurn();
     if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
       event.preventDefault();
       this.element.requestSubmit();

@@ -28,7 +28,7 @@ export const S = {
     title: "Keyboard",
     list: [
       ["/", "search the chats"], ["n", "begin a chat"], ["r", "write in the open chat"], ["↑ ↓", "move in the list of chats"],
-      ["Enter", "send; open the chosen chat"], ["Shift Enter", "a new line"], ["Esc", "stop the answer; leave a field, close a dialog"],
+      ["Enter", "send; open the chosen chat"], ["Shift Enter", "a new line"], ["Esc", "stop the answer, leave a field, close a dialog"],
       ["g c", "go to the chats"], ["g s", "go to the search"], ["g a", "go to the approvals"], ["g p", "go to the parked messages"], ["g j", "go to the schedules"],
       ["g m", "go to the memory"], ["g e", "go to the people"], ["g u", "go to the usage"], ["g h", "go to the health"], ["g o", "go to the configuration"], ["g t", "go to the trace"], ["?", "this list"],
     ],
