@@ -366,7 +366,7 @@ async def test_a_stranger_is_let_in_with_one_press(console: Console) -> None:
     pairing.ask("telegram", "4711", kind="person", name="Ada <b>L</b>", message_id="telegram:1:1")
     page = await console.open("people")
     card = page.locator(".row-card", has_text="Ada <b>L</b>")
-    await card.get_by_role("button", name="Let Ada").click()
+    await card.get_by_role("button", name="Let in Ada").click()
     await expect(card.get_by_role("button", name="Take back the access")).to_be_visible()
     assert [row["state"] for row in pairing.rows()] == ["approved"]
     await card.get_by_role("button", name="Take back the access").click()
