@@ -31,6 +31,9 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # The same holds for the end of a terminal, where nohup starts the tests.
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
+# A traceback with every local takes ten seconds of a busy processor for each error that a test provokes.
+structlog.get_config()["processors"][-1].exception_formatter = structlog.dev.plain_traceback
+
 # What is collected lives as long as its process: each look at all of it would take a fifth of a second.
 gc.disable()
 
