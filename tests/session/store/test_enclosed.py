@@ -130,7 +130,7 @@ async def test_retention_takes_the_media_of_what_it_deletes(world: World, tmp_pa
     assert cat.exists()
     await world.pruned()
 
-    assert (cat.exists(), dog.exists()) == (False, True)
+    assert (cat.exists(), dog.exists()) == (False, False)
 
 
 async def test_without_a_limit_of_age_only_what_nothing_names_is_swept(world: World, tmp_path: Path) -> None:
