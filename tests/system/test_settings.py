@@ -223,7 +223,7 @@ session = { idle_hours = 0, cache_mb = 1 }
 
 
 @pytest.mark.setting(
-    *('compaction.preset = "off"', 'history.mode = "last"', "history.last", "history.budget_tokens"),
+    *('history.mode = "last"', "history.last", "history.budget_tokens"),
     *('limits.queue_mode = "followup"', "session.idle_hours = 0", "session.cache_mb"),
 )
 async def test_the_newest_messages_alone_and_nothing_held_beyond_its_room(place: Place) -> None:
@@ -243,11 +243,29 @@ async def test_the_newest_messages_alone_and_nothing_held_beyond_its_room(place:
     cached = re.search(r"^chat_gateway_cache_bytes (\S+)$", figures, re.MULTILINE)
     assert asked_before(request_of(model, "four")) == ["two", "three"]
     assert asked_before(request_of(model, "six")) == ["two"]
-    assert not any(seen.is_summary for seen in model.seen)
     assert "before the silence" in told(request_of(model, "after the silence"))
     assert answers == ["stub: running", "stub: waits", "stub: waits, too"]
     assert cached is not None
     assert 400_000 < float(cached[1]) <= 2**20
+
+
+OFF = """
+compaction.preset = "off"
+model.context_window = 2000
+memory.window = 1000
+"""
+
+
+@pytest.mark.setting('compaction.preset = "off"')
+async def test_nothing_is_summed_up_before_the_provider_asks_for_it(place: Place) -> None:
+    """With preset ``overlay`` the fourth message would be asked with a summary of the first."""
+    texts = [f"{name} {'word ' * 400}" for name in ("one", "two", "three", "four", "five", "six")]
+
+    async with ModelServer() as model, place.gateway(model, OFF) as daemon:
+        await place.say(daemon, "cli:off", *texts)
+
+    assert not any(seen.is_summary for seen in model.seen)
+    assert asked_before(model.turns[-1]) == ["one", "two", "three", "four", "five"]
 
 
 async def queued(daemon: Daemon, model: ModelServer, held: asyncio.Event) -> list[str]:
