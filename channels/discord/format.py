@@ -14,10 +14,10 @@ from channels.text import fixed_width
 _OPTIONS: Final = pyromark.Options.ENABLE_TABLES | pyromark.Options.ENABLE_TASKLISTS
 _FENCE: Final = re.compile(rb"(~{3,}|`{4,})")
 _SMALL_HEADING: Final = re.compile(rb"(#{4,6}[ \t]+)[^\n]*?((?:[ \t]+#+)?[ \t]*)\n?\Z")
-_UNDERLINE: Final = re.compile(rb"[ \t]*\n[ \t>]*(?:=+|-+)[ \t]*(?=\n?\Z)")
+_UNDERLINE: Final = re.compile(rb"(?<![ \t])[ \t]*+\n[ \t>]*+(?:=++|-++)[ \t]*+(?=\n?\Z)")
 # Marks in cells that a fence would show.
 _CELL_MARKS: Final = re.compile(
-    r"\*\*(?=\S)(?P<bold>[^*]+)(?<=\S)\*\*|(?P<tick>`+)(?P<code>[^`]+)(?P=tick)|\\(?P<bar>\|)"
+    r"\*\*(?=\S)(?P<bold>[^*]+)(?<=\S)\*\*|(?<!`)(?P<tick>`{1,9})(?P<code>[^`]+)(?P=tick)|\\(?P<bar>\|)"
 )
 _RULE: Final = "─" * 12
 

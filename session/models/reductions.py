@@ -72,8 +72,9 @@ _ANSWER_LIMIT = re.compile(
     re.IGNORECASE,
 )
 _INPUT = re.compile(
-    r"(\d+)(?: tokens)? (?:in|of|from) (?:the|your)?\s?(?:text )?(?:messages|prompt|input)|has (\d+) input"
-    r"|(\d+) (?:input|prompt) tokens|resulted in (\d+)|(\d+) \+ \d+ >",
+    r"(?<!\d)(\d{1,9})(?: tokens)? (?:in|of|from) (?:the|your)?\s?(?:text )?(?:messages|prompt|input)"
+    r"|has (\d{1,9}) input|(?<!\d)(\d{1,9}) (?:input|prompt) tokens|resulted in (\d{1,9})"
+    r"|(?<!\d)(\d{1,9}) \+ \d{1,9} >",
     re.IGNORECASE,
 )
 _PROMPT_AT_FAULT = re.compile(r"\b(?:messages|prompt|input)\b (?:is|are|was|were|resulted|exceeds?)\b", re.I)
