@@ -23,7 +23,7 @@ from session.turn.turn import Reply
 from tests.contracts.models import Script
 from tests.gateway.worker_rig import ADA, Rig, letter
 
-JOB: dict[str, Any] = {"source": "cron", "cron_job_id": "j", "meta": {"job": {"name": "news"}}}
+JOB: dict[str, Any] = {"source": "cron", "cron_job_id": "j", "meta": {"job": {"name": "news", "missed": "all"}}}
 
 
 @asynccontextmanager

@@ -70,13 +70,13 @@ async def test_a_process_killed_between_the_archive_and_its_job_costs_no_convers
 
 async def test_where_nothing_remembers_what_is_owed_goes_at_once(world: World) -> None:
     world.retention = world.rules(remembers=False)
-    ended = await world.say("a")
-    await world.end(owed=True)
-    await world.say("b")
-    await world.end(owed=True)
+    ended = []
+    for text in ("a", "b"):
+        ended.append(await world.say(text))
+        await world.end(owed=True)
     await world.say("c")
     world.clock.forward(days=31)
     await world.say("d")
 
-    assert await world.pruned() == [("delete", ended)]
+    assert await world.pruned() == [("delete", each) for each in ended]
     assert world.left == []

@@ -44,10 +44,10 @@ async def test_while_an_open_session_cannot_be_read_none_of_its_chat_goes(
     world: World, monkeypatch: pytest.MonkeyPatch, dry_run: bool
 ) -> None:
     """It may name any of them; other chats are looked after all the same."""
-    ada_s, _, bob_s, _ = await ended_thrice(world)
+    ada_s, _, *bobs = await ended_thrice(world)
     unreadable(monkeypatch, world.store.layout.transcript("telegram_1"))
 
-    assert await world.pruned(dry_run=dry_run) == [("delete", bob_s)]
+    assert await world.pruned(dry_run=dry_run) == [("delete", each) for each in bobs]
 
     monkeypatch.undo()
     assert ("delete", ada_s) in await world.pruned(dry_run=dry_run)
@@ -77,12 +77,12 @@ async def test_an_archive_that_cannot_be_read_is_left_alone(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whose it is, and so whether memory still waits for it, stands in it."""
-    ada_s, _, bob_s, _ = await ended_thrice(world)
+    ada_s, *others = await ended_thrice(world)
     world.jobs.keep(BackgroundJob(ADA, ada_s))
     barred = [path for path in world.store.layout.archive("telegram_1").iterdir() if ada_s in path.name]
     unreadable(monkeypatch, *barred)
 
-    assert await world.pruned() == [("delete", bob_s)]
+    assert await world.pruned() == [("delete", each) for each in others]
     assert ada_s in await world.sessions()
 
 
@@ -99,8 +99,8 @@ async def test_where_nobody_can_say_whether_there_is_a_job_the_session_stays(wor
 
 
 async def test_a_link_to_itself_among_the_transcripts_holds_up_nothing(world: World) -> None:
-    ada_s, _, bob_s, _ = await ended_thrice(world)
+    ended = await ended_thrice(world)
     loop = world.store.layout.transcript("loop")
     loop.symlink_to(loop.name)
 
-    assert await world.pruned() == [("delete", ada_s), ("delete", bob_s)]
+    assert await world.pruned() == [("delete", each) for each in ended]

@@ -42,7 +42,7 @@ async def test_a_damaged_index_is_made_anew(tmp_path: Path, damage: str, is_open
         assert (len(found.hits), found.all) == (40, True)
     file = sqlite3.connect(path)
     assert file.execute("PRAGMA integrity_check").fetchone() == ("ok",)
-    assert file.execute("PRAGMA user_version").fetchone() == (1,)
+    assert file.execute("PRAGMA user_version").fetchone() == (2,)
     file.close()
 
 
