@@ -151,12 +151,16 @@ class UsageOut(Shape):
 
 
 class MessageOut(Shape):
-    """The answer; ``files`` are paths, on the gateway's machine, of files that came with it."""
+    """The answer; ``files`` are paths, on the gateway's machine, of files that came with it.
+
+    A call without a session may ask for tools: then ``tool_calls`` has them, and ``content`` may be null.
+    """
 
     role: Literal["assistant"]
-    content: str
+    content: str | None
     refusal: None = None
     files: list[str] = Field(default=[])
+    tool_calls: list[dict[str, Any]] = Field(default=[])
 
 
 class ChoiceOut(Shape):
@@ -164,7 +168,7 @@ class ChoiceOut(Shape):
 
     index: Literal[0]
     message: MessageOut
-    finish_reason: Literal["stop", "length"]
+    finish_reason: Literal["stop", "length", "tool_calls"]
     logprobs: None = None
 
 

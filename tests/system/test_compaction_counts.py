@@ -35,7 +35,7 @@ async def test_every_request_is_weighed_whole(tmp_path: Path) -> None:
         long = await ask(daemon, "cli:long", "cli:long-20", "fact-0020 " + "0123456789" * 15_000)
         sent = model.turns[-1]
 
-        await say(daemon, "cli:counted", 0, 6, more=" and some words" * 20)
+        await say(daemon, "cli:counted", 0, 6, more=" and some words" * 400)
         model.script.append(Reply(text="counted", usage=counted(WINDOW - 500)))
         await say(daemon, "cli:counted", 6, 7)
         before = overlays(tmp_path, "cli_counted")

@@ -32,7 +32,7 @@ ALONE = (
     "kubernetes.md",
 )
 SERVED = ("http.md", "chat.md", "configuration.md", "doctor.md", "interchange.md", "cron.md")
-SERVED += ("backup.md", "upgrades.md", "replay.md")
+SERVED += ("backup.md", "upgrades.md")
 PLATFORM = ("observability.md", "agents.md", "tools.md")
 ONBOARD = ("onboard.md",)
 BROKER = ("rabbitmq.md",)

@@ -227,7 +227,7 @@ async def test_what_it_costs_is_its_parents(tmp_path: Path) -> None:
         "limits.cost_per_chat_per_day_usd": 0.1,
     }
     async with serving(tmp_path, **limits) as (daemon, team):
-        big = {"prompt_tokens": 600_000, "completion_tokens": 3, "total_tokens": 600_003}
+        big = {"prompt_tokens": 10, "completion_tokens": 150_000, "total_tokens": 150_010}
         team.work["dig"] = Reply("dug", usage=big)
         assert await say(daemon, "1", "spawn dig") == "begun"
         await until(lambda: len(team.results) == 1)

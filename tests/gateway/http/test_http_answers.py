@@ -211,7 +211,7 @@ async def test_a_call_without_a_session(place: Place, server: ModelServer, strea
 
 async def test_a_call_without_a_session_keeps_the_caps(tmp_path: Path, server: ModelServer) -> None:
     model = {"name": "openai/stub", "api_base": server.url}
-    async with open_place(tmp_path, model=model, limits={"turns_per_hour": 1}) as place:
+    async with open_place(tmp_path, model=model, limits={"turns_per_person_per_hour": 1}) as place:
         place.http.timeout = 120
         head = {"X-Chat-Id": "none"}
         answers = [

@@ -21,7 +21,7 @@ from tests.support.model_replies import Reply
 from tests.support.model_server import ModelServer
 
 # A million tokens: 0.15 USD.
-COUNT = {"prompt_tokens": 1_000_000, "completion_tokens": 10, "total_tokens": 1_000_010}
+COUNT = {"prompt_tokens": 10, "completion_tokens": 250_000, "total_tokens": 250_010}
 DEAR = Reply(text="dear", usage=COUNT)
 ADA = Sender(id="1", name="Ada")
 
@@ -120,7 +120,7 @@ async def test_a_turn_of_many_rounds_asks_before_each(tmp_path: Path) -> None:
     assert again["reply"] == answer["reply"]
     assert [line["role"] for line in view.lines()] == ["user", "assistant", "tool", "assistant"]
     assert (len(model.turns), round(used, 3)) == (1, 0.15)
-    assert (today["turns"], today["prompt_tokens"]) == (1, 1_000_000)
+    assert (today["turns"], today["completion_tokens"]) == (1, 250_000)
 
 
 async def test_a_cap_ends_at_midnight_utc(tmp_path: Path) -> None:

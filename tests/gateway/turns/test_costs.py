@@ -24,8 +24,8 @@ def tables(model: ModelServer) -> dict[str, Any]:
     return {"model": {**name, "context_window": 4_000, "max_output_tokens": 300}}
 
 
-# A million tokens: 0.15 USD.
-COUNT = {"prompt_tokens": 1_000_000, "completion_tokens": 10, "total_tokens": 1_000_010}
+# A quarter of a million tokens of an answer: 0.15 USD.
+COUNT = {"prompt_tokens": 10, "completion_tokens": 250_000, "total_tokens": 250_010}
 DEAR = Reply(text="dear", usage=COUNT)
 
 

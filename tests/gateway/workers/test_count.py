@@ -66,6 +66,8 @@ def test_a_worker_has_the_very_configuration_of_its_gateway(tmp_path: Path) -> N
     read, values = load_values(tmp_path / "c.toml", tmp_path / "w", {})
     sent: dict[str, Any] = json.loads(encoded({"settings": dict(values)}))["settings"]
 
+    # A worker asks for no name of the file.
+    read.read_from(None)
     assert of_values(sent) == read
     assert of_values(sent).http.token.get_secret_value() == "a-secret-of-some-length"
 

@@ -169,7 +169,7 @@ async def test_one_that_dies_at_its_start_tells_no_secret(tmp_path: Path) -> Non
     async with kept_up(spec, tmp_path) as server:
         part = server.part()
 
-    assert part["error"] == "it ended with exit code 1"
+    assert part["error"] == "it ended with exit code 1; it wrote: a secret: ***"
     assert not part["up"]
     assert "hunter2" not in repr(spec)
 

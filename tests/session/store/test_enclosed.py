@@ -182,7 +182,7 @@ async def test_a_damaged_line_does_not_end_the_round_of_retention(world: World, 
     await world.pruned()
 
     left = archive.of_stem(world.store.layout, "telegram_1")
-    assert (len(left), first.exists(), cat.exists()) == (1, False, False)
+    assert (len(left), first.exists(), cat.exists()) == (0, False, False)
 
 
 async def test_what_a_copy_of_a_damaged_transcript_names_can_be_told(world: World, tmp_path: Path) -> None:
