@@ -71,7 +71,7 @@ async def test_files_go_along_with_a_message(console: Console) -> None:
     await expect(page.locator(".enclosed .chip")).to_have_count(0)
     assert waiting(console.gateway.workspace) == 0
     asked = next(str(seen.messages) for seen in console.gateway.model.turns if "look at these" in seen.text)
-    assert "red.png" in asked
+    assert "data:image/png" in asked
     assert "from the desk" in asked or "dropped.txt" in asked
 
 

@@ -197,7 +197,7 @@ def test_commands_of_tools_are_confined_under_the_unit(service: Box, more: str, 
     write(service, CONFIG, f'[tools.shell]\nenabled = true\nsandbox = "{sandbox}"\n')
     body = units.text(UNIT, Path("/usr/bin/chat-gateway"))
     body = body.replace("Type=notify", "Type=oneshot").replace("WatchdogSec=60\n", "")
-    body = body.replace("/var/lib/chat-gateway run", "/var/lib/chat-gateway doctor --json")
+    body = body.replace("config.toml run", "config.toml doctor --json")
     body = body.replace("Restart=on-failure\n", "StandardOutput=truncate:/run/share/doctor.json\n")
     write(service, Path("/etc/systemd/system/looks.service"), body)
     if more:

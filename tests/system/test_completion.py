@@ -51,7 +51,7 @@ def shell(request: pytest.FixtureRequest, workspace: Path) -> Iterator[Terminal]
 def test_a_verb_and_a_key_are_completed(shell: Terminal) -> None:
     shell.write("chat-gateway sess\tsh\tcli:g\t\r")
 
-    shell.until("user: hello")
+    shell.until(": hello")
 
 
 def test_a_job_is_completed(shell: Terminal, workspace: Path) -> None:

@@ -45,7 +45,7 @@ async def test_ready_is_one_plain_line_with_the_address_and_sigterm_ends_with_0(
         assert answer.json()["ready"] is True
         # Events stand between plain lines wherever they fall: a slow machine has some before it is ready.
         plain = [line for line in daemon.log.decode().splitlines() if not line.startswith("{")]
-        assert [line.split()[0] for line in plain] == ["model", "ready"]
+        assert [line.split()[0] for line in plain] == ["configuration:", "workspace:", "model", "ready"]
         assert plain[-1] == f"ready {daemon.url}/"
         assert daemon.url.startswith("http://127.0.0.1:")
 

@@ -79,7 +79,7 @@ def test_a_workspace_of_0_3_5_goes_on_as_it_was(tmp_path: Path) -> None:
 
     request, hits = asyncio.run(asked(place))
     assert "They rented a boat." in request
-    assert "cat.png" in request
+    assert "data:image/png" in request
     assert "[image: hostname]" in request
     for absent in (CONTINUE, "/status", "0.3.5 is fine", "q0", "not part of the workspace"):
         assert absent not in request, absent

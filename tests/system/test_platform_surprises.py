@@ -68,7 +68,7 @@ async def test_answers_come_whatever_telegram_does_meanwhile(tmp_path: Path) -> 
             assert answer.reply_to == late
             assert len(server.sent_to(GROUP)) == 3
             assert "look at that" in messages
-            assert "photo" in messages
+            assert "image_url" in messages
 
 
 @pytest.mark.timeout(300)

@@ -78,6 +78,6 @@ def test_what_is_piped_is_exact_but_where_it_is_made_for_people(workspace: Path,
 
     assert answer.returncode == 0
     assert answer.stdout == f"echo: {EVIL}\n".encode()
-    assert f"assistant: echo: {PLAIN}\n" in shown.stdout
+    assert f": echo: {PLAIN}\n" in shown.stdout
     assert [raw for raw in RAW if raw.decode() in as_json.stdout] == []
     assert json.loads(as_json.stdout)["messages"][1]["content"] == f"echo: {EVIL}"
