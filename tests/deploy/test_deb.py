@@ -270,7 +270,7 @@ def test_the_commands_of_the_page_install_and_remove_it(share: Path) -> None:
 def test_a_person_runs_it_under_a_systemd_of_their_own(service: Box) -> None:
     """Beside the machine's service, by the unit of `onboard` and the page's commands; 78 ends it for good."""
     service.run("systemctl", "start", UNIT, check=True)
-    service.run("useradd", "--create-home", "ada", check=True)
+    service.run("useradd", "--create-home", "--uid", "4242", "ada", check=True)
     write(service, Path("/etc/systemd/system/ada.service"), PERSON)
     service.run("systemctl", "start", "ada.service", check=True)
 
@@ -316,13 +316,13 @@ def test_root_leads_the_service_to_its_first_model(service: Box) -> None:
     assert modes.splitlines() == ["640 root chat-gateway", "640 root chat-gateway"]
 
 
-# What user@.service does, without a log-in.
+# What user@.service does, without a log-in; systemd mounts below this very folder of the user.
 PERSON = """\
 [Service]
 Type=notify
 User=ada
-Environment=HOME=/home/ada XDG_RUNTIME_DIR=/run/ada
-RuntimeDirectory=ada
+Environment=HOME=/home/ada XDG_RUNTIME_DIR=/run/user/4242
+RuntimeDirectory=user/4242
 Delegate=yes
 ExecStart=/lib/systemd/systemd --user
 """
@@ -330,7 +330,7 @@ ExecStart=/lib/systemd/systemd --user
 
 def as_ada(box: Box, commands: str) -> subprocess.CompletedProcess[str]:
     """Type commands as a person who is logged in."""
-    home = ("env", "HOME=/home/ada", "XDG_RUNTIME_DIR=/run/ada")
+    home = ("env", "HOME=/home/ada", "XDG_RUNTIME_DIR=/run/user/4242")
     return box.run("runuser", "-u", "ada", "--", *home, "sh", "-ec", f"cd ~\n{commands}", check=True)
 
 
