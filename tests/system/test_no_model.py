@@ -108,7 +108,7 @@ async def test_a_refused_key_ends_the_wait(tmp_path: Path, attached: bool) -> No
 
 @pytest.mark.parametrize(
     ("status", "cure"),
-    [(401, "OPENAI_API_KEY"), (404, "check model.api_base"), (402, "add credit"), (400, "correct model.name")],
+    [(401, "OPENAI_API_KEY"), (404, "model.api_base"), (402, "add credit"), (400, "correct model.name")],
 )
 async def test_doctor_fails_with_the_cure(tmp_path: Path, status: int, cure: str) -> None:
     """A wrong key, an unknown model and an empty account are failures of the model."""

@@ -23,7 +23,8 @@ from session.turn.turn import Reply
 from tests.contracts.models import Script
 from tests.gateway.worker_rig import ADA, Rig, letter
 
-JOB: dict[str, Any] = {"source": "cron", "cron_job_id": "j", "meta": {"job": {"name": "news", "missed": "all"}}}
+ABOUT = {"name": "news", "missed": "all"}
+JOB: dict[str, Any] = {"source": "cron", "cron_job_id": "j", "meta": {"job": ABOUT}}
 
 
 @asynccontextmanager
