@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-WITHIN_S = 20.0
+WITHIN_S = 60.0
 
 
 async def until(true: Callable[[], bool], *, within_s: float = WITHIN_S) -> None:

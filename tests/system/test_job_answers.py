@@ -40,8 +40,8 @@ async def test_a_job_with_nothing_to_say_shows_nothing(tmp_path: Path) -> None:
         server.add_chat(ADA)
         config = with_model(model, **with_telegram(server, stream=True))
         async with Daemon(tmp_path, config=config) as daemon:
-            here = await add(tmp_path, "--at", soon(3), "--message", quiet, *IN_CHAT)
-            own = await add(tmp_path, "--at", soon(3), "--message", quiet, *TO)
+            here = await add(tmp_path, "--at", soon(8), "--message", quiet, *IN_CHAT)
+            own = await add(tmp_path, "--at", soon(8), "--message", quiet, *TO)
             stems = (f"telegram_{ADA}", f"cron_{own}")
             await until(lambda: all((tmp_path / f"sessions/{stem}.jsonl").exists() for stem in stems))
             await until(lambda: all("unsent" in str(lines_of(tmp_path, stem)) for stem in stems))

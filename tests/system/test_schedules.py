@@ -27,7 +27,7 @@ def call(action: str, **arguments: Any) -> str:
     return f"[[tool:schedule {json.dumps({'action': action, **arguments})}]]"
 
 
-def soon(seconds: float = 2) -> str:
+def soon(seconds: float = 6) -> str:
     return (datetime.now(UTC) + timedelta(seconds=seconds)).isoformat(timespec="seconds")
 
 
@@ -113,7 +113,7 @@ async def test_a_kill_while_a_job_is_made_makes_it_at_most_once(tmp_path: Path, 
 async def kill_in_a_run(workspace: Path, point: str, config: dict[str, Any], server: TelegramServer) -> None:
     """Run a job in its chat's lane, between two messages, and die in the midst of its turn."""
     async with Daemon(workspace, config=config) as quiet:
-        server.write(ADA, f"one {call('add', at=soon(4), message='the job')}")
+        server.write(ADA, f"one {call('add', at=soon(8), message='the job')}")
         await quiet.said("letter.delivered")
         await quiet.stop()
     async with Daemon(workspace, config=config, kill_at=point) as daemon:
@@ -193,7 +193,7 @@ async def test_a_job_makes_no_jobs_but_may_end_itself(tmp_path: Path) -> None:
             to = ("--to", f"telegram:{ADA}", "--session", "chat")
             other = await told(tmp_path, "cron", "add", "--every", "1d", "--message", "x", *to)
             forged = f"{call('add', every='1d', message='more')} {call('remove', id=other.strip())}"
-            await told(tmp_path, "cron", "add", "--at", soon(4), "--message", f"go {forged}", *to)
+            await told(tmp_path, "cron", "add", "--at", soon(8), "--message", f"go {forged}", *to)
             await server.until(lambda: texts(server)[1:] == ["stub: go"], timeout_s=120)
             rows = await jobs(tmp_path)
 

@@ -71,6 +71,8 @@ async def test_what_was_told_before_a_first_reply_is_not_missed(
                 await client.ask(KEY, "before", "one")
                 looking = asyncio.create_task(look_on(client, KEY, seen.append))
                 await until(lambda: place.application.events.watched(KEY))
+                # From here on it knows where to go on.
+                await until(lambda: bool(read))
             async with open_place(tmp_path) as elsewhere, Client(elsewhere.server.url) as other:
                 await other.ask(KEY, "meanwhile", "two")
             async with open_place(tmp_path, http=here) as place:

