@@ -492,6 +492,8 @@ async def test_nothing_is_counted_while_the_gateway_is_away_or_tries_again(conso
     await expect(page.locator(".waits")).to_be_empty()
     model.away = False
     await console.sees("stub: once more")
+    # What the list still says of the first turn must not pass for the second.
+    await expect(counter).to_have_count(0)
 
     model.script.append(Reply(text="at last", held=held))
     await console.say("how long?")

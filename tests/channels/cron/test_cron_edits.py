@@ -194,12 +194,9 @@ asyncio.run(scheduler.run())
 async def test_kill_9_loses_no_slot(place: Place) -> None:
     """Whatever the instant: every slot is put, and what is put twice has the same id."""
     now = datetime.now(UTC)
-    names = [
-        place.file.add(
-            new_row(Every(1_000, now), "m", at=now + n * timedelta(milliseconds=50), policy="all")
-        ).id
-        for n in range(20)
-    ]
+    births = [now + n * timedelta(milliseconds=50) for n in range(20)]
+    # Each on its own grid: a next slot beside the grid would begin anew at whatever instant it is first read.
+    names = [place.file.add(new_row(Every(1_000, born), "m", at=born, policy="all")).id for born in births]
     log = place.workspace / "put.log"
     log.touch()
 
