@@ -7,7 +7,7 @@ LOCKS := deploy/locks
 # What was compiled is kept, whatever the environment says: each of hundreds of processes would compile anew.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: help install extras run test test-fast test-deb test-image check bench soak chaos chaos-disk chaos-forgetful chaos-injected fuzz mutants screenshots deb lock clean
+.PHONY: help install extras run test test-fast test-deb test-image check bench soak chaos chaos-all chaos-disk chaos-forgetful chaos-injected fuzz mutants screenshots deb lock clean
 help: ## lists the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
 
@@ -37,7 +37,7 @@ run: $(VENV)/.runtime ## runs the gateway with its embedded queue
 
 test: $(VENV)/.rewritten ## runs all tests but those of check, with a real RabbitMQ and a real Chromium
 	@deploy/system-packages.sh rabbitmq-server chromium-headless-shell fonts-dejavu-core curl bubblewrap openssl systemd zsh fish libfuse3-3 strace
-	RABBITMQ_SCHEDULER_BIND_TYPE=u $(BIN)/python -m pytest -m "not chaos" --numprocesses 6 --dist worksteal --durations=15 --ignore tests/deploy/test_container.py --ignore tests/system/test_broker_cluster.py --ignore tests/chaos --ignore tests/docs --ignore tests/test_house_rules.py --ignore tests/test_patterns.py
+	RABBITMQ_SCHEDULER_BIND_TYPE=u $(BIN)/python -m pytest -m "not chaos" --numprocesses 6 --dist worksteal --durations=15 --ignore tests/deploy/test_container.py --ignore tests/system/test_broker_cluster.py --ignore tests/hosts --ignore tests/docs --ignore tests/test_house_rules.py --ignore tests/test_patterns.py
 
 test-deb: $(VENV)/.dev ## tries the Debian package with all of its packages, not only what is ours: needs root
 	@deploy/system-packages.sh bubblewrap systemd
@@ -76,12 +76,18 @@ deb: $(VENV)/.runtime ## builds a Debian package into dist/
 N ?= 200
 BROKER ?= embedded
 DAEMONS ?= 1
-chaos: $(VENV)/.dev ## new examples for the properties, all steps of the kills, broken lines, a node of three killed, then N kills at random points: make chaos N=500 BROKER=rabbitmq DAEMONS=3
+WORKERS ?= 0
+chaos: $(VENV)/.runtime ## kills gateways N times while messages flow, then checks the guarantees: make chaos N=500 BROKER=rabbitmq DAEMONS=3 WORKERS=2 SEED=7
+	@if [ $(BROKER) = rabbitmq ]; then deploy/system-packages.sh rabbitmq-server; fi
+	$(BIN)/python -m tests.chaos --kills $(N) --broker $(BROKER) --daemons $(DAEMONS) --workers $(WORKERS) $(if $(SEED),--seed $(SEED))
+
+chaos-all: $(VENV)/.dev ## all that `make test` leaves out: new examples for the properties, a kill at every step, broken lines, parted hosts, a node of three killed; then `make chaos` on both brokers
 	@deploy/system-packages.sh rabbitmq-server
 	HYPOTHESIS_PROFILE=new $(BIN)/python -m pytest -m hypothesis
 	$(BIN)/python -m pytest -m chaos --numprocesses 2 --dist worksteal
-	$(BIN)/python -m pytest tests/system/test_broker_cluster.py tests/chaos
-	$(BIN)/chat-gateway chaos --kills $(N) --broker $(BROKER) --daemons $(DAEMONS)
+	$(BIN)/python -m pytest tests/system/test_broker_cluster.py tests/hosts
+	$(MAKE) --no-print-directory chaos
+	$(MAKE) --no-print-directory chaos BROKER=rabbitmq DAEMONS=3
 
 SECONDS_EACH = $(if $(filter command line environment,$(origin SECONDS)),$(SECONDS),600)
 fuzz: $(VENV)/.dev ## searches for input that crashes or hangs: make fuzz TARGET=markdown SECONDS=60 SEED=7 INPUT=file

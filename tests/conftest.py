@@ -21,7 +21,7 @@ from tests.support.everyday import is_slow
 from tests.support.matrices import left_to_chaos
 
 # A machine that is busy takes its time over an example, and over making one up: neither is a failure. The
-# same examples are drawn each time, so that a change fails for what it does; `make chaos` draws new ones.
+# same examples are drawn each time, so that a change fails for what it does; `make chaos-all` draws new ones.
 settings.register_profile("new", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("same", settings.get_profile("new"), derandomize=True, database=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))

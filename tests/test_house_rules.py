@@ -18,9 +18,7 @@ SOURCES = [path for package in PACKAGES for path in sorted((ROOT / package).rglo
 RABBITMQ = "gateway/queue/rabbitmq"
 MCP = {f"session/mcp/{name}.py" for name in ("connection", "streams", "watch")}
 SDKS = {
-    # Chaos has a client of another kind, and removes what it made on a broker.
-    "aio_pika": {f"{RABBITMQ}/{name}.py" for name in ("connection", "leased", "wire")}
-    | {f"gateway/chaos/{name}.py" for name in ("foreign", "queues")},
+    "aio_pika": {f"{RABBITMQ}/{name}.py" for name in ("connection", "leased", "wire")},
     "aiormq": {f"{RABBITMQ}/{name}.py" for name in ("connection", "frames", "leased", "wire")},
     "pamqp": {f"{RABBITMQ}/{name}.py" for name in ("connection", "frames", "leased", "wire", "lenient")},
     "litellm": {"session/models/library.py"},

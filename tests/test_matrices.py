@@ -1,4 +1,4 @@
-"""Of a long matrix some variants stay in `make test`, and `make chaos` runs the others."""
+"""Of a long matrix some variants stay in `make test`, and `make chaos-all` runs the others."""
 
 from __future__ import annotations
 

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import NoReturn
 
 from gateway.cli.backup_verbs import add_backup, add_downgrade
-from gateway.cli.chaos_verbs import add_chaos
 from gateway.cli.cron_verbs import add_cron
 from gateway.cli.memory_verbs import add_memory
 from gateway.cli.queues_verbs import add_queues
@@ -98,7 +97,6 @@ def build() -> argparse.ArgumentParser:
     add_backup(tree.noun("backup", "the whole workspace in one file, and back"))
     add_downgrade(tree)
     _add_config(tree.noun("config", "the configuration and its problems"))
-    add_chaos(tree, count=_count)
     add_systemd(tree.noun("systemd", "the units of the service"))
     return parser
 

@@ -1,0 +1,1 @@
+"""Kills, cuts and faults at random while messages flow, and what they did to each guarantee."""

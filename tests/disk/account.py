@@ -12,7 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from gateway.chaos.pieces import TRIES
+from tests.chaos.pieces import TRIES
 from tests.support.model_replies import Seen, since_newest_user
 from tests.support.place import archives, transcript
 

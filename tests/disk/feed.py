@@ -13,12 +13,12 @@ from typing import Any
 
 import httpx
 
-from gateway.chaos.over_telegram import OverTelegram
-from gateway.chaos.pieces import answered_by
-from gateway.chaos.records import Message as Written
-from gateway.chaos.records import Reply, Sent
-from gateway.chaos.stub_telegram import TOKEN, StubTelegram
 from gateway.http.client import stream_lines
+from tests.chaos.over_telegram import OverTelegram
+from tests.chaos.pieces import answered_by
+from tests.chaos.records import Message as Written
+from tests.chaos.records import Reply, Sent
+from tests.chaos.stub_telegram import TOKEN, StubTelegram
 from tests.disk.account import Message
 from tests.support.harness import Daemon
 

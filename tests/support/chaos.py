@@ -1,8 +1,9 @@
-"""The verb ``chaos`` as a process, whose scratch folders lie in one of the test's."""
+"""``python -m tests.chaos`` as a process, whose scratch folders lie in one of the test's."""
 
 from __future__ import annotations
 
 import subprocess
+import sys
 from pathlib import Path
 
 from tests.support import harness
@@ -14,7 +15,8 @@ PATIENCE_S = 340
 def chaos(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
     """Run it to its end; return what it said."""
     return subprocess.run(
-        [harness.ROOT / ".venv" / "bin" / "chat-gateway", "chaos", *words],
+        [sys.executable, "-m", "tests.chaos", *words],
+        cwd=harness.ROOT,
         env={"PATH": "/usr/bin:/bin", "TMPDIR": str(folder), "HOME": str(folder)},
         capture_output=True,
         text=True,

@@ -1,4 +1,4 @@
-"""How many examples a property draws: a quarter of them, always the same, where it is not `make chaos`."""
+"""How many examples a property draws: a quarter of them, always the same, except in `make chaos-all`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hypothesis import settings
 
 
 def drawn(examples: int, **more: Any) -> settings:
-    """Let a property draw so many new examples in `make chaos`; ``more``: other words of ``settings``."""
+    """Let a property draw so many new examples in `make chaos-all`; ``more``: other words of ``settings``."""
     return settings(max_examples=share_of(examples), **more)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import aio_pika
 
-from gateway.chaos.foreign import PUT_S, Steady, inbound, put, slot
+from tests.chaos.foreign import PUT_S, Steady, inbound, put, slot
 
 __all__ = ["PUT_S", "ForeignClient", "Steady", "foreign", "inbound", "put", "slot"]
 

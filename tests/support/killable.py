@@ -2,7 +2,7 @@
 
 A point is ``<name>.before`` or ``<name>.after``, with the number of the call at which it dies. Nothing in the
 product knows of these points: they are wrapped around its functions, in a process made for it. Most are those
-of `chat-gateway chaos`; these come to them.
+of `make chaos`; these come to them.
 
 ``ack.before:1!<port>`` does not die: it connects to that port of the test and waits until the test closes the
 connection, so that a test can do harm of its own (cut the broker off) at that very point.
@@ -23,8 +23,8 @@ from __future__ import annotations
 import socket
 import sys
 
-from gateway.chaos import points
-from gateway.chaos.points import wrapped
+from tests.chaos import points
+from tests.chaos.points import wrapped
 
 __all__ = ["POINTS", "Countdown", "wrap", "wrapped"]
 

@@ -1,4 +1,4 @@
-"""Which tests, and which variants of one, run in `make test`; `make chaos` runs the others.
+"""Which tests, and which variants of one, run in `make test`; `make chaos-all` runs the others.
 
 A variant there is another step at which a process dies, or the other kind of queue. Each takes seconds, and
 what breaks one mostly breaks its neighbours.
@@ -104,7 +104,7 @@ ONE_IN = {
     "system/test_versions.py::test_a_daemon_killed_between_version_and_notes_keeps_each_text_once": 2,
     "system/test_wiring.py::test_the_numbers_of_the_history_are_those_of_the_turns": 3,
 }
-# Whole tests that `make chaos` alone runs: each takes ten seconds or more. The one named behind it stays, and
+# Whole tests that only `make chaos-all` runs: each takes ten seconds or more. The one named behind it stays, and
 # fails for most of what would break it.
 _LATER = """\
 browser/test_outbox.py::test_what_is_typed_while_another_message_waits_is_taken_behind_it

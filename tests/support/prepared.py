@@ -18,8 +18,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from gateway.chaos.forks import ForkServer, Process, serve, take_terminal
-from gateway.chaos.forks import spawn as forked
+from tests.support.forks import ForkServer, Process, serve, take_terminal
+from tests.support.forks import spawn as forked
 from tests.support.stacks import tell_on_signal
 
 __all__ = ["Prepared", "Process", "end_servers", "serve", "server", "spawn", "take_terminal"]

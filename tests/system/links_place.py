@@ -9,7 +9,6 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gateway.chaos.proxy import break_line
 from gateway.queue.rabbitmq.topology import partition_of
 from session.transcript.key import slot_of
 from tests.support.broker import Broker
@@ -17,7 +16,7 @@ from tests.support.foreign import Steady, inbound
 from tests.support.harness import Daemon
 from tests.support.model_server import ModelServer
 from tests.support.place import on, with_model
-from tests.support.proxy import Proxy
+from tests.support.proxy import Proxy, break_line
 from tests.support.until import until
 from tests.support.verdict import check
 

@@ -69,12 +69,9 @@ NOT_HERE = {
     "make fuzz": "takes minutes; tests/fuzz/test_corpora.py reads what it found",
     "make mutants": "takes minutes; tests/mutants/test_mutants.py runs it over a module of its own",
     "chat-gateway downgrade": STOPPED,
-    "chat-gateway chaos": "takes minutes; tests/system/test_chaos.py types it with a few kills",
 }
 # Commands within sentences that are not typed beside the daemon.
 ELSEWHERE = {
-    "chat-gateway chaos": "takes minutes; tests/system/test_chaos.py types it with a few kills",
-    "chat-gateway chaos --kills 200": "takes minutes; tests/system/test_chaos.py types it with a few kills",
     "chat-gateway run": "is typed alone",
     "chat-gateway run --role channels": "needs RabbitMQ; tests/system/test_broker_rights.py runs it",
     "chat-gateway run --role session": "needs RabbitMQ; tests/system/test_broker_rights.py runs it",

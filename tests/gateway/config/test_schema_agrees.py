@@ -42,7 +42,7 @@ BEYOND: Final = re.compile(
 def documents() -> Iterator[str]:
     """Each key alone with the values, and what may be in no file at all.
 
-    Where it is not ``make chaos``, each key has a quarter of the values, its neighbours the others.
+    Where it is not ``make chaos-all``, each key has a quarter of the values, its neighbours the others.
     """
     step = 50 // share_of(50)
     for number, (name, _) in enumerate(keys(SCHEMA)):

@@ -23,7 +23,7 @@ from gateway.service.tokens import Tokens
 from tests.gateway.http_place import Place, open_place
 from tests.support.examples import drawn
 
-# `make chaos` draws new examples of what these draw inside.
+# `make chaos-all` draws new examples of what these draw inside.
 pytestmark = pytest.mark.hypothesis
 TOKEN = "correct-horse-battery-staple"
 EXAMPLES = 8

@@ -1,1 +1,0 @@
-"""Kills, cuts and faults at random while messages flow, and what they did to each guarantee."""
