@@ -104,8 +104,8 @@ ONE_IN = {
     "system/test_versions.py::test_a_daemon_killed_between_version_and_notes_keeps_each_text_once": 2,
     "system/test_wiring.py::test_the_numbers_of_the_history_are_those_of_the_turns": 3,
 }
-# Whole tests that only `make chaos-all` runs: each takes ten seconds or more. The one named behind it stays, and
-# fails for most of what would break it.
+# Whole tests that only `make chaos-all` runs: each takes ten seconds or more. The one named behind it stays,
+# and fails for most of what would break it.
 _LATER = """\
 browser/test_outbox.py::test_what_is_typed_while_another_message_waits_is_taken_behind_it
     browser/test_outbox.py::test_two_tabs_keep_the_order_and_each_other_s_messages
