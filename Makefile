@@ -7,7 +7,7 @@ LOCKS := deploy/locks
 # What was compiled is kept, whatever the environment says: each of hundreds of processes would compile anew.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: help install extras run test test-fast test-deb test-image check bench soak chaos chaos-all chaos-disk chaos-forgetful chaos-injected fuzz mutants screenshots deb lock clean
+.PHONY: help install extras run test test-fast test-deb test-image check metrics bench soak chaos chaos-all chaos-disk chaos-forgetful chaos-injected fuzz mutants screenshots deb lock clean
 help: ## lists the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
 
@@ -60,6 +60,9 @@ check: $(VENV)/.dev ## ruff, mypy, import contracts, docs
 bench: $(VENV)/.dev install ## measures against peers in one run
 	@deploy/system-packages.sh rabbitmq-server chromium-headless-shell fonts-dejavu-core
 	$(BIN)/python -m bench
+
+metrics: $(VENV)/.dev ## counts the code base, and the functions that one message runs through
+	@$(BIN)/python -m bench.size
 
 soak: $(VENV)/.dev install ## a million turns over 10,000 chats: SOAK_TURNS=100000 for fewer
 	@deploy/system-packages.sh rabbitmq-server
