@@ -15,7 +15,7 @@ import structlog
 from hypothesis import HealthCheck, settings
 
 from gateway.app.log import LOUD
-from tests.support import harness, prepared
+from tests.support import harness, ordinary_user, prepared
 from tests.support.broker import BIN, Broker
 from tests.support.everyday import is_slow
 from tests.support.matrices import left_to_chaos
@@ -39,6 +39,7 @@ gc.disable()
 
 # They wait, or work, for many seconds at a time: begun last, the other workers would wait for one of them.
 LONGEST = (
+    "system/test_ordinary_user.py",
     "system/test_http_idle.py",
     "system/test_strays.py",
     "system/test_onboard.py",
@@ -68,13 +69,15 @@ _used: list[str] = []
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what `make test-fast` and `make test` leave out, and begin with what takes longest."""
+    """Mark what `make test-fast` and `make test` leave out or root does; begin with what takes longest."""
     for item in left_to_chaos(items):
         item.add_marker(pytest.mark.chaos)
     items.sort(key=lambda item: not item.path.as_posix().endswith(LONGEST))
     for item in items:
         if is_slow(item):
             item.add_marker(pytest.mark.slow)
+        if os.geteuid() == 0 and item.get_closest_marker(ordinary_user.MARK):
+            item.add_marker(pytest.mark.skip("root: tests/system/test_ordinary_user.py runs it"))
 
 
 def pytest_collection_finish() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
@@ -106,6 +107,7 @@ def check(args: argparse.Namespace) -> int:
         cure = f"correct {count}{where}; docs/configuration.md has every key"
         raise ConfigError(error.problems, hint=cure) from None
     warnings = [f"mcp: {MCP_MISSING}; {CURE}"] if lacks_mcp(settings) else []
+    warnings += _commands_of_root(settings)
     warnings += [f"model: {text}; {cure}" for text, cure in model_warnings(settings)]
     with contextlib.suppress(OSError):
         warnings += [f"{text}; {cure}" for text, cure in checking.exposed_files(settings)]
@@ -116,6 +118,18 @@ def check(args: argparse.Namespace) -> int:
             output.words(f"warning: {warning}")
         output.data(f"{name}: fine")
     return 0
+
+
+def _commands_of_root(settings: Settings) -> list[str]:
+    """Say that commands are refused where the gateway is root's, as its workspace is or will be."""
+    asked = settings.tools.shell.enabled or any(server.command for server in settings.mcp.values())
+    folder = settings.workspace
+    if not asked or os.geteuid() or (folder.exists() and folder.stat().st_uid):
+        return []
+    # The other verbs shall not wait for what confines commands.
+    from session.tools.sandbox.sandbox import AS_ROOT, AS_ROOT_CURE
+
+    return [f"tools: {AS_ROOT}; {AS_ROOT_CURE}"]
 
 
 def schema(args: argparse.Namespace) -> int:

@@ -10,6 +10,7 @@ from gateway.app import mcp
 from gateway.config.extras import CURE, MCP_MISSING, lacks_mcp
 from gateway.config.memory_scope import scopes_of
 from gateway.config.settings import Settings
+from gateway.doctor import owners
 from gateway.doctor.finding import DISK_CURE, LOCAL_S, Check, bounded, patient
 from session.disk.threads import start_thread
 from session.errors import SessionError
@@ -27,9 +28,7 @@ async def check(settings: Settings, *, local_s: float = LOCAL_S) -> Sequence[Che
         return []
     if lacks_mcp(settings):
         return [Check("mcp", "fail", MCP_MISSING, CURE)]
-    building = start_thread(
-        lambda: mcp.build_servers(settings, scopes_of(settings)).servers, name="doctor-mcp"
-    )
+    building = start_thread(lambda: _built(settings), name="doctor-mcp")
     records = settings.state / "mcp"
     servers = await bounded(
         "mcp", building, within_s=local_s, asked=str(records), cure=DISK_CURE, where=records
@@ -37,10 +36,20 @@ async def check(settings: Settings, *, local_s: float = LOCAL_S) -> Sequence[Che
     if isinstance(servers, Check):
         return [servers]
     within_s = patient(SERVER_S, local_s)
-    return await asyncio.gather(*(_checked(server, within_s) for server in servers))
+    return await asyncio.gather(*(_checked(server, untried, within_s) for server, untried in servers))
 
 
-async def _checked(server: Server, within_s: float) -> Check:
+def _built(settings: Settings) -> list[tuple[Server, Check | None]]:
+    servers = mcp.build_servers(settings, scopes_of(settings)).servers
+    return [
+        (each, owners.untried(f"mcp.{each.spec.name}", settings.workspace) if each.spec.command else None)
+        for each in servers
+    ]
+
+
+async def _checked(server: Server, untried: Check | None, within_s: float) -> Check:
+    if untried is not None:
+        return untried
     name = f"mcp.{server.spec.name}"
     asking = asyncio.create_task(_asked(name, server), name=f"doctor {name}")
     cure = "look at its program or address, and at the disk that its files lie on"

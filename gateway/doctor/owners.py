@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gateway.app.daemons import DaemonRegistry
-from gateway.doctor.finding import Finding
+from gateway.doctor.finding import Check, Finding
 
 WRITTEN = ("state", "sessions", "memory", "cron", "cron.lock", "media", "files")
 # What lies there may be a person's, as long as it can be read.
@@ -90,6 +90,15 @@ def user_of(workspace: Path) -> User:
                 return User(found.st_uid, found.st_gid)
     found = workspace.stat()
     return User(found.st_uid, found.st_gid)
+
+
+def untried(name: str, workspace: Path) -> Check | None:
+    """Return what root finds of a sandbox for another user's gateway; None where it can try it itself."""
+    user = user_of(workspace) if os.geteuid() == 0 and workspace.is_dir() else User(0, 0)
+    if user.uid == 0:
+        return None
+    text = f"not tried: the gateway runs as {user.name}, and root runs no command of a model"
+    return Check(name, "warn", text, f"sudo -u {user.name} chat-gateway doctor")
 
 
 def _barred(workspace: Path, user: User) -> Iterator[_Barred]:

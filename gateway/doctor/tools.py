@@ -6,6 +6,7 @@ from typing import Final
 
 from gateway.app.optional_tools import lacking
 from gateway.config.settings import Settings
+from gateway.doctor import owners
 from gateway.doctor.finding import GRACE_S, LOCAL_S, Check, bounded, in_own_loop, patient
 from session.errors import SessionError
 from session.tools.sandbox.sandbox import sandbox_here
@@ -29,7 +30,7 @@ async def check(settings: Settings, *, local_s: float = LOCAL_S) -> list[Check]:
 async def _found(settings: Settings) -> list[Check]:
     findings = [Check("tools", "warn", text, cure) for text, cure in lacking(settings)]
     if settings.tools.shell.enabled:
-        findings.append(await _sandbox(settings))
+        findings.append(owners.untried("tools", settings.workspace) or await _sandbox(settings))
     return findings
 
 

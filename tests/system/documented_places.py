@@ -17,9 +17,11 @@ import httpx
 
 from tests.gateway.cli.test_cli_foreign_sessions import pi_file
 from tests.gateway.cli_place import session_file
+from tests.session.mcp import mcp_place
 from tests.support.broker import BIN, Broker
 from tests.support.harness import ROOT, Daemon, environment
 from tests.support.model_server import ModelServer
+from tests.support.ports import KeptPort
 from tests.support.telegram_server import TelegramServer
 from tests.support.until import until
 from tests.system.platform_place import ADA, with_telegram
@@ -158,11 +160,15 @@ async def with_a_bot(folder: Path) -> AsyncIterator[Typist]:
         model = await stack.enter_async_context(ModelServer())
         server = await stack.enter_async_context(TelegramServer(token=TELEGRAM_TOKEN))
         server.updates.next_id = 88120034
+        # One that the gateway starts would have to be confined, which root's is not.
+        port = stack.enter_context(KeptPort())
+        tools = mcp_place.at(folder, port)
+        stack.enter_context(mcp_place.served(folder / "mcp.log", port))
         config = with_telegram(server, stream=False) | {
             "model.name": "openai/stub",
             "model.api_base": model.url,
             "agents": {"coder": {}},
-            "mcp": {"time": {"command": [str(Path(sys.executable).parent / "mcp-server-time")]}},
+            "mcp": {"time": {"url": tools.url, "headers_file": str(tools.headers_file)}},
         }
         daemon = await stack.enter_async_context(Daemon(workspace, config=config))
         await _until_up(daemon)

@@ -18,6 +18,7 @@ from tests.support.model_server import ModelServer, Reply
 from tests.support.place import lines_of, with_model
 from tests.support.until import until
 
+pytestmark = pytest.mark.ordinary_user
 KEY = "web:a"
 
 

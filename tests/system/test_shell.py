@@ -4,19 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import subprocess
 import uuid
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from session.tools.sandbox.bubblewrap import Bubblewrap
+from session.tools.sandbox.landlock import Landlock
+from session.tools.sandbox.rules import Rules, Sandbox
+from session.tools.sandbox.sandbox import AS_ROOT_CURE
+from tests.gateway.service_place import UID, workspace_of_the_service
 from tests.session.tools.sandbox_place import KINDS, SECRET, processes_with
-from tests.support.harness import Daemon, ask, command
+from tests.support.harness import Daemon, ask, command, status
 from tests.support.model_server import ModelServer
 from tests.support.place import lines_of, with_model
 from tests.support.until import until
 
 KEY = "web:a"
+of_root = pytest.mark.skipif(os.geteuid() != 0, reason="is about what root starts")
 
 
 def on(model: ModelServer, kind: str = "auto", **more: Any) -> dict[str, Any]:
@@ -39,6 +47,7 @@ def tag() -> str:
     return f"98765.{uuid.uuid4().int % 10**12}"
 
 
+@pytest.mark.ordinary_user
 @pytest.mark.parametrize("kind", KINDS)
 async def test_a_command_runs_in_the_folder_of_its_chat_and_sees_no_other(tmp_path: Path, kind: str) -> None:
     async with ModelServer() as model:
@@ -55,7 +64,9 @@ async def test_a_command_runs_in_the_folder_of_its_chat_and_sees_no_other(tmp_pa
                     "for n in {3..254}; do (: >&$n) 2>&- || (: <&$n) 2>&- && echo open $n; done; "
                     "for f in sys/kernel/core_pattern sysrq-trigger; "
                     "do (: >> /proc/$f) 2>&- && echo $f; done; "
-                    "chmod 4755 own.txt 2>&- && echo set-user-id; :"
+                    "chmod 4755 own.txt 2>&- && echo set-user-id; "
+                    "for try in '>> /etc/passwd echo' 'chmod 777 /etc/passwd' 'mount -t tmpfs none /mnt' "
+                    f"'kill -0 {os.getppid()}'; do (eval $try) 2>&- && echo $try; done; :"
                 ),
             )
             _, printed = await command(tmp_path, "doctor", "--json", config=config)
@@ -74,6 +85,93 @@ async def test_a_command_runs_in_the_folder_of_its_chat_and_sees_no_other(tmp_pa
     assert "shell" in model.turns[0].tools
 
 
+@of_root
+async def test_a_gateway_of_root_runs_no_command_and_says_what_to_do(tmp_path: Path) -> None:
+    """Neither by the tool nor as a server of tools."""
+    roots = tmp_path / "roots"
+    roots.write_text("before")
+    async with ModelServer() as model:
+        config = on(model, mcp={"sleeper": {"command": ["/bin/sleep", "60"]}})
+        async with Daemon(tmp_path, config=config) as daemon:
+            await daemon.said("sandbox.missing")
+            await ask(daemon, KEY, "1", calls(f"echo after > {roots}; echo x > /proc/sys/kernel/hostname"))
+
+            async def tried() -> bool:
+                return bool((await status(daemon))["parts"]["mcp.sleeper"].get("hint"))
+
+            await until(tried, 60)
+            part = (await status(daemon))["parts"]["mcp.sleeper"]
+            _, checked = await command(tmp_path, "doctor", "--json", config=config)
+            _, warned = await command(tmp_path, "config", "check", "--json", config=config)
+        log = daemon.log.decode()
+    [said] = results(tmp_path)
+
+    refused = "the gateway runs as root, and no command does"
+    assert said == f"error: no command can be run: {refused}; the owner's cure: {AS_ROOT_CURE}"
+    assert roots.read_text() == "before"
+    assert refused in log
+    assert AS_ROOT_CURE in log
+    assert (part["up"], part["hint"]) == (False, AS_ROOT_CURE)
+    found = {check["name"]: (check["level"], check["text"], check["cure"]) for check in json.loads(checked)}
+    assert found["tools"] == ("fail", f"shell refuses every command: {refused}", AS_ROOT_CURE)
+    assert found["mcp.sleeper"] == ("fail", f"it is not started: {refused}", AS_ROOT_CURE)
+    assert f"tools: {refused}; {AS_ROOT_CURE}" in json.loads(warned)["warnings"]
+
+
+@of_root
+async def test_root_leaves_the_trial_to_the_user_of_the_gateway() -> None:
+    """What root cannot try is no fault of a service that runs as somebody else."""
+    async with ModelServer() as model:
+        config = on(model, mcp={"sleeper": {"command": ["/bin/sleep", "60"]}})
+        with workspace_of_the_service() as workspace:
+            _, checked = await command(workspace, "doctor", "--json", config=config)
+            _, warned = await command(workspace, "config", "check", "--json", config=config)
+
+    found = {check["name"]: check for check in json.loads(checked)}
+    for name in ("tools", "mcp.sleeper"):
+        assert found[name]["level"] == "warn"
+        assert found[name]["text"].startswith(f"not tried: the gateway runs as {UID}, and root ")
+        assert found[name]["cure"] == f"sudo -u {UID} chat-gateway doctor"
+    assert json.loads(warned)["warnings"] == []
+
+
+@of_root
+@pytest.mark.parametrize("sandbox", [Bubblewrap("/usr/bin/bwrap"), Landlock()], ids=KINDS)
+def test_what_confines_a_command_starts_none_as_root(tmp_path: Path, sandbox: Sandbox) -> None:
+    wrapped = sandbox.wrap(["/bin/touch", "ran"], Rules(tmp_path))
+
+    done = subprocess.run(
+        wrapped.argv, env=dict(wrapped.env), cwd=wrapped.cwd, stderr=subprocess.PIPE, check=False
+    )
+
+    assert done.returncode == 125
+    assert done.stderr == b"[sandbox] the command was not started: root is not a user for commands\n"
+    assert list(tmp_path.iterdir()) == []
+
+
+@of_root
+@pytest.mark.parametrize("sandbox", [Bubblewrap("/usr/bin/bwrap"), Landlock()], ids=KINDS)
+def test_a_capability_of_the_gateway_is_none_of_its_commands(sandbox: Sandbox) -> None:
+    code = "import ctypes; c = (ctypes.c_uint32 * 6)(); h = (ctypes.c_uint32 * 2)(0x20080522)\n"
+    code += "print(ctypes.CDLL(None).capget(h, c), *c)"
+    user = ("setpriv", f"--reuid={UID}", f"--regid={UID}", "--clear-groups")
+    with workspace_of_the_service() as workspace:
+        wrapped = sandbox.wrap(["/usr/bin/python3", "-c", code], Rules(workspace))
+        # The Python of the tests may lie in root's home.
+        argv = [
+            *user,
+            "--inh-caps=+net_admin",
+            "--ambient-caps=+net_admin",
+            "/usr/bin/python3",
+            *wrapped.argv[1:],
+        ]
+
+        done = subprocess.run(argv, env=dict(wrapped.env), cwd="/", capture_output=True, check=False)
+
+    assert done.stdout == b"0 0 0 0 0 0 0\n", done.stderr
+
+
+@pytest.mark.ordinary_user
 @pytest.mark.parametrize("kind", KINDS)
 async def test_stop_ends_a_command_and_its_children_at_once(tmp_path: Path, kind: str, tag: str) -> None:
     async with ModelServer() as model, Daemon(tmp_path, config=on(model, kind)) as daemon:
@@ -90,6 +188,7 @@ async def test_stop_ends_a_command_and_its_children_at_once(tmp_path: Path, kind
     assert again["reply"] == "stub: still there?"
 
 
+@pytest.mark.ordinary_user
 @pytest.mark.parametrize("kind", KINDS)
 async def test_a_killed_daemon_takes_its_command_with_it_and_runs_it_never_again(
     tmp_path: Path, kind: str, tag: str
@@ -111,6 +210,7 @@ async def test_a_killed_daemon_takes_its_command_with_it_and_runs_it_never_again
     assert "outcome unknown" in results(tmp_path)[0]
 
 
+@pytest.mark.ordinary_user
 async def test_without_a_sandbox_a_command_is_refused_and_the_turn_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -134,6 +234,7 @@ async def test_without_a_sandbox_a_command_is_refused_and_the_turn_goes_on(
     assert code == 1
 
 
+@pytest.mark.ordinary_user
 async def test_what_is_said_is_cut_in_the_middle(tmp_path: Path) -> None:
     async with ModelServer() as model, Daemon(tmp_path, config=on(model)) as daemon:
         flood = "echo first; yes grüße 2>/dev/null | head -c 50000000; echo last; echo error >&2"

@@ -13,7 +13,7 @@ from session.tools.sandbox.rules import Rules, Wrapped
 from session.tools.sandbox.seccomp import AF_INET, AF_INET6, AF_NETLINK, AF_UNIX
 from session.tools.sandbox.starting import started_by_launcher
 
-# Root is exempt from its own limit; the launcher counts as well. dash and bash name it differently.
+# The launcher counts as well. dash and bash name it differently.
 _LIMITED = 'ulimit -u "$0" 2>/dev/null || ulimit -p "$0" 2>/dev/null; exec "$@"'
 _USER = "1000"
 _INTERNET = (AF_INET, AF_INET6, AF_NETLINK)
@@ -65,7 +65,6 @@ def _places(rules: Rules) -> list[str]:
         # It has to be there, or the command could put something in its place.
         durable.make_folder(closed)
         argv += ["--size", "4096", "--tmpfs", str(closed), "--remount-ro", str(closed)]
-    # The kernel's settings in /proc ask for the user alone: a command of a gateway of root could write them.
     sealed = ("/proc", "/dev", "/")
     return [*argv, *(word for path in sealed for word in ("--remount-ro", path)), "--chdir", folder]
 

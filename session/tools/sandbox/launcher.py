@@ -10,7 +10,6 @@ import base64
 import ctypes
 import json
 import os
-import re
 import resource
 import select
 import signal
@@ -29,12 +28,10 @@ NOT_STARTED = 125
 
 _SET_DEATH_SIGNAL, _SET_SUBREAPER, _SET_NO_NEW_PRIVILEGES = 1, 36, 38
 _SET_SECCOMP, _FILTER = 22, 2
-_DROP_BOUNDING, _CAPSET_VERSION = 24, 0x20080522
+_CAPSET_VERSION = 0x20080522
 _SYS_LANDLOCK = 444
-_NEW_IPC, _NEW_PID, _NEW_NET = 0x08000000, 0x20000000, 0x40000000
-_COUNTS_BY_NAMESPACE = (6, 14)
 # What the sandbox itself consists of comes on top.
-_ONCE, _OURS = 300, 4
+_OURS = 4
 _MOST_FILES = 2**20
 _ENDING = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 _WAITED = _ENDING | {signal.SIGCHLD}
@@ -47,6 +44,9 @@ libc.syscall.restype = ctypes.c_long
 
 def main() -> NoReturn:
     """Run the command to its end, and end with its exit code."""
+    if 0 in os.getresuid():
+        # Whatever a sandbox forgot would be the whole machine.
+        raise OSError(0, "is not a user for commands", "root")
     rules = json.loads(sys.argv[1])
     # Not every event loop starts a process without what it has open itself.
     os.closerange(3, _MOST_FILES)
@@ -69,8 +69,6 @@ def main() -> NoReturn:
 
 def _watched(rules: dict[str, Any], temp: str | None) -> int:
     """Start the command, and wait until it ends or has to."""
-    if os.geteuid() == 0:
-        _apart(rules)
     alive, ours = os.pipe()
     child = os.fork()
     if child == 0:
@@ -108,41 +106,10 @@ def _as_child(rules: dict[str, Any], temp: str | None, alive: int) -> NoReturn:
         # A launcher that died before that has let go of its end of the pipe.
         if select.select([alive], [], [], 0)[0]:
             os._exit(NOT_STARTED)
-        if os.getpid() == 1:
-            _first_of_namespace(rules)
         _become(rules, temp)
     except Exception as error:  # noqa: BLE001 - what follows in the launcher is not for its child
         _say(f"the command was not started: {_words(error)}")
     os._exit(NOT_STARTED)
-
-
-def _apart(rules: dict[str, Any]) -> None:
-    """Give the processes to come a namespace: no other limit of processes holds for root.
-
-    Before Linux 6.14 it has no limit either, and what would be written there is the machine's own.
-    """
-    version = tuple(int(part) for part in re.findall(r"\d+", os.uname().release)[:2])
-    cure = "run the gateway as a user of its own"
-    if version < _COUNTS_BY_NAMESPACE:
-        raise OSError(0, cure, "for root this kernel bounds no processes;")
-    flags = _NEW_PID
-    if rules["landlock"]:
-        flags |= _NEW_IPC | (0 if rules["network"] else _NEW_NET)
-    if libc.unshare(flags) < 0:
-        raise OSError(0, cure, "root may make no namespace here;")
-
-
-def _first_of_namespace(rules: dict[str, Any]) -> None:
-    """Start the command below, and be what its orphans come to; when it ends, the kernel ends them."""
-    # The first 300 numbers are given once, those after them again and again.
-    Path("/proc/sys/kernel/pid_max").write_text(str(_ONCE + rules["processes"] + _OURS))
-    child = os.fork()
-    if child == 0:
-        return
-    while True:
-        pid, status = os.waitpid(-1, 0)
-        if pid == child:
-            os._exit(_exit_code(status))
 
 
 def _become(rules: dict[str, Any], temp: str | None) -> None:
@@ -156,8 +123,8 @@ def _become(rules: dict[str, Any], temp: str | None) -> None:
     if rules["landlock"]:
         _limit(resource.RLIMIT_NPROC, _running() + rules["processes"])
     _checked(libc.prctl(_SET_NO_NEW_PRIVILEGES, 1, 0, 0, 0), "PR_SET_NO_NEW_PRIVS")
+    _drop_capabilities()
     if rules["landlock"]:
-        _drop_capabilities()
         _landlock(rules["landlock"], temp)
     os.chdir(rules["folder"])
     _filter(base64.b64decode(rules["filter"]))
@@ -171,11 +138,7 @@ def _limit(kind: int, most: int) -> None:
 
 
 def _drop_capabilities() -> None:
-    """Let go of what root may; a program that root starts would otherwise have it again."""
-    if os.geteuid():
-        return
-    for capability in range(64):
-        libc.prctl(_DROP_BOUNDING, capability, 0, 0, 0)
+    """Drop what a service may have been given beside its user."""
     header = (ctypes.c_uint32 * 2)(_CAPSET_VERSION, 0)
     _checked(libc.capset(ctypes.byref(header), ctypes.byref((ctypes.c_uint32 * 6)())), "capset")
 

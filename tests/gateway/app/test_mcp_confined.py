@@ -18,6 +18,8 @@ from session.mcp.server import Server
 from session.mcp.spec import ServerSpec
 from tests.session.mcp.mcp_place import GOOD, HERE, TIME, called
 
+pytestmark = pytest.mark.ordinary_user
+
 
 @asynccontextmanager
 async def confined(workspace: Path, spec: ServerSpec) -> AsyncIterator[Server]:

@@ -13,6 +13,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from gateway.app.daemons import DaemonRegistry
 from gateway.queue.embedded.mailbox import EmbeddedMailbox
 
@@ -126,6 +128,7 @@ async def test_a_queue_on_a_disk_that_hangs(tmp_path: Path) -> None:
     assert {"model", "transcripts", "channels"} <= {check["name"] for check in found}
 
 
+@pytest.mark.ordinary_user
 def test_mcp_servers_that_never_answer(tmp_path: Path) -> None:
     """A program that says nothing, and an address that does; both are named, and the program is ended."""
     with socket.create_server(("127.0.0.1", 0)) as deaf:
@@ -165,6 +168,7 @@ def test_what_is_known_of_mcp_servers_on_a_disk_that_hangs(tmp_path: Path) -> No
     assert {"locks", "channels"} <= {check["name"] for check in found}
 
 
+@pytest.mark.ordinary_user
 def test_a_sandbox_that_never_answers(tmp_path: Path) -> None:
     """The program that confines commands hangs; it is ended."""
     fake = tmp_path / "bwrap"

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ from session.mcp.spec import ServerSpec
 from tests.support.until import until
 
 HERE = Path(__file__).parent
+ROOT = Path(__file__).parents[3]
+TOKEN = "sesame-sesame-sesame"
 GOOD, WILD = HERE / "good_server.py", HERE / "wild_server.py"
 # A server from a registry, as it was installed.
 TIME = Path(sys.executable).with_name("mcp-server-time")
@@ -26,6 +29,26 @@ def spec_of(script: Path, log: Path, *arguments: object, **more: Any) -> ServerS
     return ServerSpec(
         script.stem, command=[sys.executable, str(script), str(log), *map(str, arguments)], **more
     )
+
+
+@contextmanager
+def served(log: Path, port: int, era: str = "new") -> Iterator[None]:
+    """Run a server over HTTP, and go on when it listens: its imports take as long as the machine is busy."""
+    words = [sys.executable, "-m", "tests.session.mcp.http_server", str(log), str(port), era, TOKEN]
+    with subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"listening\n"
+            yield
+        finally:
+            process.kill()
+
+
+def at(folder: Path, port: int, *, path: str = "mcp", token: str = TOKEN, **more: Any) -> ServerSpec:
+    """Configure the server, with its token in a file."""
+    headers = folder / "headers"
+    headers.write_text(f"# who we are\nAuthorization: Bearer {token}\n")
+    return ServerSpec("good", url=f"http://127.0.0.1:{port}/{path}", headers_file=headers, **more)
 
 
 @asynccontextmanager

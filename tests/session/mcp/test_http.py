@@ -4,43 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import os
-import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from session.mcp.server import Server
 from session.mcp.spec import ServerSpec
-from tests.session.mcp.mcp_place import called, fault, kept_up, noted
+from tests.session.mcp.mcp_place import TOKEN, at, called, fault, kept_up, noted, served
 from tests.support.ports import KeptPort
 from tests.support.until import until
-
-ROOT = Path(__file__).parents[3]
-TOKEN = "sesame-sesame-sesame"
-
-
-@contextmanager
-def served(log: Path, port: int, era: str = "new") -> Iterator[None]:
-    """Run a server over HTTP, and go on when it listens: its imports take as long as the machine is busy."""
-    words = [sys.executable, "-m", "tests.session.mcp.http_server", str(log), str(port), era, TOKEN]
-    with subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE) as process:
-        try:
-            assert process.stdout is not None
-            assert process.stdout.readline() == b"listening\n"
-            yield
-        finally:
-            process.kill()
-
-
-def at(folder: Path, port: int, *, path: str = "mcp", token: str = TOKEN, **more: Any) -> ServerSpec:
-    """Configure the server, with its token in a file."""
-    headers = folder / "headers"
-    headers.write_text(f"# who we are\nAuthorization: Bearer {token}\n")
-    return ServerSpec("good", url=f"http://127.0.0.1:{port}/{path}", headers_file=headers, **more)
 
 
 async def up(server: Server) -> None:

@@ -19,6 +19,7 @@ from tests.session.tools.sandbox_place import KINDS, Yard, processes_with, yard
 from tests.support.until import until
 
 ROOT = Path(__file__).resolve().parents[3]
+pytestmark = pytest.mark.ordinary_user
 # Ways to go on after the command: each starts something whose arguments hold "$T".
 LEFT_BEHIND = {
     "in the background": "sleep $T & echo started",
