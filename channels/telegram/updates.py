@@ -11,7 +11,7 @@ from typing import Any, Final
 from channels.base import Arrival, File, FileKind, Quote
 from channels.message import Sender, id_number
 from channels.parts import NEAR_LIMIT_CHARS
-from channels.telegram.content import describe, is_service
+from channels.telegram.content import describe, held_media, is_service, part_answered
 from channels.telegram.written import inner, media_of, names_in, with_entities, words_of
 from channels.text import utf16_len
 
@@ -300,13 +300,14 @@ def _quoted(message: Raw, me: TelegramBot, fetch: Fetch) -> Quote | None:
         source: Raw = replied or message.get("external_reply") or message.get("reply_to_story") or {}
         if not (source or part):
             return None
-        marked = with_entities(str(part.get("text") or ""), part.get("entities") or ())
+        answered = part_answered(message, source)
+        marked = answered or with_entities(str(part.get("text") or ""), part.get("entities") or ())
         whole = "\n".join(filter(None, (words_of(source), describe(source))))
         if is_service(source):
             whole = "[service message]"
         elif source is message.get("reply_to_story"):
-            whole = "[story]"
-        partial = bool(marked and part.get("is_manual"))
+            whole = describe({"story": source})
+        partial = bool(answered or (marked and part.get("is_manual")))
         files = tuple(_files(source, fetch))
         text = (marked if partial else whole or marked) or ("" if files else _UNREADABLE)
         origin = source.get("origin") or source.get("forward_origin")
@@ -350,13 +351,12 @@ def _answers(replied: Raw | None, me: TelegramBot) -> bool:
 
 
 def _files(message: Raw, fetch: Fetch) -> Iterator[File]:
-    for block in media_of(message):
-        yield from _files(block, fetch)
-    if message.get("photo"):
+    for holder in (*media_of(message), *held_media(message)):
+        yield from _files(holder, fetch)
+    # Of paid media and polls a live photo is not given as a photo as well.
+    if photo := message.get("photo") or (message.get("live_photo") or {}).get("photo"):
         # A text by a number would be as many texts.
-        largest = max(
-            message["photo"], key=lambda size: int(size.get("width", 0)) * int(size.get("height", 0))
-        )
+        largest = max(photo, key=lambda size: int(size.get("width", 0)) * int(size.get("height", 0)))
         yield _file("photo", largest, "image/jpeg", fetch)
     plain: tuple[tuple[str, FileKind, str], ...] = (
         ("animation", "video", "video/mp4"),

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, datetime
 from typing import Any, Final
+
+from channels.text import utf16_len
 
 Raw = Mapping[str, Any]
 
@@ -12,7 +16,9 @@ Raw = Mapping[str, Any]
 _MAX_DEPTH: Final = 40
 _MARKS: Final = {"bold": "**", "italic": "*", "strikethrough": "~~", "code": "`"}
 # What people see of a block or a piece of text whose kind is not known stands in these fields.
-_VISIBLE: Final = ("label", "summary", "title", "text", "alternative_text", "expression", "credit")
+_VISIBLE: Final = ("label", "summary", "title", "text", "button", "alternative_text", "expression", "credit")
+_TARGETS: Final = ("url", "email_address", "phone_number")
+_QUOTES: Final = ("blockquote", "expandable_blockquote")
 _MEDIA: Final = ("photo", "animation", "video", "audio", "voice_note", "document")
 
 
@@ -25,25 +31,40 @@ def words_of(message: Raw) -> str:
 
 
 def with_entities(text: str, entities: Iterable[Raw]) -> str:
-    """Write the addresses behind words in brackets, and fences around code; offsets are UTF-16 units."""
+    """Write as Markdown what the words alone do not say; offsets are UTF-16 units.
+
+    Quotes, code, what is struck out, and in brackets the addresses and dates behind words.
+    """
     units = text.encode("utf-16-le", "surrogatepass")
-    before: dict[int, str] = {}
-    behind: dict[int, str] = {}
-    links = {(int(each["offset"]), each.get("url")) for each in entities if each["type"] == "text_link"}
-    for entity in entities:
-        start, stop = int(entity["offset"]), int(entity["offset"]) + int(entity["length"])
-        words = _between(units, start, stop)
-        url = entity.get("url")
-        # A link that another mark cuts in two comes as two links to one address.
-        if entity["type"] == "text_link" and url and (stop, url) not in links:
-            behind[stop] = behind.get(stop, "") + _address(words, str(url))
-        elif entity["type"] == "pre" and "```" not in words:
-            gap = "" if start == 0 or _between(units, start - 1, start) == "\n" else "\n"
-            before[start] = f"{gap}```{entity.get('language') or ''}\n"
-            behind[stop] = "\n```" + ("" if _between(units, stop, stop + 1) in ("", "\n") else "\n")
+    before, behind = defaultdict[int, str](str), defaultdict[int, str](str)
+    found = [(each, int(each["offset"]), int(each["offset"]) + int(each["length"])) for each in entities]
+    quotes = [(start, stop) for each, start, stop in found if each["type"] in _QUOTES]
+    for start, stop in quotes:
+        at, before[start] = start, _gap(units, start - 1)
+        for line in _between(units, start, stop).rstrip("\n").split("\n"):
+            before[at] += "> "
+            at += utf16_len(line) + 1
+    # A link that another mark cuts in two comes as two links to one address.
+    links = {(start, each.get("url")) for each, start, _ in found if each["type"] == "text_link"}
+    for entity, start, stop in found:
+        words, url = _between(units, start, stop), entity.get("url")
+        match entity["type"]:
+            case "text_link" if url and (stop, url) not in links:
+                behind[stop] += _address(words, str(url))
+            case "date_time":
+                behind[stop] += f" ({moment(entity['unix_time'])})"
+            case "strikethrough" if words.strip():
+                before[start] += "~~"
+                behind[stop] = f"~~{behind[stop]}"
+            case "pre":
+                row = "\n> " if any(first <= start < last for first, last in quotes) else "\n"
+                before[start] += f"{_gap(units, start - 1)}{_fence(words)}{entity.get('language') or ''}{row}"
+                behind[stop] += f"{row}{_fence(words)}{_gap(units, stop)}"
+    for _, stop in quotes:
+        behind[stop] += _gap(units, stop)
     pieces, at = [], 0
     for cut in sorted({*before, *behind}):
-        pieces += [_between(units, at, cut), behind.get(cut, ""), before.get(cut, "")]
+        pieces += [_between(units, at, cut), behind[cut], before[cut]]
         at = cut
     return "".join([*pieces, _between(units, at, len(units) // 2)])
 
@@ -75,6 +96,20 @@ def _between(units: bytes, start: int, stop: int) -> str:
     return units[2 * start : 2 * stop].decode("utf-16-le", "surrogatepass")
 
 
+def _gap(units: bytes, beside: int) -> str:
+    """Return the line break that a block lacks towards the unit beside it."""
+    return "" if beside < 0 or _between(units, beside, beside + 1) in ("", "\n") else "\n"
+
+
+def _fence(code: str) -> str:
+    return "`" * max([3, *(len(ticks) + 1 for ticks in re.findall("`{3,}", code))])
+
+
+def moment(unix_time: int) -> str:
+    """Write an instant to the minute."""
+    return f"{datetime.fromtimestamp(unix_time, UTC):%Y-%m-%d %H:%M UTC}"
+
+
 def _address(words: str, url: str) -> str:
     bare = url.removeprefix("https://").removeprefix("http://").removeprefix("mailto:").rstrip("/")
     return "" if words.strip().rstrip("/") in (url.rstrip("/"), bare) else f" ({url})"
@@ -89,7 +124,7 @@ def _block(block: object, depth: int) -> str:
     """Write one block as Markdown; of an unknown one all that people see of it."""
     if depth > _MAX_DEPTH:
         return ""
-    if not isinstance(block, Mapping):
+    if not isinstance(block, Mapping) or isinstance(block.get("url"), str):
         return _inline(block, depth)
     kind, text = block.get("type"), _inline(block.get("text"), depth)
     match kind:
@@ -97,7 +132,8 @@ def _block(block: object, depth: int) -> str:
             size = block.get("size")
             return f"{'#' * (size if type(size) is int and 1 <= size <= 6 else 3)} {text}"
         case "pre":
-            return f"```{block.get('language') or ''}\n{_plain(block.get('text'), depth)}\n```"
+            code = _plain(block.get("text"), depth)
+            return f"{_fence(code)}{block.get('language') or ''}\n{code}\n{_fence(code)}"
         case "divider":
             return "---"
         case "list":
@@ -105,7 +141,7 @@ def _block(block: object, depth: int) -> str:
             return "\n".join(_item(item, depth) for item in items) if isinstance(items, list) else ""
         case "table":
             return "\n".join(filter(None, (_table(block.get("cells"), depth), _visible(block, depth))))
-        case "blockquote" | "pullquote":
+        case "blockquote" | "expandable_blockquote" | "pullquote":
             return "\n".join(f"> {row}".rstrip() for row in _visible(block, depth).splitlines())
         case "map":
             place = block.get("location") or {}
@@ -144,7 +180,7 @@ def _table(cells: object, depth: int) -> str:
         if isinstance(row, list)
     ]
     lines = [f"| {' | '.join(row)} |" for row in rows]
-    return "\n".join([*lines[:1], f"|{' --- |' * len(rows[0])}", *lines[1:]]) if rows else ""
+    return "\n".join([*lines[:1], f"|{' --- |' * max(map(len, rows))}", *lines[1:]]) if rows else ""
 
 
 def _cell(cell: object, depth: int) -> str:
@@ -160,11 +196,14 @@ def _inline(text: object, depth: int) -> str:
     if not isinstance(text, Mapping):
         return text if isinstance(text, str) else ""
     words = "".join(_inline(text.get(field), depth + 1) for field in _VISIBLE)
-    kind, url = text.get("type"), text.get("url")
+    kind, targets = text.get("type"), (text.get(field) for field in _TARGETS)
+    behind = "".join(_address(words, target) for target in targets if isinstance(target, str) and target)
+    if kind == "date_time":
+        behind = f" ({moment(text['unix_time'])})"
     if kind == "code":
         words = _plain(text.get("text"), depth)
     mark = _MARKS.get(str(kind), "") if words.strip() else ""
-    return f"{mark}{words}{mark}{_address(words, url) if isinstance(url, str) and url else ''}"
+    return f"{mark}{words}{mark}{behind}"
 
 
 def _plain(text: object, depth: int) -> str:

@@ -17,6 +17,8 @@ SMALL = {"file_id": "s", "width": 9, "height": 6, "file_size": 5}
 LARGE = {"file_id": "l", "width": 90, "height": 60, "file_size": 50}
 MIDDLE = {"file_id": "m", "width": 30, "height": 20}
 PDF = {"file_id": "d", "file_name": "a.pdf", "mime_type": "application/pdf", "file_size": 3}
+PACK = {"id": 2, "text": "Pack"}
+LINK = {"url": "https://a.b"}
 GROUP = {"id": -5, "type": "group", "title": "Us"}
 
 
@@ -263,11 +265,128 @@ def test_a_group_that_moved_says_so_from_both_sides() -> None:
         ({"game": {"title": "Go"}}, "[game Go]"),
         ({"story": {"id": 1}}, "[story]"),
         ({"paid_media": {"star_count": 1}, "caption": "see"}, "see\n[paid media]"),
+        (
+            {
+                "poll": {
+                    "question": "Capital?",
+                    "options": [{"text": "Rome", "voter_count": 3}, {"text": "Paris", "voter_count": 0}],
+                    "type": "quiz",
+                    "allows_multiple_answers": True,
+                    "is_closed": True,
+                    "correct_option_ids": [1],
+                    "explanation": "Why",
+                    "explanation_entities": [
+                        {"type": "text_link", "offset": 0, "length": 3, "url": "https://a.b"}
+                    ],
+                }
+            },
+            "[quiz Capital?: Rome (3) / Paris; several answers; closed; correct: Paris; Why (https://a.b)]",
+        ),
+        (
+            {"checklist": {"title": "Trip", "tasks": [{"id": 1, "text": "Buy", "completion_date": 5}, PACK]}},
+            "[checklist Trip: Buy (done) / Pack]",
+        ),
+        (
+            {"giveaway": {"prize_description": "a bike", "winner_count": 3, "winners_selection_date": 0}},
+            "[giveaway a bike, 3 winners]",
+        ),
+        (
+            {"giveaway_winners": {"winner_count": 1, "winners": [ADA], "winners_selection_date": 60}},
+            "[giveaway 1 winners, 1970-01-01 00:01 UTC, Ada]",
+        ),
+        (
+            {
+                "contact": {
+                    "first_name": "Bob",
+                    "phone_number": "+49",
+                    "vcard": "VERSION:3\nEMAIL;HOME:b@x.org\nN:B",
+                }
+            },
+            "[contact Bob, +49, b@x.org]",
+        ),
+        ({"invoice": {"title": "Shoe", "description": "red"}}, "[invoice Shoe: red]"),
+        ({"story": {"id": 1, "chat": {"id": 5, "first_name": "Zed"}}}, "[story of Zed]"),
+        (
+            {"text": "News", "reply_markup": {"inline_keyboard": [[{"text": "More", "url": "https://a.b"}]]}},
+            "News\n[button More: https://a.b]",
+        ),
     ],
 )
 def test_what_is_neither_text_nor_file_becomes_a_line(content: dict[str, Any], text: str) -> None:
     """Nothing that somebody sends vanishes in silence."""
     assert arrived(**content).text == text
+
+
+@pytest.mark.parametrize(
+    ("text", "marks", "shown"),
+    [
+        ("at 5 6", [("strikethrough", "5", {})], "at ~~5~~ 6"),
+        ("😀 see it", [("bold", "it", {}), ("text_link", "it", LINK)], "😀 see it (https://a.b)"),
+        ("So: I go\nto a Why?", [("blockquote", "I go\nto a", {})], "So: \n> I go\n> to a\n Why?"),
+        (
+            "I go\nx\nwhy",
+            [("expandable_blockquote", "I go\nx", {}), ("pre", "x", {}), ("text_link", "I go", LINK)],
+            "> I go (https://a.b)\n> ```\n> x\n> ```\nwhy",
+        ),
+        ("on Monday", [("date_time", "Monday", {"unix_time": 60})], "on Monday (1970-01-01 00:01 UTC)"),
+        ("```\na", [("pre", "```\na", {"language": "md"})], "````md\n```\na\n````"),
+    ],
+)
+def test_what_the_words_alone_do_not_say_is_written(text: str, marks: list[Any], shown: str) -> None:
+    """Quotes, code, addresses and dates behind words, and what is struck out."""
+    entities = [entity(kind, text, part) | more for kind, part, more in marks]
+
+    assert arrived(text=text, entities=entities).text == shown
+
+
+def test_what_is_seen_of_rich_blocks_is_written() -> None:
+    """Buttons and addresses within the text and below it, and quotes that can be folded."""
+    button = {"text": "Docs", "url": "https://a.b"}
+    blocks = [
+        {"type": "paragraph", "text": ["Press ", {"type": "button", "button": button}]},
+        {"type": "buttons", "buttons": [button, {"text": "Buy", "callback_data": "b"}]},
+        {"type": "expandable_blockquote", "text": "long", "credit": "Bob"},
+        {"type": "paragraph", "text": {"type": "email_address", "text": "us", "email_address": "a@b.c"}},
+        {"type": "paragraph", "text": {"type": "date_time", "text": "then", "unix_time": 0}},
+    ]
+    shown = "Press Docs (https://a.b)|Docs (https://a.b)|Buy|> long\n>\n> — Bob|us (a@b.c)|then (1970-"
+
+    assert "|".join(arrived(rich_message={"blocks": blocks}).text.split("\n\n")).startswith(shown)
+
+
+@pytest.mark.parametrize(
+    ("source", "answered", "text"),
+    [
+        ({"checklist": {"title": "Trip", "tasks": [PACK]}}, {"reply_to_checklist_task_id": 2}, "Trip: Pack"),
+        (
+            {"poll": {"question": "When?", "options": [{"persistent_id": "o", "text": "Now"}]}},
+            {"reply_to_poll_option_id": "o"},
+            "When?: Now",
+        ),
+    ],
+)
+def test_a_reply_to_a_task_or_an_option_says_which(
+    source: dict[str, Any], answered: dict[str, Any], text: str
+) -> None:
+    """It is the part that was marked."""
+    quoted = arrived(text="why?", reply_to_message=message(message_id=2, **source), **answered).quoted
+
+    assert quoted is not None
+    assert (quoted.text, quoted.partial) == (text, True)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"paid_media": {"paid_media": [{"type": "preview"}, {"type": "photo", "photo": [SMALL, LARGE]}]}},
+        {"paid_media": {"paid_media": [{"type": "live_photo", "live_photo": {"photo": [LARGE]}}]}},
+        {"poll": {"question": "?", "options": [{"text": "a", "media": {"photo": [LARGE]}}]}},
+        {"poll": {"question": "?", "options": [], "media": {"photo": [LARGE]}}},
+    ],
+)
+def test_a_picture_within_something_else_is_a_file(content: dict[str, Any]) -> None:
+    """Paid media, and what polls show."""
+    assert [file.kind for file in arrived(**content).files] == ["photo"]
 
 
 @pytest.mark.parametrize(
@@ -302,7 +421,7 @@ async def test_a_file(content: dict[str, Any], expected: tuple[Any, ...]) -> Non
 
 
 @pytest.mark.parametrize(
-    "field", ["new_chat_members", "pinned_message", "new_chat_title", "video_chat_started"]
+    "field", ["new_chat_members", "pinned_message", "video_chat_started", "poll_option_added"]
 )
 def test_what_telegram_says_itself_is_skipped(field: str) -> None:
     """A join or a pin is nobody's question, and nothing strange."""
