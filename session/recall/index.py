@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import astuple, dataclass, fields, replace
 from pathlib import Path
@@ -291,6 +291,19 @@ class WordIndex:
     def match(self, expressions: Sequence[str]) -> list[dict[Row, float]] | None:
         """Return for each expression the rows that hold it, with how well; None where it cannot be read."""
         return self._file.run(lambda file: matching(file, expressions))
+
+    def holding(self, expression: str, rows: Collection[Row]) -> set[Row]:
+        """Return those of some rows that hold an expression."""
+
+        def look(file: sqlite3.Connection) -> set[Row]:
+            # Within their bounds, so that little else is looked at.
+            found = file.execute(
+                "SELECT rowid FROM texts WHERE texts MATCH ? AND rowid BETWEEN ? AND ?",
+                (expression, min(rows), max(rows)),
+            )
+            return {row for (row,) in found}.intersection(rows)
+
+        return self._file.run(look) or set()
 
     def places(self, rows: Iterable[Row]) -> dict[Row, Place]:
         """Return where rows stand, those that may be found."""

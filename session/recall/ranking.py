@@ -19,6 +19,8 @@ _NEAR: Final = ((0, 1.0), (1, BEFORE), (-1, AFTER), (2, TWO_AWAY), (-2, TWO_AWAY
 SESSION, SESSION_FADES, SESSION_ROWS = 0.5, 0.5, 8
 SPEAKER, QUESTION = 1.2, 0.8
 OTHER_FORM = 0.6
+# Each of two words is worth so many times as much where they stand side by side as they do in the question.
+PHRASE = 1.5
 # A name that stands in more of all rows than this is one of those who talk: it tells little of what is asked.
 COMMON_NAME, NAME = 0.03, 0.25
 # Notes and facts stand alone, with nothing around them that could speak for them.
