@@ -166,11 +166,7 @@ async def _verify(settings: Settings) -> list[dict[str, Any]]:
 def _instructions(settings: Settings) -> Iterator[Check]:
     """Name the playbooks and skills that no model will see."""
     workspace = settings.workspace
-    library = Library(workspace)
-    try:
-        bad = list(library.problems())
-    finally:
-        library.close()
+    bad = list(Library(workspace).problems())
     if not bad:
         yield Check("instructions", "ok", "all playbooks and skills can be read")
     cure = "correct the lines between --- at its head; docs/context.md shows them"

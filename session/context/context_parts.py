@@ -145,9 +145,8 @@ class ContextParts:
         return self._look_around(surroundings) if self._look_around is not None else WorkingMemory()
 
     def close(self) -> None:
-        """End the threads, and the process that searches."""
+        """End the threads."""
         self._threads.close()
-        self._library.close()
 
     def _persona(self) -> str:
         texts = (self._texts.get(path) or "" for path in self._persona_files)

@@ -13,7 +13,7 @@ import structlog
 from session.library import frontmatter
 from session.library.file_cache import FileCache, text
 from session.library.frontmatter import Broken
-from session.library.patterns import PatternResult, Searcher
+from session.library.patterns import PatternResult, search
 
 log = structlog.get_logger(__name__)
 
@@ -59,7 +59,6 @@ class Library:
         self._workspace = workspace
         self._playbooks_folder, self._skills_folder = workspace / "playbooks", workspace / "skills"
         self._clock = clock
-        self._searcher = Searcher()
         self._playbooks: FileCache[Playbook | Bad] = FileCache(read_playbook)
         self._skills: FileCache[Skill | Bad] = FileCache(read_skill)
         self._aside: dict[str, float] = {}
@@ -81,12 +80,8 @@ class Library:
             patterns = [pattern for pattern in patterns if pattern not in self._aside]
         if not patterns or not message.strip():
             return []
-        try:
-            found = self._searcher.search(patterns, message[:MAX_SEARCHED_CHARS], limit_s=PATTERN_S)
-        except OSError as error:
-            log.warning("playbooks.unsearched", error=str(error))
-            return []
-        outcome = dict(zip(patterns, found, strict=True))
+        searched = message[:MAX_SEARCHED_CHARS]
+        outcome = {pattern: search(pattern, searched, limit_s=PATTERN_S) for pattern in patterns}
         for playbook in known:
             self._note(playbook, outcome)
         broken = {pattern for pattern, one in outcome.items() if one.problem and not one.slow}
@@ -113,20 +108,15 @@ class Library:
             if isinstance(playbook, Bad):
                 yield playbook
             else:
-                searched = self._searcher.search(playbook.patterns, "", limit_s=PATTERN_S)
-                for pattern, found in zip(playbook.patterns, searched, strict=True):
-                    if found.problem:
-                        yield Bad(playbook.path, f"the pattern {pattern!r}: {found.problem}")
+                for pattern in playbook.patterns:
+                    if problem := search(pattern, "", limit_s=PATTERN_S).problem:
+                        yield Bad(playbook.path, f"the pattern {pattern!r}: {problem}")
         first: dict[str, Path] = {}
         for skill in self._all_skills():
             if isinstance(skill, Bad):
                 yield skill
             elif first.setdefault(skill.name, skill.path) != skill.path:
                 yield Bad(skill.path, f"{first[skill.name].parent.name} has the same name, {skill.name}")
-
-    def close(self) -> None:
-        """End the process that searches."""
-        self._searcher.close()
 
     def _all_playbooks(self) -> Iterator[Playbook | Bad]:
         for path in _sorted(self._playbooks_folder):
@@ -165,12 +155,8 @@ class Library:
 def read_playbook(path: Path, data: bytes) -> Playbook | Bad:
     """Read a playbook."""
     try:
-        head, body = frontmatter.split(text(path, data), ("name", "patterns"))
-        name = frontmatter.text_of(head, "name")
-        given = head.get("patterns", ())
-        patterns = (given,) if isinstance(given, str) else tuple(given)
-        if not patterns or not all(patterns):
-            raise Broken("patterns is missing, or holds an empty one")
+        head, body = frontmatter.split(text(path, data))
+        name, patterns = frontmatter.text_of(head, "name"), frontmatter.texts_of(head, "patterns")
         if not body:
             raise Broken("nothing stands below its head")
     except Broken as error:
@@ -181,7 +167,7 @@ def read_playbook(path: Path, data: bytes) -> Playbook | Bad:
 def read_skill(path: Path, data: bytes) -> Skill | Bad:
     """Read a SKILL.md."""
     try:
-        head, body = frontmatter.split(text(path, data), ("name", "description"))
+        head, body = frontmatter.split(text(path, data))
         return Skill(path, frontmatter.text_of(head, "name"), frontmatter.text_of(head, "description"), body)
     except Broken as error:
         return Bad(path, str(error))

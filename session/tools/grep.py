@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from session.errors import ToolError
-from session.library.patterns import PatternResult, Searcher
+from session.library.patterns import PatternResult, search
 from session.models.model import ToolSpec
 from session.tools import ToolPlace, parameters
 from session.tools.beneath import below, is_temp, names_of, open_folder, read_in, threaded
@@ -56,30 +56,23 @@ class _Search:
 
     def run(self, folder: Path, path: str) -> list[str]:
         rows: list[str] = []
-        with Searcher() as searcher:
-            # A broken pattern is told even where there is no file.
-            self._ask(searcher, "", 1)
-            for name, data in _texts(folder, path, self._check):
-                lines = data.decode("utf-8", "replace").split("\n")
-                found = self._ask(searcher, "\n".join(lines), MAX_LINES + 1 - len(rows))
-                rows += [f"{name}:{number}: {_shown(lines[number - 1])}" for number in found.lines]
-                if len(rows) > MAX_LINES:
-                    return [
-                        *rows[:MAX_LINES],
-                        f"[more lines than {MAX_LINES}; narrow the pattern or the path]",
-                    ]
+        # A broken pattern is an error even where there is no file.
+        self._ask("", 1)
+        for name, data in _texts(folder, path, self._check):
+            text = data.decode("utf-8", "replace")
+            lines = text.split("\n")
+            found = self._ask(text, MAX_LINES + 1 - len(rows))
+            rows += [f"{name}:{number}: {_shown(lines[number - 1])}" for number in found.lines]
+            if len(rows) > MAX_LINES:
+                return [*rows[:MAX_LINES], f"[more lines than {MAX_LINES}; narrow the pattern or the path]"]
         return rows
 
-    def _ask(self, searcher: Searcher, text: str, most: int) -> PatternResult:
+    def _ask(self, text: str, most: int) -> PatternResult:
         self._check()
         left_s = max(self._until - time.monotonic(), 0.001)
-        [found] = searcher.search(
-            [self._pattern], text, limit_s=left_s, ignore_case=self._ignore_case, most_lines=most
-        )
+        found = search(self._pattern, text, limit_s=left_s, ignore_case=self._ignore_case, most_lines=most)
         if found.slow:
             raise self._too_long()
-        if found.broke:
-            raise ToolError("the search broke; use a smaller path or a simpler pattern")
         if found.problem:
             raise ToolError(f"the pattern is no regular expression: {found.problem}")
         return found

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from session.library import patterns
 from session.library.library import Library
 from session.models.model import ToolCall
 from session.tools import Toolbox, ToolPlace, ToolResult
@@ -123,7 +122,7 @@ async def test_grep_names_path_number_and_line(place: ToolPlace) -> None:
 @pytest.mark.slow
 async def test_grep_stops_a_pattern_that_runs_for_ever(place: ToolPlace) -> None:
     """It is stopped, and the event loop stays free meanwhile."""
-    (place.folder / "evil.txt").write_text("a" * 60 + "!\n")
+    (place.folder / "evil.txt").write_text("a" * 5000 + "!\n")
     ticks = 0
 
     async def tick() -> None:
@@ -133,12 +132,12 @@ async def test_grep_stops_a_pattern_that_runs_for_ever(place: ToolPlace) -> None
             ticks += 1
 
     ticking = asyncio.create_task(tick())
-    arguments = json.dumps({"pattern": "(a+)+$", "path": "evil.txt"})
-    said = await Toolbox([Grep()]).run(ToolCall("c", "grep", arguments), place, ("grep",))
+    arguments = json.dumps({"pattern": "(a|aa)+$", "path": "evil.txt"})
+    said = await Toolbox([Grep(limit_s=1)]).run(ToolCall("c", "grep", arguments), place, ("grep",))
     ticking.cancel()
 
     assert said.is_error
-    assert "over 5 s and was stopped" in said.text
+    assert "over 1 s and was stopped" in said.text
     assert ticks > 10
 
 
@@ -165,38 +164,5 @@ async def test_grep_is_bounded_and_skips_what_is_no_text(place: ToolPlace) -> No
 
 async def test_grep_says_what_is_wrong_with_a_pattern(place: ToolPlace) -> None:
     assert "no regular expression" in await refused(place, "grep", pattern="(")
-    assert "no regular expression: Exceeds the limit" in await refused(
-        place, "grep", pattern="x{" + "9" * 5000 + "}"
-    )
+    assert "no regular expression: it has over" in await refused(place, "grep", pattern="x" * 5000)
     assert "no such file" in await refused(place, "grep", pattern="x", path="none")
-
-
-async def test_grep_says_that_a_search_broke(place: ToolPlace, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Which is not the pattern's fault: its process was ended, or found no memory."""
-    monkeypatch.setattr(patterns, "CHILD", place.folder / "none.py")
-
-    said = await refused(place, "grep", pattern="x")
-
-    assert said == "error: the search broke; use a smaller path or a simpler pattern"
-
-
-# -- skill_read ------------------------------------------------------------------------------------------
-
-
-async def test_skill_read_shows_a_skill_and_its_files(place: ToolPlace) -> None:
-    """The instructions come with the names of the files beside them; each is read by its path."""
-    skill = place.folder.parent / "skills" / "tax"
-    (skill / "forms").mkdir(parents=True)
-    (skill / "SKILL.md").write_text("---\nname: tax\ndescription: d\n---\nStep one.")
-    (skill / "forms" / "a.txt").write_text("form")
-    (skill / "out").symlink_to("../../secret.txt")
-
-    said = await done(place, "skill_read", name="tax")
-
-    assert said.startswith("Step one.\n\n[files of this skill")
-    assert "forms/a.txt" in said
-    assert await done(place, "skill_read", name="tax", path="forms/a.txt") == "form"
-    for path in ("../../secret.txt", "out", "/etc/hosts", "forms", "none"):
-        assert "no such file" in await refused(place, "skill_read", name="tax", path=path)
-    assert "out" not in said
-    assert "the skills are: tax" in await refused(place, "skill_read", name="none")
