@@ -24,7 +24,6 @@ _EPOCH: Final = datetime(2015, 1, 1, tzinfo=UTC)
 _SPOKEN: Final = frozenset({0, 19, 20, 23})
 # The type of the message that shows in a thread from which message it began.
 OPENING: Final = 21
-_TEXT_COMPONENT: Final = 10
 _MAX_DEPTH: Final = 20
 _UNREADABLE: Final = "[a message that cannot be read]"
 _MARK: Final = re.compile(
@@ -195,7 +194,7 @@ def _message(
         return SkippedMessage(kind, "not written by anybody")
     number = str(id_number(raw["id"]))
     forward = _forward(raw)
-    own = _words(raw, by_person=not _from_program(raw))
+    own = _words(raw)
     files = tuple(_files([raw] if own else [raw, *forward], fetch)) if fetch is not None else ()
     text = _text(raw, own or _words_of_all(forward), me, bare=not files)
     if not (text.strip() or files):
@@ -313,7 +312,7 @@ def _replied(raw: Raw) -> str | None:
 
 
 def _from_program(raw: Raw) -> bool:
-    author: Raw = raw["author"]
+    author: Raw = raw.get("author") or {}
     return bool(author.get("bot") or author.get("system") or raw.get("webhook_id"))
 
 
@@ -351,48 +350,73 @@ def _words_of_all(messages: Iterable[Raw]) -> str:
     return "\n".join(filter(None, map(_words, messages)))
 
 
-def _words(message: Raw, *, by_person: bool = True) -> str:
+def _words(message: Raw) -> str:
     """Return all that people see of a message in words; the previews of a person's links are not said."""
-    content = str(message.get("content") or "")
-    spoken = [content]
-    for embed in message.get("embeds") or ():
-        # A preview is of another type than what a program builds, or of an address in the text.
-        is_preview = embed.get("type") != "rich" or str(embed.get("url") or "\0") in content
-        if not (by_person and content and is_preview):
-            spoken.append(_embed(embed))
-    spoken += _components(message.get("components"), 0)
-    spoken += [f"[sticker: {sticker.get('name', '')}]" for sticker in message.get("sticker_items") or ()]
+    spoken = [str(message.get("content") or ""), *map(_embed, _embeds(message))]
+    spoken += map(_component, _inner(message.get("components"), 0))
+    stickers = message.get("sticker_items") or message.get("stickers") or ()
+    spoken += [f"[sticker: {sticker.get('name', '')}]" for sticker in stickers]
     if message.get("poll"):
-        media = [answer.get("poll_media") or {} for answer in message["poll"].get("answers") or ()]
-        answers = [str(each.get("text") or (each.get("emoji") or {}).get("name") or "") for each in media]
-        question = (message["poll"].get("question") or {}).get("text", "")
-        spoken.append(f"[poll: {question}: {' / '.join(answers)}]" if answers else f"[poll: {question}]")
+        spoken.append(f"[poll: {_poll(message['poll'])}]")
     return "\n".join(filter(None, spoken))
 
 
+def _poll(poll: Raw) -> str:
+    results = poll.get("results") or {}
+    votes = {each.get("id"): each.get("count") for each in results.get("answer_counts") or ()}
+    answers = []
+    for answer in poll.get("answers") or ():
+        media, count = answer.get("poll_media") or {}, votes.get(answer.get("answer_id"))
+        text = str(media.get("text") or (media.get("emoji") or {}).get("name") or "")
+        answers.append(f"{text} ({count})" if count else text)
+    said = ": ".join(filter(None, (str((poll.get("question") or {}).get("text", "")), " / ".join(answers))))
+    said += "; several answers" if poll.get("allow_multiselect") else ""
+    return said + ("; closed" if results.get("is_finalized") else "")
+
+
+def _embeds(message: Raw) -> list[Raw]:
+    """Return the embeds of a message, without previews of the links that a person wrote."""
+    content = str(message.get("content") or "")
+    by_person = bool(content) and not _from_program(message)
+    # A preview is of another type than what a program builds, or of an address in the text.
+    return [
+        embed
+        for embed in message.get("embeds") or ()
+        if not by_person or (embed.get("type") == "rich" and str(embed.get("url") or "\0") not in content)
+    ]
+
+
 def _embed(embed: Raw) -> str:
-    title, url = str(embed.get("title") or ""), str(embed.get("url") or "")
+    author = embed.get("author") or {}
     rows = [
-        str((embed.get("author") or {}).get("name") or ""),
-        f"{title} ({url})" if title and url else title or url,
+        _linked(author.get("name"), author.get("url")),
+        _linked(embed.get("title"), embed.get("url")),
         str(embed.get("description") or ""),
         *(f"{field.get('name', '')}: {field.get('value', '')}" for field in embed.get("fields") or ()),
         str((embed.get("footer") or {}).get("text") or ""),
+        str(embed.get("timestamp") or ""),
     ]
     return "\n".join(filter(None, rows))
 
 
-def _components(found: object, depth: int) -> Iterator[str]:
-    """Yield the texts of components in any nesting, with what media among them are said to show."""
+def _linked(text: object, url: object) -> str:
+    return f"{text} ({url})" if text and url else str(text or url or "")
+
+
+def _inner(found: object, depth: int) -> Iterator[Raw]:
+    """Yield components in any nesting, with their media and what can be chosen from them."""
     if depth > _MAX_DEPTH:
         return
     for each in found if isinstance(found, list) else [found]:
-        if not isinstance(each, Mapping):
-            continue
-        if each.get("type") == _TEXT_COMPONENT or each.get("description"):
-            yield str(each.get("content") or each.get("description") or "")
-        for inner in (each.get("components"), each.get("items"), each.get("accessory")):
-            yield from _components(inner, depth + 1)
+        if isinstance(each, Mapping):
+            yield each
+            for inner in ("components", "items", "accessory", "options"):
+                yield from _inner(each.get(inner), depth + 1)
+
+
+def _component(component: Raw) -> str:
+    fields = (component.get(field) for field in ("content", "label", "placeholder", "description"))
+    return _linked(": ".join(str(field) for field in fields if field), component.get("url"))
 
 
 def _text(raw: Raw, words: str, me: DiscordBot, *, bare: bool) -> str:
@@ -427,7 +451,7 @@ def _named(text: str, messages: Iterable[Raw], me: DiscordBot) -> str:
 def _files(messages: Iterable[Raw], fetch: Fetch) -> Iterator[File]:
     for message in messages:
         voice = bool(int(message.get("flags") or 0) & _VOICE)
-        for attachment in message.get("attachments") or ():
+        for attachment in (*(message.get("attachments") or ()), *_shown_media(message)):
             mime = str(attachment.get("content_type") or "").partition(";")[0].strip()
             size = attachment.get("size")
             yield File(
@@ -437,6 +461,20 @@ def _files(messages: Iterable[Raw], fetch: Fetch) -> Iterator[File]:
                 size=int(size) if size is not None else None,
                 fetch=partial(fetch, str(attachment["url"])),
             )
+
+
+def _shown_media(message: Raw) -> Iterator[Raw]:
+    """Yield the pictures of embeds, and the media and files of components, in the form of attachments."""
+    shown = [(embed.get("image"), None) for embed in _embeds(message)]
+    # Only the items of a gallery have no type: a thumbnail is an ornament.
+    shown += [
+        (each.get("file") if "type" in each else each.get("media"), each.get("name"))
+        for each in _inner(message.get("components"), 0)
+    ]
+    for media, name in shown:
+        # Discord's own copy: the address itself may lead anywhere.
+        if media and (url := media.get("proxy_url")):
+            yield {"content_type": "image/png", "filename": name, **media, "url": url}
 
 
 def _file_kind(mime: str, *, voice: bool) -> FileKind:

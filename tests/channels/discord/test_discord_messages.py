@@ -33,6 +33,10 @@ async def nothing(_: str) -> AsyncIterator[bytes]:
     yield b""
 
 
+async def echo(url: str) -> AsyncIterator[bytes]:
+    yield url.encode()
+
+
 def raw(content: str = "hello", **more: Any) -> dict[str, Any]:
     message = {"id": "4194304000", "channel_id": "10", "author": ADA, "content": content, "type": 0}
     return message | {"mentions": [], "mention_roles": [], "attachments": []} | more
@@ -150,6 +154,56 @@ def test_stickers_and_polls_are_said_in_words() -> None:
     """What has no text of its own is named."""
     assert arrived(raw("", sticker_items=[{"name": "Wave"}])).text == "[sticker: Wave]"
     assert arrived(raw("", poll={"question": {"text": "Tea?"}})).text == "[poll: Tea?]"
+
+
+HOOK = {"webhook_id": "9", "author": {"id": "9", "username": "ci", "bot": True}}
+COPY = {"url": "https://elsewhere.example/a", "proxy_url": "https://proxy.example/a"}
+TEXT = COPY | {"content_type": "text/plain"}
+UP = {"type": 10, "content": "Up"}
+LOG = {"type": 2, "style": 5, "label": "Log", "url": "https://a.example"}
+CHOICE = {"type": 3, "placeholder": "Pick", "options": [{"label": "Red", "description": "warm"}]}
+SECTION = {"type": 9, "components": [UP], "accessory": LOG}
+GRAPH = {"media": COPY, "description": "graph"}
+ROW = {"type": 1, "components": [LOG, CHOICE]}
+TEA = {
+    "question": {"text": "Tea?"},
+    "answers": [
+        {"answer_id": 1, "poll_media": {"text": "yes"}},
+        {"answer_id": 2, "poll_media": {"emoji": {"name": "no"}}},
+    ],
+    "allow_multiselect": True,
+    "results": {"is_finalized": True, "answer_counts": [{"id": 1, "count": 3}]},
+}
+
+
+@pytest.mark.parametrize(
+    ("content", "text", "files"),
+    [
+        ({"embeds": [{"type": "rich", "image": COPY}]}, "", ["photo"]),
+        (
+            {"embeds": [{"type": "rich", "author": {"name": "Bob", "url": "https://b"}, "timestamp": "now"}]},
+            "Bob (https://b)\nnow",
+            [],
+        ),
+        ({"components": [ROW]}, "Log (https://a.example)\nPick\nRed: warm", []),
+        ({"components": [SECTION]}, "Up\nLog (https://a.example)", []),
+        ({"components": [{"type": 12, "items": [GRAPH]}]}, "graph", ["photo"]),
+        ({"components": [{"type": 13, "name": "log", "file": TEXT}]}, "", ["document"]),
+        ({"components": [{"type": 11, "media": COPY, "description": "A logo"}]}, "A logo", []),
+        ({"stickers": [{"name": "Wave"}]}, "[sticker: Wave]", []),
+        ({"poll": TEA}, "[poll: Tea?: yes (3) / no; several answers; closed]", []),
+    ],
+)  # fmt: skip
+async def test_what_people_see_of_a_programs_message_is_read(
+    content: dict[str, Any], text: str, files: list[str]
+) -> None:
+    """Of media Discord's own copy is fetched: the address itself may lead anywhere."""
+    arrival = read_message(raw("", **HOOK, **content), ME, HERE, echo)
+
+    assert isinstance(arrival, Arrival)
+    assert (arrival.text, [file.kind for file in arrival.files]) == (text, files)
+    for file in arrival.files:
+        assert [piece async for piece in file.fetch()] == [COPY["proxy_url"].encode()]
 
 
 def attachment(mime: str | None, **more: Any) -> dict[str, Any]:
