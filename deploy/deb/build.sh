@@ -27,6 +27,7 @@ cp -a "$here"/{gateway,channels,session,durable,pyproject.toml,README.md,LICENSE
 [ -e "$here/.git" ] && version=$("$python" -m setuptools_scm --root "$here") || version=${VERSION:-0.1.0}
 SETUPTOOLS_SCM_PRETEND_VERSION=$version "${pip[@]}" wheel --no-deps --no-build-isolation --wheel-dir "$work" "$work/source"
 
+echo "collects the packages (about 400 MB) …" >&2
 $system -m venv --without-pip "$venv"
 site=$venv/lib/python$minor/site-packages
 if [ -n "${DEB_BORROW:-}" ]; then
@@ -42,11 +43,22 @@ find "$venv/bin" -mindepth 1 ! -name 'python*' ! -name chat-gateway -delete
 sed -i "1s|.*|#!$home/bin/python3|" "$venv/bin/chat-gateway"
 sed -i '/^command = /d' "$venv/pyvenv.cfg"
 rm -f "$venv"/lib64 "$venv"/.gitignore
+echo "compiles them …" >&2
 # The service cannot write there: without these each start would compile them anew.
 $system -m compileall -q -j 0 -s "$root" "$site" || true
 ln -s "..${home#/usr}/bin/chat-gateway" "$root/usr/bin/chat-gateway"
 (cd / && PYTHONPATH=${DEB_BORROW:+$DEB_PACKAGES} "$venv/bin/python3" -m gateway systemd install --to "$root/usr/lib" --program /usr/bin/chat-gateway) >/dev/null 2>"$work/said" ||
   { cat "$work/said" >&2 && exit 1; }
+
+# Where each of these shells looks for what completes a command.
+while read -r shell file; do
+  install -d "$(dirname "$root/usr/share/$file")"
+  (cd / && PYTHONPATH=${DEB_BORROW:+$DEB_PACKAGES} "$venv/bin/python3" -m gateway completion "$shell") >"$root/usr/share/$file"
+done <<END
+bash bash-completion/completions/chat-gateway
+zsh zsh/vendor-completions/_chat-gateway
+fish fish/vendor_completions.d/chat-gateway.fish
+END
 
 doc=$root/usr/share/doc/chat-gateway
 install -d "$doc" "$root/etc/chat-gateway" "$root/usr/share/man/man1" "$root/DEBIAN"
@@ -81,5 +93,6 @@ Description: chat channels to language models through a durable queue
  message is lost, no two chats are mixed, and a crash costs at most a repeat.
 END
 deb=$out/chat-gateway_${deb_version}_$machine.deb
+echo "packs all of it, which takes longest …" >&2
 dpkg-deb --root-owner-group -Z"${DEB_COMPRESS:-xz}" --build "$root" "$deb" >/dev/null
 echo "$deb"

@@ -11,7 +11,6 @@ from pathlib import Path
 
 from channels import registry
 from gateway.app import log
-from gateway.app.model import model_warnings
 from gateway.cli import output
 from gateway.config import checking
 from gateway.config.extras import CURE, MCP_MISSING, lacks_mcp
@@ -106,6 +105,9 @@ def check(args: argparse.Namespace) -> int:
         where = f" in {file}" if file is not None else ""
         cure = f"correct {count}{where}; docs/configuration.md has every key"
         raise ConfigError(error.problems, hint=cure) from None
+    # The other verbs, which all read their settings here, shall not wait for it.
+    from gateway.app.model import model_warnings
+
     warnings = [f"mcp: {MCP_MISSING}; {CURE}"] if lacks_mcp(settings) else []
     warnings += _commands_of_root(settings)
     warnings += [f"model: {text}; {cure}" for text, cure in model_warnings(settings)]

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from channels.message import Inbound, Sender
 from durable import BoundedDict
@@ -19,9 +19,12 @@ from session.models.model import Meter, Payer, Usage
 from session.models.spending import AGAIN_SAID, SPENT_SAID, Spending
 from session.models.tally import DAY, HOUR
 from session.models.turn_meter import turn_meter
-from session.store.store import Session
 from session.transcript.key import is_subagent, split
-from session.turn.turn import Reply, Request
+from session.turn.reply import Reply
+
+if TYPE_CHECKING:
+    from session.context.request import Request
+    from session.store.store import Session
 
 REASON = "limit"
 TURNS_SAID = (

@@ -15,7 +15,7 @@ from channels.message import Attachment, Button, Inbound, Outbound, now_text
 from gateway.queue.mailbox import Post, outbound
 from gateway.turns.events import LOCAL_CHANNELS
 from session.transcript.key import SUBAGENTS, split
-from session.turn.turn import Reply
+from session.turn.reply import Reply
 
 # In an Outbound's meta: its number among what the chat was told.
 SEQ = "seq"

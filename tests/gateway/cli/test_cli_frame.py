@@ -42,6 +42,22 @@ def verb(name: str) -> argparse.Namespace:
     return argparse.Namespace(handler=f"{__name__}:{name}", config=Path(os.devnull), workspace=None)
 
 
+def test_status_loads_nothing_of_a_turn(tmp_path: Path) -> None:
+    """It shows figures and files: neither the model's side nor what answers a message is imported for it."""
+    heavy = {"session.turn.turn", "session.context.request", "session.models.llm", "gateway.app.model"}
+    code = (
+        "import sys\nfrom gateway.__main__ import main\n"
+        f"main(['--workspace', {str(tmp_path)!r}, 'status'])\n"
+        f"sys.exit(repr(sorted({heavy!r} & set(sys.modules))))"
+    )
+
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+
+    assert done.stderr.splitlines()[-1] == "[]"
+
+
 @pytest.mark.parametrize(
     "args", [["--help"], ["sessions", "--help"], ["chat", "--help"], ["run", "--role", "x"]]
 )
