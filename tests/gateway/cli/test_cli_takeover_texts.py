@@ -193,7 +193,9 @@ def test_a_skill_that_no_model_will_see_is_named(tmp_path: Path, work: Path) -> 
     done = take(tmp_path / "w", work)
 
     assert done.code == 0, done.err
-    assert "skills/plain/SKILL.md: no model sees it: it does not begin with a line ---" in done.err
+    assert (
+        "skills/plain/SKILL.md: no model sees it: it must begin with a head between two lines ---" in done.err
+    )
     assert not (tmp_path / "w" / "skills" / "empty").exists()
     assert "skills/empty holds no SKILL.md" in done.err
 
