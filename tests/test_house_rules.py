@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from gateway.cli.parser import build
+from tests import guarantees
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("gateway", "channels", "session", "durable")
@@ -58,14 +59,8 @@ def test_a_sqlite_file_is_opened_in_two_places_alone() -> None:
     assert users == {"durable/database.py", "session/disk/derived.py"}
 
 
-def test_every_promise_names_a_test_that_exists() -> None:
-    text = (ROOT / "ARCHITECTURE.md").read_text()
-    named = re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", text)
-
-    assert len(named) > 10
-    for file, function in named:
-        assert (ROOT / file).exists(), file
-        assert not function or f"def {function}(" in (ROOT / file).read_text(), function
+def test_the_page_of_guarantees_is_what_the_markers_give() -> None:
+    assert guarantees.PAGE.read_text() == guarantees.page(), "run python -m tests.guarantees"
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)

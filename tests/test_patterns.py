@@ -18,6 +18,11 @@ import channels
 import durable
 import gateway
 import session
+from tests.support.guarantee import guarantee
+
+pytestmark = guarantee(
+    "security", "The time of a regular expression grows in proportion to its text, whatever the text."
+)
 
 # How the interpreter itself reads an expression; it has no public name.
 parser: Any = importlib.import_module("re._parser")

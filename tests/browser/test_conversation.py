@@ -11,9 +11,14 @@ from playwright.async_api import Locator, Page, Route, expect
 
 from tests.browser.rig import Console
 from tests.browser.seeds import NOW, exchange, long_chat, write_session
+from tests.support.guarantee import guarantee
 from tests.support.harness import ask
 from tests.support.model_server import Reply
 from tests.support.until import until
+
+pytestmark = guarantee(
+    "interfaces", "A draft in the page survives a reload, is sent once, and its answer is shown to the end."
+)
 
 TABLE = "**bold** and `code`\n\n| a | b |\n|---|--:|\n| 1 | 2 |\n\n```sh\nls -l\n```"
 

@@ -11,7 +11,13 @@ from playwright.async_api import expect
 from session.transcript.line import make_line, stamp
 from tests.browser.rig import Console
 from tests.browser.seeds import NOW, UTC, write_session
+from tests.support.guarantee import guarantee
 from tests.support.model_server import Reply
+
+pytestmark = guarantee(
+    "security",
+    "Text from people, models and tools never becomes markup in the page, which contacts no other host.",
+)
 
 HOSTILE = (
     "<script>alert(1)</script>",

@@ -5,6 +5,9 @@ from __future__ import annotations
 from playwright.async_api import expect
 
 from tests.browser.rig import Console
+from tests.support.guarantee import guarantee
+
+pytestmark = guarantee("interfaces", "The page can be used with the keyboard alone.")
 
 FOCUSED = (
     "document.activeElement?.textContent?.trim() || document.activeElement?.getAttribute('aria-label') || ''"

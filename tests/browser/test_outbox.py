@@ -9,7 +9,12 @@ from typing import Any
 from playwright.async_api import Route, expect
 
 from tests.browser.rig import Console
+from tests.support.guarantee import guarantee
 from tests.support.until import until
+
+pytestmark = guarantee(
+    "order", "The page sends messages in the order in which they were typed, across errors, reloads and tabs."
+)
 
 AWAY, REFUSED = 503, 400
 STORED = "(key) => JSON.parse(localStorage.getItem(`chat-gateway.outbox.${key}`)).map((one) => one.text)"

@@ -11,7 +11,12 @@ from axe_playwright_python.base import AXE_SCRIPT
 from playwright.async_api import Browser, Page, Route, expect
 
 from tests.browser.rig import LARGE, PHONE, Console
+from tests.support.guarantee import guarantee
 from tests.support.until import until
+
+pytestmark = guarantee(
+    "interfaces", "Every view of the page fits phones and wide screens and passes the accessibility checks."
+)
 
 VIEWS = (
     "chats",

@@ -7,6 +7,9 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 from channels.base import Channel
 from channels.testing import ChannelContract, FakeChannel, FakePlatform, FarSide
+from tests.support.guarantee import guarantee
+
+pytestmark = guarantee("interfaces", "All channel adapters fulfil the same contract.")
 
 
 class TestFakeChannel(ChannelContract):

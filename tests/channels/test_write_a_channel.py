@@ -15,6 +15,9 @@ from channels import registry
 from channels.base import Kind, Pulse, Site
 from channels.errors import CredentialsRefused
 from tests.channels.parrot_server import TOKEN, parrot_server
+from tests.support.guarantee import guarantee
+
+pytestmark = guarantee("interfaces", "All channel adapters fulfil the same contract.")
 
 PAGE = Path(__file__).parents[2] / "docs" / "write-a-channel.md"
 PACKAGE, ADAPTER, CONTRACT = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)

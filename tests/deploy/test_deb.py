@@ -15,6 +15,7 @@ import pytest
 
 from gateway.systemd import units
 from tests.docs.page import read
+from tests.support.guarantee import guarantee
 from tests.support.harness import ROOT
 from tests.support.systemd_box import BORROWED, Box, lacking
 
@@ -23,7 +24,10 @@ if reason := lacking():
     pytest.skip(reason, allow_module_level=True)
 if not SYSTEM.startswith("Python {}.{}.".format(*sys.version_info)):
     pytest.skip("needs Debian's own Python of the version that the packages are for", allow_module_level=True)
-pytestmark = pytest.mark.slow
+pytestmark = [
+    pytest.mark.slow,
+    guarantee("operation", "The Debian package starts a confined service and leaves nothing after a purge."),
+]
 
 UNIT = "chat-gateway.service"
 CONFIG = Path("/etc/chat-gateway/config.toml")
@@ -128,6 +132,10 @@ def test_it_is_started_by_its_installation_and_answers(box: Box) -> None:
     assert box.run("man", "-w", "chat-gateway").returncode == 0 or shutil.which("man") is None
 
 
+@guarantee(
+    "operation",
+    "systemd sees when the gateway is ready and restarts a blocked one, not one with a slow model.",
+)
 def test_a_loop_that_is_blocked_is_started_anew_and_one_whose_model_is_slow_is_not(service: Box) -> None:
     """The watchdog ends the first, whose log says where it stood; the second goes on through many limits."""
     home = "/usr/lib/chat-gateway/bin/python3"
@@ -281,6 +289,10 @@ def test_the_commands_of_the_page_install_and_remove_it(share: Path) -> None:
         assert machine.run("getent", "passwd", "chat-gateway").returncode != 0
 
 
+@guarantee(
+    "operation", "A person's own systemd runs and watches the gateway with the unit that `onboard` writes."
+)
+@guarantee("operation", "`onboard` takes another port beside a system service.")
 def test_a_person_runs_it_under_a_systemd_of_their_own(service: Box) -> None:
     """Beside the machine's service, by the unit of `onboard` and the page's commands; 78 ends it for good."""
     service.run("systemctl", "start", UNIT, check=True)
@@ -309,6 +321,9 @@ def test_a_person_runs_it_under_a_systemd_of_their_own(service: Box) -> None:
     assert gone == ["not-found"]
 
 
+@guarantee(
+    "operation", "`onboard` as root gives the system service its first model key, readable by nobody else."
+)
 def test_root_leads_the_service_to_its_first_model(service: Box) -> None:
     """`onboard` tries the key and writes it where the service can read it, and nobody else."""
     program = ("/usr/lib/chat-gateway/bin/python3", "-m", "tests.support.model_server", "--port", "8099")

@@ -20,7 +20,12 @@ from gateway.config.settings import LimitsSettings, Settings
 from gateway.errors import GatewayError
 from gateway.systemd import units
 from tests.docs.page import read
+from tests.support.guarantee import guarantee
 from tests.support.harness import ROOT
+
+pytestmark = guarantee(
+    "operation", "A person's own systemd runs and watches the gateway with the unit that `onboard` writes."
+)
 
 SERVICES = ("chat-gateway.service", "chat-gateway@.service")
 MAX_EXPOSURE = 2.0

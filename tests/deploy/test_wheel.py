@@ -13,6 +13,7 @@ import httpx
 import pytest
 
 from tests.deploy.built import commit, copy_of_checkout, environment_with, hook, run
+from tests.support.guarantee import guarantee
 from tests.support.harness import ROOT
 
 READY_S = 120
@@ -49,6 +50,7 @@ def test_the_wheel_has_all_that_is_used_and_nothing_else(wheel: Path) -> None:
     assert {"gateway/http/web/index.html", "gateway/systemd/chat-gateway@.service"} <= names
 
 
+@guarantee("operation", "The installed wheel runs without the repository.")
 async def test_it_runs_from_another_folder_and_serves_its_page(wheel: Path, tmp_path: Path) -> None:
     """Installed into a fresh environment the daemon answers, with its own files and not the repository's."""
     program = environment_with(wheel, tmp_path / "env") / "chat-gateway"

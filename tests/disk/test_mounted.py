@@ -21,6 +21,7 @@ from tests.disk.model import Fate
 from tests.disk.mount import ROOT, Mount, why_not
 from tests.disk.promises import broken_promises
 from tests.session.store_place import ADA, turn
+from tests.support.guarantee import guarantee
 
 pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not())
 NOTHING = Fate(random.Random(0), names=0, data=0)
@@ -79,10 +80,12 @@ async def left_with_an_answer(disk: Mount) -> Path:
     return workspace
 
 
+@guarantee("storage", "Everything that is reported as stored survives a power cut.")
 async def test_what_is_promised_outlasts_a_cut(tmp_path: Path) -> None:
     assert await broken_promises(tmp_path) == []
 
 
+@guarantee("once", "A reply that a killed process stored is not generated again after a power cut.")
 @pytest.mark.parametrize(("unsynced", "known"), [("bytes", [True, True]), ("name", [True, False])])
 async def test_what_a_new_owner_has_read_survives_a_cut(
     disk: Mount, unsynced: str, known: list[bool]
@@ -98,6 +101,7 @@ async def test_what_a_new_owner_has_read_survives_a_cut(
     assert await finals(workspace) == known
 
 
+@guarantee("loss", "A repeated publish is confirmed only when its stored message survives a power cut.")
 async def test_a_row_that_was_found_at_the_start_survives_a_cut(disk: Mount) -> None:
     """A put that comes again is confirmed by the row that is there: so it is on disk by then."""
     schema = durable.Schema(["CREATE TABLE numbers (n INTEGER UNIQUE)"], 1, 2**20)
@@ -123,6 +127,9 @@ async def test_a_row_that_was_found_at_the_start_survives_a_cut(disk: Mount) -> 
     again.close()
 
 
+@guarantee(
+    "storage", "The gateway reports a disk error in a chat's files as a disk error, and recovers from it."
+)
 @pytest.mark.parametrize("call", ["make", "rename", "unlink", "write", "sync"])
 async def test_whatever_the_disk_refuses_is_told_as_such(disk: Mount, call: str) -> None:
     """Of another error a turn would be counted as one that crashed, and its message set aside in the end."""
@@ -150,6 +157,7 @@ async def test_whatever_the_disk_refuses_is_told_as_such(disk: Mount, call: str)
     await disk.mount()
 
 
+@guarantee("storage", "Data that the disk refused to sync does not count as stored.")
 async def test_what_a_refused_sync_left_is_not_taken_for_stored(disk: Mount) -> None:
     """Linux calls pages clean that it could not write: no later sync brings them to the disk."""
     workspace = await left_with_an_answer(disk)

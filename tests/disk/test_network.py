@@ -11,8 +11,14 @@ from tests.disk.machines import Machines
 from tests.disk.mount import why_not
 from tests.session.nursery import OPS
 from tests.session.store.test_fence import Nursery
+from tests.support.guarantee import guarantee
 
-pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not())
+pytestmark = [
+    pytest.mark.skipif(bool(why_not()), reason=why_not()),
+    guarantee(
+        "writer", "A process that lost its lock on a network disk changes nothing, whatever its cache holds."
+    ),
+]
 
 
 @pytest.fixture(scope="module")

@@ -16,6 +16,11 @@ from gateway.config.reference import AGENT, WORDS, json_schema, keys
 from gateway.config.settings import Settings
 from tests.docs import configuration_page as made
 from tests.docs.page import unknown_keys
+from tests.support.guarantee import guarantee
+
+pytestmark = guarantee(
+    "interfaces", "The documentation matches the program in every setting, route, command and example."
+)
 
 WRITE = "python -m tests.docs.configuration_page"
 

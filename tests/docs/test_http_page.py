@@ -9,6 +9,11 @@ from gateway.app.app import Application
 from gateway.config.settings import Settings
 from gateway.http.security import Gate
 from gateway.http.server import HttpServer, build_app
+from tests.support.guarantee import guarantee
+
+pytestmark = guarantee(
+    "interfaces", "The documentation matches the program in every setting, route, command and example."
+)
 
 PAGE = Path(__file__).resolve().parent.parent.parent / "docs" / "http.md"
 

@@ -10,6 +10,11 @@ import pytest
 
 from gateway.config.load import load
 from tests.docs.page import faults, is_ours, parse, read
+from tests.support.guarantee import guarantee
+
+pytestmark = guarantee(
+    "interfaces", "The documentation matches the program in every setting, route, command and example."
+)
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PAGES = [ROOT / "README.md", ROOT / "ARCHITECTURE.md", *sorted((ROOT / "docs").rglob("*.md"))]

@@ -11,9 +11,13 @@ from typing import Any
 
 import pytest
 
+from tests.support.guarantee import guarantee
 from tests.support.harness import ROOT
 
-pytestmark = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="it needs two cores")
+pytestmark = [
+    pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="it needs two cores"),
+    guarantee("operation", "Each worker keeps to a core of its own where there are enough."),
+]
 
 STARTS = {
     "asyncio.create_subprocess_exec",

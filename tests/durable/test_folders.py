@@ -14,6 +14,9 @@ import pytest
 
 import durable
 from tests.gateway.service_place import as_root
+from tests.support.guarantee import guarantee
+
+pytestmark = guarantee("storage", "A new folder is on disk before anything in it counts as stored.")
 
 
 def syncs(work: Callable[[], object]) -> list[str]:

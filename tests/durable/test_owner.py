@@ -16,6 +16,7 @@ import pytest
 import durable
 from tests.gateway.service_place import as_root
 from tests.support.dying import die_at
+from tests.support.guarantee import guarantee
 
 OWNER = (12345, 54321)
 STEPS = ("mkdir", "open", "chmod", "fchmod", "fchown", "rename", "link", "unlink", "fsync", "write")
@@ -88,6 +89,7 @@ def test_everything_new_belongs_to_the_owner_of_its_folder(
     assert not list(theirs.rglob("*.tmp"))
 
 
+@guarantee("operation", "A command that root runs never locks a service of another user out of its files.")
 @as_root
 @pytest.mark.parametrize("writer", WRITERS, ids=lambda writer: writer.__name__)
 def test_killed_anywhere_it_leaves_no_name_that_the_owner_cannot_use(

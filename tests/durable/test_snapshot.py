@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from durable import Damaged, snapshot
+from tests.support.guarantee import guarantee
 
 # Each commit adds a row to both tables; now and then the log is begun anew, or the file rewritten.
 WRITER = """
@@ -62,6 +63,7 @@ def newest(told: Path) -> int:
     return int(lines[-1]) if lines[-1].isdigit() else 0
 
 
+@guarantee("storage", "The copy of a SQLite file in use equals one of its commits.")
 def test_each_copy_is_one_commit_and_holds_all_that_was_done_before(tmp_path: Path) -> None:
     with writing(tmp_path / "live.db") as told:
         for number in range(40):

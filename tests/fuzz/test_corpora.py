@@ -5,6 +5,11 @@ from __future__ import annotations
 import pytest
 
 from tests.fuzz.targets import MODULES, target_of
+from tests.support.guarantee import guarantee
+
+pytestmark = guarantee(
+    "failures", "Malformed input from other programs neither crashes nor hangs the gateway."
+)
 
 
 @pytest.mark.parametrize("name", sorted(MODULES))

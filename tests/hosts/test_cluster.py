@@ -18,6 +18,7 @@ import pytest
 from tests.support.broker import Broker
 from tests.support.cluster import Cluster
 from tests.support.foreign import Steady, inbound
+from tests.support.guarantee import guarantee
 from tests.support.harness import Daemon
 from tests.support.model_server import ModelServer
 from tests.support.place import on, with_model
@@ -25,6 +26,8 @@ from tests.support.proxy import Proxy
 from tests.support.until import until
 from tests.support.verdict import check
 from tests.system.rights_place import run, user
+
+pytestmark = guarantee("loss", "Random kills of all nodes of a RabbitMQ cluster lose and reorder no message.")
 
 NAME = "chat"
 PARTITIONS = 4

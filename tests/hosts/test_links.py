@@ -7,8 +7,13 @@ from pathlib import Path
 import pytest
 
 from tests.support.broker import Broker
+from tests.support.guarantee import guarantee
 from tests.support.proxy import LINES
 from tests.system.links_place import linked
+
+pytestmark = guarantee(
+    "loss", "A slow, silent or broken network link to the broker loses and reorders no message."
+)
 
 
 @pytest.mark.timeout(900)

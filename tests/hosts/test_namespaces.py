@@ -8,6 +8,11 @@ from pathlib import Path
 import pytest
 
 from tests.hosts.hosts import apart, why_not
+from tests.support.guarantee import guarantee
+
+pytestmark = guarantee(
+    "writer", "A process that is cut off from the broker writes nothing to chats that another one took over."
+)
 
 
 @pytest.mark.skipif(bool(why_not()), reason=why_not())

@@ -10,6 +10,11 @@ from pathlib import Path
 from tests.mutants.faults import mutants
 from tests.mutants.page import PAGE, ROOT, written
 from tests.mutants.record import HERE, faults_of, read_sums, reasons, targets
+from tests.support.guarantee import guarantee
+
+pytestmark = guarantee(
+    "interfaces", "Each fault that `make mutants` injects is caught by a test or listed with a reason."
+)
 
 TOY = """
 LEAST = 1

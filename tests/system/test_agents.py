@@ -12,6 +12,7 @@ from typing import Any
 import httpx
 
 from gateway.turns.agents import GONE
+from tests.support.guarantee import guarantee
 from tests.support.harness import Daemon, ask, command
 from tests.support.model_server import ModelServer
 from tests.support.place import archives, head_of, transcript, with_model, write
@@ -147,6 +148,9 @@ async def test_a_bound_command_asks_its_agent_and_the_chat_stays_with_it(tmp_pat
     assert agents_of(tmp_path, "cli_ann") == [None, "coder"]
 
 
+@guarantee(
+    "loss", "The removal of an agent from the configuration loses nothing and causes one notice in each chat."
+)
 async def test_what_the_configuration_changes_is_told_and_loses_nothing(tmp_path: Path) -> None:
     """An agent that is gone, and one that is bound anew: the session ends, its chat is told once."""
     async with ModelServer() as model:

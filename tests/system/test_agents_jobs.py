@@ -13,11 +13,16 @@ import httpx
 import pytest
 
 from tests.support.broker import Broker
+from tests.support.guarantee import guarantee
 from tests.support.harness import Daemon, ask, command
 from tests.support.model_server import ModelServer, Seen
 from tests.support.place import head_of, lines_of, on, transcript, with_model
 from tests.support.until import until
 from tests.system.test_schedules import call
+
+pytestmark = guarantee(
+    "leaks", "A job runs only with the agent that created it, and a kill does not repeat its answer."
+)
 
 KEY, STEM = "cli:ann", "cli_ann"
 CODER: dict[str, Any] = {"coder": {"persona": "You are CODER.", "model": {"name": "openai/other"}}}

@@ -13,11 +13,16 @@ import pytest
 
 from tests.support.broker import Broker
 from tests.support.foreign import Steady, inbound
+from tests.support.guarantee import guarantee
 from tests.support.harness import Daemon, ask, command
 from tests.support.model_server import ModelServer
 from tests.support.place import archives, contents, head_of, on, transcript, with_model
 from tests.support.until import until
 from tests.system.approvals_place import decide, waiting
+
+pytestmark = guarantee(
+    "once", "A chat changes its agent once, wherever the gateway is killed, and every process follows."
+)
 
 AGENTS: dict[str, Any] = {"coder": {"persona": "You are CODER."}}
 BINDINGS = [{"agent": "coder", "command": "code"}]

@@ -13,12 +13,15 @@ import httpx
 import pytest
 
 from tests.support.broker import Broker
+from tests.support.guarantee import guarantee
 from tests.support.harness import Daemon, command
 from tests.support.model_server import ModelServer
 from tests.support.place import archives, head_of, on, transcript, with_model, write
 from tests.support.until import until
 from tests.system.stray_cast import calls, planted_fact
 from tests.system.test_agents import Talk
+
+pytestmark = guarantee("leaks", "Nothing of one agent appears to another, even within one chat.")
 
 SECRET = re.compile(r"sesame-([a-z]+-[a-z]+)-([a-z]+)")
 CHATS, AGENTS = ("ann", "bob"), ("default", "coder")

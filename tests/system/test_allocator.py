@@ -12,7 +12,10 @@ import pytest
 
 from gateway.app.allocator import ARENAS
 from tests.support.arenas import arenas, needs_glibc
+from tests.support.guarantee import guarantee
 from tests.support.harness import Daemon, ask
+
+pytestmark = guarantee("operation", "Freed memory returns to the operating system.")
 
 
 @needs_glibc

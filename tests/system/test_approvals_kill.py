@@ -9,6 +9,7 @@ import pytest
 
 from tests.support.broker import Broker
 from tests.support.foreign import foreign, inbound
+from tests.support.guarantee import guarantee
 from tests.support.harness import Daemon
 from tests.support.model_server import ModelServer, Reply
 from tests.support.place import lines_of, on
@@ -37,6 +38,7 @@ async def allow(server: TelegramServer, daemon: Daemon) -> None:
     await server.said(ADA, lambda sent: sent.text == "noted", timeout_s=100)
 
 
+@guarantee("once", "A tool call that needs approval asks once and runs at most once, across crashes.")
 @pytest.mark.parametrize(
     ("point", "runs", "known"),
     [
@@ -79,6 +81,7 @@ async def test_a_kill_at_any_step_runs_it_once(
     assert (result != UNKNOWN) is known
 
 
+@guarantee("failures", "A crash does not count against a turn that waits for approval.")
 async def test_deaths_while_it_waits_are_not_its_fault(tmp_path: Path) -> None:
     """Killed more often than any letter may be begun, it still waits, asks no second time, and goes on."""
     async with TelegramServer() as server, ModelServer() as model:
@@ -116,6 +119,7 @@ async def test_a_press_while_it_is_down_counts(tmp_path: Path) -> None:
     assert written(tmp_path) == ["milk"]
 
 
+@guarantee("once", "A tool call that needs approval asks once and runs at most once, across crashes.")
 async def test_another_daemon_goes_on_with_a_turn_that_waits(
     tmp_path: Path, broker: Broker, broker_name: str
 ) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.guarantee import guarantee
 from tests.support.harness import Daemon, status
 from tests.support.model_server import ModelServer, Reply
 from tests.support.place import lines_of
@@ -84,6 +85,9 @@ async def test_two_presses_at_once_are_one_word(tmp_path: Path) -> None:
     ]
 
 
+@guarantee(
+    "security", "Only approved people decide about a tool call, and forged button presses are refused."
+)
 async def test_strangers_and_forged_presses_are_refused_and_told(tmp_path: Path) -> None:
     """In a group whoever was let in decides, no other member; no value of a press stands for another call."""
     who = {"allow_from": [str(ADA)], "direct": "allowlist"}
@@ -132,6 +136,7 @@ async def test_a_word_after_its_time_is_refused(tmp_path: Path) -> None:
     assert results(lines_of(tmp_path, f"telegram_{ADA}")) == ["error: not run: nobody approved it within 1 s"]
 
 
+@guarantee("failures", "A turn that waits for approval takes no capacity from other chats.")
 async def test_a_turn_that_waits_holds_no_place(tmp_path: Path) -> None:
     """With one turn at once another chat is answered; what its own chat sends meanwhile waits, in order."""
     async with TelegramServer() as server, ModelServer() as model:

@@ -11,6 +11,7 @@ import pytest
 
 from tests.support.broker import Broker
 from tests.support.foreign import Steady, inbound
+from tests.support.guarantee import guarantee
 from tests.support.harness import Daemon, command, until_running
 from tests.support.model_server import ModelServer, Reply
 from tests.support.place import on, with_model
@@ -31,6 +32,7 @@ sys.meta_path.insert(0, Never())
 """
 
 
+@guarantee("loss", "All turns that a crash interrupted resume side by side, in another process as well.")
 async def test_ten_turns_of_a_killed_daemon_go_on_side_by_side_in_another(
     tmp_path: Path, broker: Broker, broker_name: str
 ) -> None:

@@ -12,10 +12,15 @@ import httpx
 
 from tests.support.broker import Broker
 from tests.support.foreign import Steady, inbound
+from tests.support.guarantee import guarantee
 from tests.support.harness import Daemon, ask, command, status
 from tests.support.model_server import ModelServer
 from tests.support.place import lines_of, on, with_model
 from tests.support.until import until
+
+pytestmark = guarantee(
+    "storage", "A backup taken under load has every answer, and a gateway started from it repeats no request."
+)
 
 CHATS, ROUNDS = 100, 1
 Told = dict[tuple[str, str], str]

@@ -9,12 +9,17 @@ import pytest
 
 from tests.support.broker import BIN
 from tests.support.cluster import Cluster
+from tests.support.guarantee import guarantee
 from tests.support.harness import Daemon
 from tests.support.place import contents, on
 from tests.support.proxy import Proxy
 from tests.support.telegram_server import TelegramServer
 from tests.system.platform_place import with_telegram
 from tests.system.rights_place import PARTITIONS, allowed, run, user
+
+pytestmark = guarantee(
+    "loss", "The death of a node in a RabbitMQ cluster loses, repeats and reorders no message."
+)
 
 NAME = "chat"
 PEOPLE = range(1001, 1007)

@@ -18,12 +18,15 @@ from gateway.queue.mailbox import INBOUND, ParkedAs, Post, outbound
 from gateway.queue.rabbitmq.consume import RETRY_S
 from tests.gateway.on_rabbit import serving
 from tests.support.broker import Broker
+from tests.support.guarantee import guarantee
 from tests.support.harness import ROOT, Daemon, command
 from tests.support.place import on
 from tests.support.telegram_server import TelegramServer
 from tests.support.until import until
 from tests.system.platform_place import ADA, with_telegram
 from tests.system.rights_place import PARTITIONS, allowed, run, user
+
+pytestmark = guarantee("security", "The RabbitMQ user of each role can do its work and nothing else.")
 
 
 async def test_a_gateway_in_roles_works_under_them(tmp_path: Path, broker: Broker, broker_name: str) -> None:

@@ -11,8 +11,11 @@ import pytest
 
 from tests.support.broker import Broker
 from tests.support.certificates import Authority
+from tests.support.guarantee import guarantee
 from tests.support.harness import Daemon, ask, command
 from tests.support.ports import KeptPort
+
+pytestmark = guarantee("security", "A broker without a trusted certificate receives no password.")
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,14 @@ import json
 from pathlib import Path
 from typing import Any
 
+from tests.support.guarantee import guarantee
 from tests.support.harness import Daemon, ask, command, status
 from tests.support.model_server import ModelServer, Reply
 from tests.support.place import with_model
+
+pytestmark = guarantee(
+    "failures", "Processes never exceed a daily budget together, and a killed one leaves no money reserved."
+)
 
 # An answer costs 0.6 USD a million tokens.
 PRICED = {"model.name": "openai/gpt-4o-mini", "model.max_output_tokens": 1_000, "memory.window": 1_000}

@@ -11,10 +11,13 @@ from typing import Any
 
 import pytest
 
+from tests.support.guarantee import guarantee
 from tests.support.harness import Daemon, ask, command
 from tests.support.model_server import ModelServer
 from tests.support.place import at_rest, lines_of, on, with_model
 from tests.support.until import until
+
+pytestmark = guarantee("sessions", "A long chat continues within a small context window, with either broker.")
 
 KEY = "cli:ada"
 TURNS = 16

@@ -16,6 +16,7 @@ import pytest
 from session.turn.commands import REOPENED, WITHDRAWN
 from tests.support.broker import Broker
 from tests.support.foreign import foreign, inbound, put
+from tests.support.guarantee import guarantee
 from tests.support.harness import Daemon, ask, status
 from tests.support.model_server import model_process, read_log
 from tests.support.place import archives, contents, head_of, is_named, lines_of, on, transcript, with_model
@@ -120,6 +121,7 @@ def in_order(replies: list[dict[str, Any]]) -> None:
         assert ids == sorted(ids)
 
 
+@guarantee("loss", "A kill at any hand-over loses no message and repeats no answer, with either broker.")
 @pytest.mark.parametrize("point", ECHO_POINTS)
 async def test_embedded_loses_and_repeats_nothing(tmp_path: Path, point: str) -> None:
     texts = {name: [f"{name} says {n}" for n in range(PER_KEY)] for name in KEYS}
@@ -131,6 +133,8 @@ async def test_embedded_loses_and_repeats_nothing(tmp_path: Path, point: str) ->
     assert replies == {f"{name}{n}": f"echo: {name} says {n}" for name in KEYS for n in range(PER_KEY)}
 
 
+@guarantee("loss", "A kill at any hand-over loses no message and repeats no answer, with either broker.")
+@guarantee("order", "A kill at any hand-over keeps the replies in order over RabbitMQ.")
 @pytest.mark.parametrize("point", ECHO_POINTS + RABBIT_POINTS)
 async def test_rabbitmq_loses_and_repeats_nothing(
     tmp_path: Path, point: str, broker: Broker, broker_name: str
@@ -146,6 +150,7 @@ async def test_rabbitmq_loses_and_repeats_nothing(
     in_order(replies)
 
 
+@guarantee("once", "`/new` ends one session and starts one, wherever the gateway is killed.")
 @pytest.mark.parametrize("point", NEW_POINTS)
 @pytest.mark.parametrize("kind", ["embedded", "rabbitmq"])
 async def test_a_new_that_dies_ends_one_session_and_begins_one(
@@ -226,6 +231,7 @@ async def settled(daemon: Daemon) -> None:
     await until(so, 120)
 
 
+@guarantee("once", "A crash costs at most the one model request that was in progress.")
 @pytest.mark.parametrize("point", MODEL_POINTS)
 @pytest.mark.parametrize("kind", ["embedded", "rabbitmq"])
 async def test_tools_and_model_calls_survive_with_one_bill(

@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 
 from tests.support.broker import Broker
+from tests.support.guarantee import guarantee
 from tests.support.harness import Daemon
 from tests.support.model_server import ModelServer
 from tests.support.place import contents, lines_of, on, with_model
@@ -50,6 +51,7 @@ async def test_a_job_is_run_by_hand_once(tmp_path: Path) -> None:
     assert contents(tmp_path, f"cron_{row['id']}") == ["one day", "echo: one day"] * 2
 
 
+@guarantee("once", "A cron job runs once for each slot, however many processes run the schedule.")
 async def test_two_schedulers_fire_each_slot_once(tmp_path: Path, broker: Broker, broker_name: str) -> None:
     """Two processes with adapters, one of them killed in between: no slot is asked twice."""
     config = on(broker, broker_name, partitions=4)

@@ -22,6 +22,7 @@ from gateway.queue.embedded.mailbox import EmbeddedMailbox
 from gateway.queue.mailbox import Post
 from tests.support.broker import Broker
 from tests.support.foreign import foreign, inbound
+from tests.support.guarantee import guarantee
 from tests.support.harness import ROOT, Daemon, ask, until_running
 from tests.support.model_server import ModelServer, Reply, model_process
 from tests.support.place import lines_of, on, with_model
@@ -318,6 +319,7 @@ SECRETS = {
 }
 
 
+@guarantee("security", "No secret appears in output, errors, logs or files.")
 @pytest.mark.parametrize("level", ["info", "debug"])
 async def test_no_secret_shows_in_output_errors_or_files(
     tmp_path: Path, broker: Broker, broker_name: str, level: str
@@ -383,6 +385,7 @@ async def test_the_log_is_one_line_per_turn_and_delivery(tmp_path: Path) -> None
     assert all(line["key"] == "web:a" for line in turns)
 
 
+@guarantee("leaks", "Each session key has a safe file of its own, whatever characters it contains.")
 async def test_odd_keys_get_safe_files_of_their_own(tmp_path: Path, broker: Broker, broker_name: str) -> None:
     """Slashes, dots, NUL, 500 characters, emoji: a file inside sessions/, and no two keys share one."""
     chats = [

@@ -14,6 +14,7 @@ import pytest
 from session.turn.command_names import DESCRIPTIONS
 from tests.support.broker import Broker
 from tests.support.discord_server import DiscordServer
+from tests.support.guarantee import guarantee
 from tests.support.harness import Daemon
 from tests.support.model_server import ModelServer, Reply
 from tests.support.place import lines_of, with_model
@@ -65,6 +66,7 @@ async def test_what_was_written_while_it_was_down_is_answered(
         assert [one.text for one in server.sent] == ["echo: one", "echo: two", "echo: three"]
 
 
+@guarantee("loss", "A message that Discord did not deliver is found later, and each reply is sent once.")
 @pytest.mark.timeout(300)
 async def test_an_adapter_killed_while_300_messages_come_loses_none(
     tmp_path: Path, broker: Broker, broker_name: str
@@ -151,6 +153,7 @@ async def test_a_menu_that_an_older_version_showed_is_shown_anew_once(tmp_path: 
         assert len(server.command_puts) == 1
 
 
+@guarantee("failures", "A failing platform does not affect any other channel.")
 async def test_a_platform_that_is_away_at_start_stops_nothing_else(tmp_path: Path) -> None:
     """The terminal is answered meanwhile; the adapter comes up when the platform does."""
     async with DiscordServer() as server:

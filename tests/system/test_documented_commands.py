@@ -14,9 +14,14 @@ from typing import Any
 from tests.docs import commands
 from tests.docs.commands import Command, alike, same_shape
 from tests.support.broker import Broker
+from tests.support.guarantee import guarantee
 from tests.support.harness import ROOT
 from tests.system import documented_places as places
 from tests.system.typist import Typed, Typist
+
+pytestmark = guarantee(
+    "interfaces", "The documentation matches the program in every setting, route, command and example."
+)
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 # Where the commands of a page are typed; every other page has none.

@@ -12,9 +12,15 @@ import httpx
 import pytest
 
 from tests.support.earlier import earlier
+from tests.support.guarantee import guarantee
 from tests.support.harness import ROOT, Daemon, ask, command
 from tests.support.model_server import ModelServer
 from tests.support.place import lines_of, with_model
+
+pytestmark = guarantee(
+    "storage",
+    "A workspace of an earlier version is upgraded completely, and a downgrade lets that version continue.",
+)
 
 RECORDED = ROOT / "tests" / "data" / "old-workspaces"
 # The first that could answer; the first with platforms, jobs and pairing; facts and versions; agents.

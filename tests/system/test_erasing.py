@@ -14,12 +14,17 @@ from ulid import ULID
 
 from session.store.places import kind_of
 from tests.support.broker import Broker
+from tests.support.guarantee import guarantee
 from tests.support.harness import Daemon, ask, command, status
 from tests.support.model_server import ModelServer
 from tests.support.place import on, with_model, write
 from tests.support.telegram_server import TelegramServer
 from tests.support.until import until
 from tests.system.erasing_place import ADA, KEY, configured, files, lived, neighbours, said, traces
+
+pytestmark = guarantee(
+    "privacy", "The erasure of a chat or person leaves no byte of it and touches nothing of others."
+)
 
 PEOPLE = {"ada": [KEY, "cli:ada"]}
 # In every run these places hold something of Ada, or the look for it would prove nothing.
@@ -46,6 +51,7 @@ os.symlink(outside, place)
 """
 
 
+@guarantee("privacy", "Export and erasure cover every kind of file in a workspace.")
 @pytest.mark.parametrize("running", [True, False])
 async def test_no_byte_of_a_person_stays(tmp_path: Path, running: bool) -> None:
     """Beside the daemon that answers her at this moment, or after it was killed; Bob's files stay."""

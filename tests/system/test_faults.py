@@ -14,6 +14,7 @@ import pytest
 
 from tests.support.broker import Broker
 from tests.support.foreign import Steady, inbound
+from tests.support.guarantee import guarantee
 from tests.support.harness import Daemon, ask, status, until_running
 from tests.support.model_server import ModelServer, Reply
 from tests.support.place import contents, lines_of, on, with_model
@@ -40,6 +41,7 @@ def through(proxy: Proxy, broker: Broker) -> str:
 # -- connections that break ------------------------------------------------------------------------
 
 
+@guarantee("connection", "A connection cut during a turn costs no second model request and repeats no reply.")
 async def test_a_connection_cut_in_mid_turn_costs_no_second_call(
     tmp_path: Path, broker: Broker, broker_name: str
 ) -> None:
@@ -124,6 +126,7 @@ async def emptied(broker: Broker, prefix: str) -> None:
 # -- the broker ------------------------------------------------------------------------------------
 
 
+@guarantee("loss", "A killed broker loses no message that it confirmed.")
 @pytest.mark.parametrize("queue_type", ["classic", "quorum"])
 async def test_a_broker_killed_while_200_letters_flow_loses_none(
     tmp_path: Path, own_broker: Broker, queue_type: str
@@ -219,6 +222,7 @@ async def test_http_says_503_while_the_broker_is_away_and_the_same_id_works_afte
 # -- two daemons on one workspace ------------------------------------------------------------------
 
 
+@guarantee("once", "Another process resumes the turn of a killed one after its last stored step.")
 async def test_a_killed_daemons_turn_is_gone_on_with_by_the_other(
     tmp_path: Path, broker: Broker, broker_name: str
 ) -> None:
@@ -274,6 +278,7 @@ async def test_a_tool_that_may_have_acted_is_not_run_again_by_the_other_daemon(
     assert len(model.seen) == 2
 
 
+@guarantee("writer", "A frozen process that wakes after a take-over writes nothing and sends no request.")
 async def test_a_daemon_that_was_frozen_in_mid_turn_wakes_and_writes_nothing(
     tmp_path: Path, own_broker: Broker
 ) -> None:

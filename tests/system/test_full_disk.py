@@ -13,6 +13,7 @@ import pytest
 
 from tests.support.broker import Broker
 from tests.support.foreign import Steady, inbound
+from tests.support.guarantee import guarantee
 from tests.support.harness import Daemon, ask
 from tests.support.place import at_rest, contents, on
 from tests.support.verdict import check
@@ -43,6 +44,7 @@ def fill(folder: Path) -> Path:
     return filler
 
 
+@guarantee("failures", "A full disk delays turns and causes one notice in each chat.")
 async def test_a_full_disk_keeps_turns_waiting_and_tells_the_chat_once(
     tmp_path: Path, broker: Broker, broker_name: str
 ) -> None:

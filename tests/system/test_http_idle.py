@@ -12,6 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests.support.guarantee import guarantee
 from tests.support.harness import Daemon
 from tests.system.platform_place import told
 
@@ -84,6 +85,7 @@ def open_descriptors(pid: int) -> int:
     return len(list(Path(f"/proc/{pid}/fd").iterdir()))
 
 
+@guarantee("security", "An incomplete HTTP request blocks no other client and takes little memory.")
 @pytest.mark.parametrize(
     ("number", "limits"), [(400, "256:256"), (2000, "1024:1024"), (400, "128:256")], ids=str
 )
@@ -189,6 +191,7 @@ async def _drip(writer: asyncio.StreamWriter) -> None:
             await asyncio.sleep(0.3)
 
 
+@guarantee("security", "An incomplete HTTP request blocks no other client and takes little memory.")
 @pytest.mark.parametrize("path", ["/v1/login", "/healthz", "/v1/messages"])
 @pytest.mark.parametrize("token", [TOKEN, ""], ids=["locked", "open"])
 async def test_half_sent_bodies_cost_little_memory(tmp_path: Path, path: str, token: str) -> None:

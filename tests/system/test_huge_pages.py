@@ -15,9 +15,12 @@ from structlog.testing import capture_logs
 from gateway.app import huge_pages
 from gateway.app.huge_pages import HugePages
 from tests.support import harness
+from tests.support.guarantee import guarantee
 from tests.support.harness import Daemon
 from tests.support.huge import needs_huge_pages, on_huge_pages
 from tests.support.until import until
+
+pytestmark = guarantee("operation", "Memory that fills huge pages lies on huge pages.")
 
 BLOCK = 2 * 2**20
 SOME = 8 * BLOCK

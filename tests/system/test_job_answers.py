@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from tests.support.guarantee import guarantee
 from tests.support.harness import Daemon
 from tests.support.model_server import ModelServer
 from tests.support.place import lines_of, with_model, write
@@ -13,6 +14,10 @@ from tests.support.telegram_server import TelegramServer
 from tests.support.until import until
 from tests.system.platform_place import ADA, told, with_telegram
 from tests.system.test_schedules import soon, texts
+
+pytestmark = guarantee(
+    "interfaces", "A job with nothing to say is silent, and a failing one sends one notice until it succeeds."
+)
 
 TO = ("--to", f"telegram:{ADA}")
 IN_CHAT = (*TO, "--session", "chat")

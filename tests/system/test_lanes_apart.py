@@ -12,10 +12,13 @@ from typing import Any
 
 import httpx
 
+from tests.support.guarantee import guarantee
 from tests.support.harness import Daemon, ask, command, status
 from tests.support.model_server import ModelServer, Reply
 from tests.support.place import with_model
 from tests.support.until import until
+
+pytestmark = guarantee("operation", "Every gateway process reports the busy chats of all processes.")
 
 
 async def got(daemon: Daemon, path: str, **params: str) -> dict[str, Any]:

@@ -5,7 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.support.broker import Broker
+from tests.support.guarantee import guarantee
 from tests.system.links_place import linked
+
+pytestmark = guarantee(
+    "loss", "A slow, silent or broken network link to the broker loses and reorders no message."
+)
 
 
 async def test_a_line_that_is_open_in_one_direction_alone(

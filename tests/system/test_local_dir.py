@@ -11,11 +11,16 @@ import pytest
 
 from session.disk.local_files import homes_of
 from tests.support.broker import Broker
+from tests.support.guarantee import guarantee
 from tests.support.harness import Daemon
 from tests.support.place import on
 from tests.support.telegram_server import TelegramServer
 from tests.support.until import until
 from tests.system.platform_place import ADA, with_telegram
+
+pytestmark = guarantee(
+    "once", "A machine that takes a platform over from another sends only the unsent rest of a reply."
+)
 
 FIRST, SECOND = "the first part " * 200, "the second part " * 100
 

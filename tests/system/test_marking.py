@@ -5,10 +5,15 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from tests.support.guarantee import guarantee
 from tests.support.harness import Daemon, ask, command
 from tests.support.model_server import ModelServer, Reply
 from tests.support.place import with_model
 from tests.support.until import until
+
+pytestmark = guarantee(
+    "security", "Text from pages, files, tools and group members stays marked as a quotation in memory."
+)
 
 KEY = "web:a"
 FOLDER = Path("memory/chats/web_a")

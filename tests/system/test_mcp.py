@@ -13,6 +13,7 @@ import httpx
 import pytest
 
 from tests.session.mcp.mcp_place import GOOD, HERE, TIME, WILD, noted
+from tests.support.guarantee import guarantee
 from tests.support.harness import Daemon, ask, command, status
 from tests.support.model_server import ModelServer, Reply
 from tests.support.place import lines_of, with_model
@@ -118,6 +119,10 @@ async def test_a_server_from_a_registry_serves_a_turn(tmp_path: Path) -> None:
     assert "s3cret" not in listed + shown + checked + str(parts) + table_of_servers
 
 
+@guarantee(
+    "once",
+    "A crash repeats no MCP tool call unless it is repeatable, and its outcome is reported as unknown.",
+)
 @pytest.mark.parametrize("repeatable", [False, True])
 async def test_a_call_that_a_kill_interrupts_is_made_once(tmp_path: Path, repeatable: bool) -> None:
     """Its outcome is unknown, unless the configuration says that it may run again: the server counts."""
@@ -187,6 +192,7 @@ async def test_stop_ends_a_call_there(tmp_path: Path) -> None:
             assert await daemon.stop() == 0
 
 
+@guarantee("security", "A changed tool of an MCP server is shown, and not offered before it is approved.")
 async def test_changed_tools_are_shown_and_offered_once_approved(tmp_path: Path) -> None:
     """The daemon learns of the approval by itself."""
     folder = tmp_path / "state/mcp/wild"

@@ -11,6 +11,7 @@ import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.support.broker import Broker
+from tests.support.guarantee import guarantee
 from tests.support.harness import ROOT, Daemon, ask
 from tests.support.model_server import ModelServer, Reply
 from tests.support.place import lines_of, with_model
@@ -47,6 +48,8 @@ def named_in_deploy() -> set[str]:
     return {name for file in files for name in re.findall(r"\bchat_gateway_\w+", file.read_text())}
 
 
+@guarantee("privacy", "Metrics name no chat, no person and no text.")
+@guarantee("operation", "Each turn and each delivery writes one log line.")
 async def test_all_in_one(tmp_path: Path, queue: dict[str, Any]) -> None:
     """Turns, model, tools, deliveries and queues are counted; no chat, person or text is named anywhere."""
     async with TelegramServer() as server, ModelServer() as model:

@@ -10,7 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.guarantee import guarantee
 from tests.support.harness import ROOT, Daemon, command
+
+pytestmark = guarantee("storage", "A gateway refuses the files of a newer version and leaves them unchanged.")
 
 
 def raised(path: Path) -> None:

@@ -16,9 +16,12 @@ import pytest
 from gateway.config.settings import Settings
 from gateway.doctor.checks import examine
 from session.models.credentials import VARIABLES
+from tests.support.guarantee import guarantee
 from tests.support.harness import ROOT
 from tests.support.model_server import ModelServer, Reply
 from tests.system.terminal import PROMPTS, WITHIN_S, Terminal, command, daemon, environment, run, until_in
+
+pytestmark = guarantee("failures", "A user whose model cannot answer learns at once how to fix it.")
 
 UNREACHABLE = 69
 

@@ -13,8 +13,14 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.support.guarantee import guarantee
 from tests.support.harness import Daemon, until_running
 from tests.support.ports import KeptPort
+
+pytestmark = guarantee(
+    "operation",
+    "systemd sees when the gateway is ready and restarts a blocked one, not one with a slow model.",
+)
 
 WATCHDOG_S = 1.5
 WITHIN_S = 60

@@ -13,11 +13,16 @@ from typing import Any
 
 import pytest
 
+from tests.support.guarantee import guarantee
 from tests.support.harness import ROOT, Daemon, ask, command
 from tests.support.model_server import ModelServer
 from tests.support.place import lines_of, with_model
 from tests.support.telegram_server import TelegramServer
 from tests.system.platform_place import with_telegram
+
+pytestmark = guarantee(
+    "storage", "A new version resumes all work that a killed gateway of the previous version left unfinished."
+)
 
 ADA, EVE = 12345678, 34567890
 WAITING = {

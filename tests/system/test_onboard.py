@@ -17,6 +17,7 @@ from gateway.app.daemons import DaemonRegistry
 from tests.support import forked
 from tests.support.broker import Broker
 from tests.support.discord_server import DiscordServer
+from tests.support.guarantee import guarantee
 from tests.support.model_server import ModelServer, Reply
 from tests.support.telegram_server import TelegramServer
 from tests.system.terminal import WITHIN_S, Terminal, command, environment
@@ -132,6 +133,9 @@ async def test_from_nothing_to_the_first_answer(
         assert stat.S_IMODE(kept.stat().st_mode) == 0o600
 
 
+@guarantee(
+    "operation", "Ctrl-C in `onboard` leaves every file complete, and the next run continues from there."
+)
 async def test_it_goes_on_where_ctrl_c_stopped_it(tmp_path: Path, onboard: Open) -> None:
     """What was written stays whole, what was tried and not written is not there, and the rest is asked."""
     async with TelegramServer() as server, ModelServer() as model:
@@ -239,6 +243,7 @@ async def test_beside_a_gateway_that_runs(tmp_path: Path, onboard: Open) -> None
         assert noise not in shown
 
 
+@guarantee("operation", "A gateway that `onboard` started ends with it, however `onboard` ends.")
 @pytest.mark.parametrize("end", ["killed", "its terminal is closed"])
 async def test_however_it_ends_its_gateway_ends_too(tmp_path: Path, onboard: Open, end: str) -> None:
     """The one that it runs for the time being is left behind by no kill, and ends in good order."""

@@ -12,6 +12,7 @@ import httpx
 import openai
 import pytest
 
+from tests.support.guarantee import guarantee
 from tests.support.harness import Daemon
 from tests.support.model_server import ModelServer, Reply
 from tests.support.until import until
@@ -125,6 +126,7 @@ async def test_what_the_client_can_do(tmp_path: Path, queue: dict[str, Any]) -> 
     assert refused[1].body["hint"] == "GET /v1/models lists them"  # type: ignore[index]
 
 
+@guarantee("once", "An API request that a crash interrupts is answered once when the client repeats it.")
 async def test_a_repeat_is_not_asked_twice(tmp_path: Path, queue: dict[str, Any]) -> None:
     """A request that the death of the daemon interrupts is repeated by the client, and answered once."""
     async with serving(tmp_path, queue) as (daemon, model, client):
@@ -197,6 +199,9 @@ async def test_who_breaks_off_stops_the_turn(tmp_path: Path, queue: dict[str, An
     assert [each.outcome for each in model.seen] == ["aborted", "answered"]
 
 
+@guarantee(
+    "interfaces", "An API request that names an agent is answered by that agent, under the rules of `/agent`."
+)
 async def test_a_model_names_an_agent(tmp_path: Path, queue: dict[str, Any]) -> None:
     """One chat has one agent at a time: naming another ends the conversation; what may not be is refused."""
     async with serving(tmp_path, queue, agents=AGENTS, bindings=BINDINGS) as (daemon, model, client):

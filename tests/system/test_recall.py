@@ -14,6 +14,7 @@ import httpx
 from session.store.recall_file import index_path
 from session.transcript.key import SessionKey
 from tests.support.bulk import MESSAGES, fill, is_gone, stopped_in_the_midst, taken_in
+from tests.support.guarantee import guarantee
 from tests.support.harness import Daemon, ask, command
 from tests.support.model_server import ModelServer, Vectors
 from tests.support.place import lines_of, with_model
@@ -144,6 +145,7 @@ async def test_what_cannot_be_asked_is_refused(tmp_path: Path) -> None:
     assert (code, out) == (0, "")
 
 
+@guarantee("storage", "A kill during indexing leaves an intact search index and no stray process.")
 async def test_a_daemon_that_is_killed_leaves_no_process_behind(tmp_path: Path) -> None:
     """What takes in a long conversation ends with it, and the next daemon goes on where that stood."""
     fill(tmp_path, SessionKey(KEY))

@@ -7,6 +7,7 @@ import sqlite3
 from pathlib import Path
 from typing import Any
 
+from tests.support.guarantee import guarantee
 from tests.support.harness import Daemon, ask, command
 from tests.support.model_server import ModelServer, Vectors
 from tests.support.place import lines_of, with_model
@@ -24,6 +25,7 @@ def config_of(model: ModelServer) -> dict[str, Any]:
     return with_model(model, **more)
 
 
+@guarantee("sessions", "History mode `relevant` sends complete exchanges that are similar to the message.")
 async def test_a_near_exchange_is_sent_and_a_far_one_is_not(tmp_path: Path) -> None:
     """Over five old topics, with a restart: the one asked about goes along, in every round of the turn."""
     topics = [

@@ -11,6 +11,7 @@ import pytest
 from tests.support.broker import Broker
 from tests.support.earlier import earlier
 from tests.support.foreign import Steady, inbound
+from tests.support.guarantee import guarantee
 from tests.support.harness import Daemon
 from tests.support.model_server import ModelServer
 from tests.support.place import on, with_model
@@ -24,6 +25,7 @@ CHATS = [f"c{number}" for number in range(20)]
 BEFORE = "15e006a"
 
 
+@guarantee("loss", "A rolling restart, even to another version, loses, repeats and reorders no message.")
 @pytest.mark.parametrize("before", ["", BEFORE], ids=["one version", "two versions"])
 async def test_all_processes_are_restarted_in_turn(
     tmp_path: Path, broker: Broker, broker_name: str, before: str

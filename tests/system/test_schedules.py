@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.support.broker import Broker
+from tests.support.guarantee import guarantee
 from tests.support.harness import Daemon
 from tests.support.model_server import ModelServer
 from tests.support.place import lines_of, on, with_model
@@ -88,6 +89,7 @@ async def test_a_job_of_its_own_session_answers_in_the_chat(tmp_path: Path) -> N
     assert "look" in own.read_text()
 
 
+@guarantee("once", "A job that is requested in a chat is created once, wherever the gateway is killed.")
 @pytest.mark.parametrize("point", ["tool.before:1", "jobs.before:1", "jobs.after:1", "tool.after:1"])
 async def test_a_kill_while_a_job_is_made_makes_it_at_most_once(tmp_path: Path, point: str) -> None:
     """In the write, before it and behind it: the turn goes on, the same wish again makes no second job."""
@@ -123,6 +125,7 @@ async def kill_in_a_run(workspace: Path, point: str, config: dict[str, Any], ser
         await server.until(lambda: len(server.sent_to(ADA)) >= 3, timeout_s=120)
 
 
+@guarantee("once", "Each run of a job is answered once, wherever the gateway is killed.")
 @pytest.mark.parametrize("point", ["ask.before:1", "append.after:1", "settle.before:1", "settle.after:1"])
 async def test_a_kill_in_a_run_answers_it_once(tmp_path: Path, point: str) -> None:
     async with TelegramServer() as server, ModelServer() as model:
@@ -134,6 +137,7 @@ async def test_a_kill_in_a_run_answers_it_once(tmp_path: Path, point: str) -> No
     assert [line["content"] for line in lines if line["role"] == "user"][1:] == ["the job", "two"]
 
 
+@guarantee("once", "Each run of a job is answered once, wherever the gateway is killed.")
 async def test_a_kill_in_a_run_over_a_broker_answers_it_once(
     tmp_path: Path, broker: Broker, broker_name: str
 ) -> None:
@@ -148,6 +152,9 @@ async def test_a_kill_in_a_run_over_a_broker_answers_it_once(
 # -- who may change what -------------------------------------------------------------------------------
 
 
+@guarantee(
+    "security", "A job is changed only by its owner, its direct chat, approved people and the command line."
+)
 async def test_a_stranger_in_a_group_removes_no_job_of_another(tmp_path: Path) -> None:
     """A forged call in Bob's name changes nothing; Ada's own does, and of another chat nobody sees any."""
     async with TelegramServer() as server, ModelServer() as model:
@@ -182,6 +189,7 @@ async def test_a_stranger_in_a_group_removes_no_job_of_another(tmp_path: Path) -
     ]
 
 
+@guarantee("security", "A running job creates no jobs and can end only itself.")
 async def test_a_job_makes_no_jobs_but_may_end_itself(tmp_path: Path) -> None:
     """A chain of jobs cannot grow: in the turn of a job nothing is added; it removes none but itself."""
     async with TelegramServer() as server, ModelServer() as model:

@@ -11,11 +11,14 @@ import pytest
 
 from tests.support.broker import Broker
 from tests.support.discord_server import DiscordServer
+from tests.support.guarantee import guarantee
 from tests.support.harness import ROOT, Daemon, ask
 from tests.support.model_server import ModelServer
 from tests.support.place import lines_of, on, with_model, write
 from tests.support.telegram_server import TelegramServer
 from tests.system.platform_place import ADA, told, with_discord, with_telegram
+
+pytestmark = guarantee("once", "A file is sent once with its answer, and only if it belongs to the chat.")
 
 PNG = b"\x89PNG\r\n\x1a\n" + b"0" * 100
 

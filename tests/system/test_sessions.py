@@ -17,6 +17,7 @@ import pytest
 from session.turn.commands import REOPENED
 from tests.support.broker import Broker
 from tests.support.foreign import Steady, inbound
+from tests.support.guarantee import guarantee
 from tests.support.harness import Daemon, ask, command
 from tests.support.model_server import ModelServer
 from tests.support.place import archives, contents, head_of, is_named, lines_of, on, transcript, with_model
@@ -172,6 +173,7 @@ POINTS = [
 ]
 
 
+@guarantee("once", "A session that ends after silence ends once and announces it once, across kills.")
 @pytest.mark.parametrize("point", POINTS)
 async def test_a_boundary_over_a_kill_is_drawn_and_told_once(tmp_path: Path, point: str) -> None:
     """Wherever it dies, the message is asked once more at most, behind one boundary, told under one id."""

@@ -18,6 +18,7 @@ from session.tools.sandbox.rules import Rules, Sandbox
 from session.tools.sandbox.sandbox import AS_ROOT_CURE
 from tests.gateway.service_place import UID, workspace_of_the_service
 from tests.session.tools.sandbox_place import KINDS, SECRET, processes_with
+from tests.support.guarantee import guarantee
 from tests.support.harness import Daemon, ask, command, status
 from tests.support.model_server import ModelServer
 from tests.support.place import lines_of, with_model
@@ -188,6 +189,7 @@ async def test_stop_ends_a_command_and_its_children_at_once(tmp_path: Path, kind
     assert again["reply"] == "stub: still there?"
 
 
+@guarantee("security", "A command of a killed gateway ends with it and does not run again.")
 @pytest.mark.ordinary_user
 @pytest.mark.parametrize("kind", KINDS)
 async def test_a_killed_daemon_takes_its_command_with_it_and_runs_it_never_again(

@@ -13,6 +13,7 @@ import httpx
 import pytest
 from ulid import ULID
 
+from tests.support.guarantee import guarantee
 from tests.support.harness import Daemon, ask, command
 from tests.support.model_server import ModelServer
 from tests.support.place import archives, head_of, transcript, with_model, write
@@ -58,6 +59,7 @@ async def talked(daemon: Daemon, server: TelegramServer, chat: int | str, said: 
     return [await spoke(daemon, server, chat, text) for text in said]
 
 
+@guarantee("leaks", "Nothing of a chat, person or group appears in another one, in logs or in metrics.")
 @pytest.mark.parametrize("cast", CASTS, ids=lambda cast: cast.kind)
 async def test_nothing_of_a_scope_is_seen_in_another(tmp_path: Path, cast: Cast) -> None:
     """Requests, tools, replies, notices, jobs, summaries, facts, notes, the log, metrics, searches, verbs."""
@@ -239,6 +241,7 @@ def lives(chat: str, agent: str) -> Sequence[str]:
     return [f"/agent {agent or 'default'}", told, "/memory", "/new", noted, f"{who} more", "/memory"]
 
 
+@guarantee("leaks", "Nothing of one agent appears to another, even within one chat.")
 async def test_nothing_of_an_agent_is_seen_by_another(tmp_path: Path) -> None:
     """Two more agents in the chats of one person and of another: requests, tools, replies, facts."""
     plant_agents(tmp_path)

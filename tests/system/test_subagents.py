@@ -13,6 +13,7 @@ import httpx
 import pytest
 
 from tests.support.broker import Broker
+from tests.support.guarantee import guarantee
 from tests.support.harness import Daemon, ask, command, status
 from tests.support.model_server import ModelServer, Reply
 from tests.support.place import head_of, lines_of, on, transcript, with_model, write
@@ -58,6 +59,7 @@ def on_record(workspace: Path) -> list[dict[str, Any]]:
     return [row for path in files for row in json.loads(path.read_text())["subagents"]]
 
 
+@guarantee("leaks", "A subagent sees the facts and files of its parent chat and nothing else.")
 async def test_a_result_comes_back_and_nothing_of_the_subagent_stays(
     tmp_path: Path, queue: dict[str, Any]
 ) -> None:
@@ -156,6 +158,7 @@ async def test_what_works_is_shown_and_ended_by_stop(tmp_path: Path, queue: dict
         assert await daemon.stop() == 0
 
 
+@guarantee("sessions", "`/stop` and the end of a conversation stop its subagents in every process.")
 @pytest.mark.parametrize("how", ["/new", "/resume", "clear", "new", "close", "resume", "opened"])
 async def test_it_ends_with_the_conversation_that_started_it(tmp_path: Path, how: str) -> None:
     """By a command of the chat, over HTTP, and by the command line, which changes the files alone."""
@@ -203,6 +206,7 @@ async def test_one_that_takes_too_long_or_fails_says_so_to_its_parent(tmp_path: 
         assert await daemon.stop() == 0
 
 
+@guarantee("failures", "A chain of subagents that start subagents ends at the hourly limit.")
 async def test_results_that_spawn_for_ever_come_to_an_end(tmp_path: Path) -> None:
     """Each result starts the next subagent, until the limit of the hour says no to the model."""
     async with serving(tmp_path) as (daemon, team):
@@ -255,6 +259,7 @@ async def test_the_messages_of_the_hour_do_not_run_out_in_its_midst(tmp_path: Pa
         assert await daemon.stop() == 0
 
 
+@guarantee("once", "A chat hears of the end of each subagent exactly once, across processes and crashes.")
 async def test_a_daemon_that_dies_leaves_its_subagents_to_another(
     tmp_path: Path, broker: Broker, broker_name: str
 ) -> None:

@@ -8,11 +8,17 @@ import pytest
 
 from tests.support.broker import Broker
 from tests.support.foreign import Steady, inbound
+from tests.support.guarantee import guarantee
 from tests.support.harness import Daemon
 from tests.support.model_server import ModelServer
 from tests.support.place import lines_of, on, with_model
 from tests.support.team import Team
 from tests.support.until import until
+
+pytestmark = guarantee(
+    "once",
+    "A kill at any step of a subagent starts it once, reports it once, and leaves nothing of it behind.",
+)
 
 KEY, STEM = "foreign:ann", "foreign_ann"
 # The call of ``spawn``; then the ends of the message, of the task and of the result, in whatever order.

@@ -13,6 +13,7 @@ from gateway.queue.rabbitmq.topology import partition_of
 from session.transcript.key import slot_of
 from tests.support.broker import Broker
 from tests.support.foreign import Steady, inbound
+from tests.support.guarantee import guarantee
 from tests.support.harness import Daemon
 from tests.support.model_server import ModelServer, Reply
 from tests.support.place import on, transcript, with_model
@@ -57,6 +58,7 @@ class Talk:
         await self.client.answered(*(f"{id_}#reply" for id_ in ids))
 
 
+@guarantee("loss", "All turns that a crash interrupted resume side by side, in another process as well.")
 @pytest.mark.parametrize("queue_type", ["classic", "quorum"])
 async def test_all_turns_of_a_killed_daemon_go_on_side_by_side(
     tmp_path: Path, broker: Broker, broker_name: str, queue_type: str
@@ -83,6 +85,7 @@ async def test_all_turns_of_a_killed_daemon_go_on_side_by_side(
     assert set(talk.asked().values()) == {2}
 
 
+@guarantee("writer", "A frozen process that wakes after a take-over writes nothing and sends no request.")
 async def test_a_frozen_daemon_wakes_and_does_nothing(
     tmp_path: Path, broker: Broker, broker_name: str
 ) -> None:

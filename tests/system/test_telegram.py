@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from tests.support.broker import Broker
+from tests.support.guarantee import guarantee
 from tests.support.harness import Daemon
 from tests.support.model_server import ModelServer, Reply
 from tests.support.place import at_rest, contents, lines_of, on, transcript, with_model
@@ -75,6 +76,7 @@ async def test_adapters_and_sessions_run_apart(tmp_path: Path, broker: Broker, b
             await server.said(ADA, lambda sent: sent.text == "echo: two")
 
 
+@guarantee("loss", "Kills of the Telegram adapter or of the whole gateway under load lose no message.")
 @pytest.mark.timeout(300)
 async def test_an_adapter_killed_while_300_messages_come_loses_none(
     tmp_path: Path, broker: Broker, broker_name: str
@@ -100,6 +102,7 @@ async def test_an_adapter_killed_while_300_messages_come_loses_none(
     _check_answers(server, ids)
 
 
+@guarantee("loss", "Kills of the Telegram adapter or of the whole gateway under load lose no message.")
 @pytest.mark.timeout(300)
 async def test_a_gateway_killed_while_300_messages_come_loses_none(tmp_path: Path) -> None:
     """One process with the embedded queue: adapter, queue and sessions die together."""
@@ -180,6 +183,7 @@ async def test_a_group_that_moves_keeps_its_session(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
+@guarantee("failures", "A failing platform does not affect any other channel.")
 async def test_a_wrong_token_stops_nothing_else(tmp_path: Path) -> None:
     """The adapter says what is wrong, once; the page and the terminal go on."""
     async with TelegramServer() as server:
@@ -213,6 +217,7 @@ async def test_a_streamed_draft_ends_in_the_exact_text(tmp_path: Path) -> None:
             assert sent.message_id == server.edits[-1].message_id
 
 
+@guarantee("order", "The live preview of an answer never appears in the middle of an earlier answer.")
 async def test_a_draft_waits_until_the_answer_before_it_is_whole(tmp_path: Path) -> None:
     """While a piece of an answer is held up, the next answer is not shown above it."""
     parts = [f"Part {number}. " + "lorem ipsum " * 330 for number in range(3)]

@@ -8,12 +8,17 @@ from typing import Any
 import pytest
 
 from tests.support.broker import Broker
+from tests.support.guarantee import guarantee
 from tests.support.harness import Daemon
 from tests.support.model_server import ModelServer, Reply
 from tests.support.otlp_receiver import OtlpReceiver, Span
 from tests.support.place import lines_of, with_model
 from tests.support.telegram_server import TelegramServer
 from tests.system.platform_place import ADA, apart, with_telegram
+
+pytestmark = guarantee(
+    "operation", "Each message is one trace across all processes, and no span contains its text."
+)
 
 LOOK = [("ls", '{"path": "."}')]
 STEPS = {"receive", "queue wait", "turn", "model call", "tool call", "put", "delivery", "send"}

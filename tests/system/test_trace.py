@@ -11,6 +11,7 @@ from urllib.parse import quote
 
 import httpx
 
+from tests.support.guarantee import guarantee
 from tests.support.harness import Daemon, ask, command, until_running
 from tests.support.model_server import ModelServer, Reply
 from tests.support.otlp_receiver import OtlpReceiver, Span
@@ -20,6 +21,10 @@ from tests.support.telegram_server import TelegramServer
 from tests.support.until import until
 from tests.system.approvals_place import asks, decide, waiting, writing
 from tests.system.platform_place import ADA, with_telegram
+
+pytestmark = guarantee(
+    "operation", "The history of a message can be read from disk, with or without a running gateway."
+)
 
 LOOK = [("ls", '{"path": "."}')]
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.guarantee import guarantee
 from tests.support.harness import Daemon, ask, command
 from tests.support.model_server import ModelServer, Reply
 from tests.support.place import with_model
@@ -74,6 +75,7 @@ async def test_a_daemon_killed_between_version_and_notes_keeps_each_text_once(
     assert len(asked) == 1
 
 
+@guarantee("sessions", "Earlier versions of a chat's memory are kept and can be restored, across kills.")
 async def test_a_consolidation_keeps_what_stood_there_and_it_can_be_restored(tmp_path: Path) -> None:
     """What was consolidated, what a person wrote, and what a restore replaced: each stays, with its cause."""
     memory = tmp_path / FOLDER / "MEMORY.md"

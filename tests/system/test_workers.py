@@ -19,6 +19,7 @@ from gateway.app.allocator import ARENAS
 from tests.support.arenas import arenas, needs_glibc
 from tests.support.broker import Broker
 from tests.support.gateway_team import gone, pids, post, running, worker_of, workers
+from tests.support.guarantee import guarantee
 from tests.support.harness import Daemon, ask, command, status
 from tests.support.huge import needs_huge_pages, on_huge_pages
 from tests.support.model_server import ModelServer, Reply
@@ -26,7 +27,13 @@ from tests.support.place import contents, on
 from tests.support.until import until
 from tests.system.approvals_place import asks, decide, waiting, writing, written
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = [
+    pytest.mark.asyncio(loop_scope="module"),
+    guarantee(
+        "operation",
+        "A gateway with several workers acts as one: status, metrics, events and approvals on one port.",
+    ),
+]
 
 TWO = {"limits.workers": 2, "limits.drain_s": 60.0, "session.retention_days": 0.0}
 
@@ -85,6 +92,7 @@ async def test_it_is_one_gateway_to_who_asks(team: Team) -> None:
     assert len(await metric(daemon, "process_resident_memory_bytes")) == 3
 
 
+@guarantee("operation", "Each worker keeps to a core of its own where there are enough.")
 async def test_each_worker_has_a_core(team: Team) -> None:
     """Where there is one for each; the gateway itself keeps to none."""
     allowed = os.sched_getaffinity(0)
@@ -95,6 +103,7 @@ async def test_each_worker_has_a_core(team: Team) -> None:
     assert os.sched_getaffinity(team.daemon.pid) == allowed
 
 
+@guarantee("operation", "Freed memory returns to the operating system.")
 @needs_glibc
 async def test_what_a_worker_lets_go_of_lies_in_few_places(team: Team) -> None:
     """Its threads share them, as those of a daemon in one process do."""
@@ -105,6 +114,7 @@ async def test_what_a_worker_lets_go_of_lies_in_few_places(team: Team) -> None:
     assert [arenas(pid) <= ARENAS for pid in await pids(team.daemon)] == [True, True]
 
 
+@guarantee("operation", "Memory that fills huge pages lies on huge pages.")
 @needs_huge_pages
 async def test_workers_lie_on_huge_pages(team: Team) -> None:
     """Half of what each has, as of a daemon in one process."""
@@ -198,6 +208,7 @@ async def test_a_person_decides_over_what_waits_in_a_worker(team: Team) -> None:
     assert written(daemon.workspace) == ["milk"]
 
 
+@guarantee("loss", "A worker that crashes or hangs is replaced without losing or repeating a message.")
 async def test_workers_that_die_or_stand_still_are_replaced(
     broker: Broker, tmp_path: Path, broker_name: str
 ) -> None:

@@ -16,9 +16,14 @@ from session.transcript.key import SessionKey
 from tests.support.broker import Broker
 from tests.support.foreign import Steady, inbound
 from tests.support.gateway_team import gone, pids
+from tests.support.guarantee import guarantee
 from tests.support.harness import Daemon, ask
 from tests.support.model_server import ModelServer, Reply
 from tests.support.place import on, with_model
+
+pytestmark = guarantee(
+    "operation", "A worker that cannot start ends the gateway with its error and exit code."
+)
 
 # What Python imports at each start: the worker's ends there, as it would for want of memory.
 DIES = """
@@ -89,6 +94,7 @@ async def test_a_worker_that_can_start_no_more_ends_the_gateway_after_its_turns(
     assert b"daemon.draining" in daemon.log
 
 
+@guarantee("failures", "A turn that a shutdown cancels does not count as a crash of its message.")
 async def test_a_turn_that_a_signal_before_ready_cancels_is_struck_out(
     broker: Broker, tmp_path: Path, broker_name: str
 ) -> None:

@@ -18,6 +18,7 @@ from channels.cron.owner import Asker, Owner
 from channels.cron.schedule import At, BadSchedule, Every, asked
 from channels.message import read_inbound
 from tests.channels.cron.cron_file_place import NOON, put
+from tests.support.guarantee import guarantee
 
 CHAT = "telegram:-100"
 ADA = Owner(CHAT, "1", "Ada", "telegram:9:1")
@@ -38,6 +39,9 @@ def row(job_id: str, owner: Owner | None = ADA, schedule: Any = HOUR, **more: An
 # -- who may -------------------------------------------------------------------------------------------
 
 
+@guarantee(
+    "security", "A job is changed only by its owner, its direct chat, approved people and the command line."
+)
 @pytest.mark.parametrize(
     ("asker", "may"),
     [

@@ -24,6 +24,7 @@ from tests.channels.cron.cron_place import (
     jobs,
     ms,
 )
+from tests.support.guarantee import guarantee
 
 # -- missed --------------------------------------------------------------------------------------------
 
@@ -69,6 +70,7 @@ async def test_what_was_to_run_once_and_is_over_a_day_late_is_said_and_kept(plac
     assert "missed" in state["lastError"]
 
 
+@guarantee("loss", "A reminder that was set in a chat is delivered, however late.")
 async def test_a_reminder_that_was_made_in_a_chat_is_asked_however_late(place: Place) -> None:
     """Once, and it is gone then: whoever made it was promised."""
     owner = Owner("telegram:1", "1", "Ada", "telegram:9:1")

@@ -11,7 +11,10 @@ import pytest
 from channels.base import Channel
 from channels.contract import Break, ChannelContract, FarSide, Shown
 from tests.channels.telegram.telegram_place import ADA, Place
+from tests.support.guarantee import guarantee
 from tests.support.telegram_server import TelegramServer
+
+pytestmark = guarantee("interfaces", "All channel adapters fulfil the same contract.")
 
 
 class LocalTelegram:

@@ -10,7 +10,10 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from tests.support.guarantee import guarantee
 from tests.support.telegram_server import TelegramServer
+
+pytestmark = guarantee("loss", "Telegram's offset never passes an update that the broker has not confirmed.")
 
 ROOT = Path(__file__).resolve().parents[3]
 MESSAGES, CHATS = 300, 10

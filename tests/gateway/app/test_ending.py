@@ -22,6 +22,7 @@ from session.store.store import Store
 from session.transcript.key import SessionKey
 from tests.gateway.embedded_place import opened
 from tests.gateway.waits import until
+from tests.support.guarantee import guarantee
 
 ADA = SessionKey("web:ada")
 LETTER = letter(ADA, 1, "innocent")
@@ -83,6 +84,7 @@ async def server_breaks(application: Application) -> None:
         await asyncio.Event().wait()
 
 
+@guarantee("failures", "A turn that a shutdown cancels does not count as a crash of its message.")
 @pytest.mark.parametrize("end", [breaks, server_breaks])
 async def test_a_turn_that_an_end_cancels_is_struck_out(
     waiting: Path, end: Callable[[Application], Awaitable[None]]

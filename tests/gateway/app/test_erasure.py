@@ -25,6 +25,7 @@ from session.transcript.line import make_line
 from tests.gateway.embedded_place import opened
 from tests.gateway.erasing_place import ADA, BOB, TERMINAL, eraser, holding, letter, planted, talked, tree
 from tests.gateway.http_place import open_place
+from tests.support.guarantee import guarantee
 from tests.support.harness import ROOT
 from tests.support.place import write
 from tests.support.until import until
@@ -37,6 +38,7 @@ KINDS = {
 }
 
 
+@guarantee("privacy", "The erasure of a chat or person leaves no byte of it and touches nothing of others.")
 async def test_nothing_of_a_person_stays_and_nothing_of_others_is_touched(tmp_path: Path) -> None:
     """In every place, with jobs and subagents; a file that another chat names as well stays."""
     await planted(tmp_path)
@@ -93,6 +95,7 @@ async def test_of_somebody_nobody_knows_nothing_is_erased(tmp_path: Path) -> Non
     assert holding(tmp_path, "sesame") == before
 
 
+@guarantee("privacy", "The next start completes an interrupted erasure.")
 async def test_wherever_it_dies_the_next_start_ends_it(tmp_path: Path) -> None:
     """Before its record is on disk nothing is touched; from then on nothing half-remains."""
     place = tmp_path / "place"

@@ -9,7 +9,10 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests.support.guarantee import guarantee
 from tests.support.harness import ROOT, environment
+
+pytestmark = guarantee("storage", "A new folder is on disk before anything in it counts as stored.")
 
 
 async def accepted(process: asyncio.subprocess.Process) -> int:

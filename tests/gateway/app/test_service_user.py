@@ -10,11 +10,17 @@ from pathlib import Path
 import pytest
 
 from tests.gateway.service_place import as_root, service, strangers_files, workspace_of_the_service
+from tests.support.guarantee import guarantee
 from tests.support.harness import ask
 from tests.support.telegram_server import TelegramServer
 from tests.system.platform_place import ADA, told, with_telegram
 
-pytestmark = as_root
+pytestmark = [
+    as_root,
+    guarantee(
+        "operation", "A command that root runs never locks a service of another user out of its files."
+    ),
+]
 BOB = 87654321
 
 

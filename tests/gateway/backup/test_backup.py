@@ -16,7 +16,10 @@ import pytest
 
 from gateway.backup.stages import Stage, stage_of
 from tests.support import forked
+from tests.support.guarantee import guarantee
 from tests.support.harness import ROOT, Daemon, command, environment
+
+pytestmark = guarantee("storage", "A backup or a restore is complete or absent, wherever it is killed.")
 
 OLD = ROOT / "tests" / "data" / "old-workspace"
 

@@ -19,7 +19,13 @@ from gateway.backup.tar import TarWriter
 from gateway.errors import GatewayError
 from gateway.form import local_dir
 from session.disk.local_files import local_state
+from tests.support.guarantee import guarantee
 from tests.support.harness import ROOT
+
+pytestmark = guarantee(
+    "storage",
+    "A backup can be restored, whatever names, links and permissions a chat's commands leave behind.",
+)
 
 
 @pytest.fixture

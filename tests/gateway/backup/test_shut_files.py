@@ -13,9 +13,16 @@ import pytest
 
 from gateway.backup import restoring, verifying
 from tests.gateway.service_place import UID, as_root, file_of_the_service, workspace_of_the_service
+from tests.support.guarantee import guarantee
 from tests.support.harness import ROOT
 
-pytestmark = as_root
+pytestmark = [
+    as_root,
+    guarantee(
+        "storage",
+        "A backup can be restored, whatever names, links and permissions a chat's commands leave behind.",
+    ),
+]
 CODE = (
     "import os, sys; from pathlib import Path\n"
     "from gateway.backup import creation\n"

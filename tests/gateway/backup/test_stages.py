@@ -6,6 +6,9 @@ import pytest
 
 from gateway.backup.stages import STAGES, Stage, stage_of
 from session.store import places
+from tests.support.guarantee import guarantee
+
+pytestmark = guarantee("storage", "Every kind of file in a workspace has its place in a backup.")
 
 
 def test_every_place_has_a_stage_and_every_stage_a_place() -> None:

@@ -17,6 +17,7 @@ from gateway.app.daemons import DaemonRegistry
 from tests.gateway.cli_place import Ran
 from tests.gateway.erasing_place import ADA, PEOPLE, holding, planted
 from tests.gateway.http_place import open_place
+from tests.support.guarantee import guarantee
 from tests.support.place import write
 
 
@@ -40,6 +41,10 @@ def unpacked(data: bytes) -> tuple[dict[str, Any], dict[str, bytes]]:
     return json.loads(found.pop("manifest.json")), found
 
 
+@guarantee(
+    "privacy",
+    "An export holds all data of a chat or person, complete even during writes, and nothing of others.",
+)
 def test_a_person_is_exported_whole_and_alone(place: Path) -> None:
     """Each file that holds a word of hers is there with its bytes; the manifest names them."""
     target = place.parent / "ada.tar"

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.cli.markdown import MarkdownInk, whole_blocks
+from tests.support.guarantee import guarantee
 
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 ANSWER = (
@@ -81,6 +82,7 @@ def test_lines_and_words_stay() -> None:
     assert "https://example.org/a" in shown
 
 
+@guarantee("security", "An answer cannot send control sequences to the terminal that displays it.")
 @pytest.mark.parametrize(
     "evil",
     [

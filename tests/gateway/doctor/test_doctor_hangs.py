@@ -17,6 +17,12 @@ import pytest
 
 from gateway.app.daemons import DaemonRegistry
 from gateway.queue.embedded.mailbox import EmbeddedMailbox
+from tests.support.guarantee import guarantee
+
+pytestmark = guarantee(
+    "operation",
+    "`doctor` finishes and reports its other findings when a disk, queue, MCP server or sandbox hangs.",
+)
 
 WITHIN_S = "2"
 # Longer than the looks together take, and shorter than a person would wait.

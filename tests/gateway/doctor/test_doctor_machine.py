@@ -14,6 +14,7 @@ from gateway.config.settings import Settings
 from gateway.doctor import machine
 from gateway.doctor.checks import examine
 from tests.disk.mount import why_not
+from tests.support.guarantee import guarantee
 from tests.support.harness import ROOT
 
 MOUNTINFO = (
@@ -184,6 +185,10 @@ def test_the_locked_packages_are_within_range() -> None:
         assert name in text
 
 
+@guarantee(
+    "operation",
+    "`doctor` finishes and reports its other findings when a disk, queue, MCP server or sandbox hangs.",
+)
 async def test_a_folder_that_does_not_answer_holds_nothing_up(tmp_path: Path) -> None:
     """A look that hangs is its own finding; all others are there, and those of the whole folder as well."""
     os.mkfifo(_folder(tmp_path / "state") / "retention.json")

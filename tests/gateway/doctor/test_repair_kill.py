@@ -14,6 +14,7 @@ from gateway.doctor.cron import damage
 from gateway.doctor.fixes import fix
 from session.background.job_files import BackgroundJob, JobFiles
 from session.store.archived import read_beginning
+from tests.support.guarantee import guarantee
 from tests.support.harness import ROOT
 from tests.support.kept import KEY, talked, verified
 from tests.support.place import write
@@ -65,6 +66,10 @@ async def problems(workspace: Path) -> list[str]:
     return [f"{row['file']}: {row['problem']}" for row in rows]
 
 
+@guarantee(
+    "storage",
+    "A killed repair leaves each file unchanged or repaired, and the next repair finishes the rest.",
+)
 @pytest.mark.parametrize("way", ["verify", "fix"])
 async def test_a_repair_that_dies_anywhere_is_ended_by_the_next(tmp_path: Path, way: str) -> None:
     folder = tmp_path / "w"

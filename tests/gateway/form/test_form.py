@@ -22,7 +22,12 @@ from gateway.form.migration import Migration
 from gateway.form.migrations import MIGRATIONS
 from gateway.form.upgrade import entered
 from tests.gateway.form.declared import FORMS, FURTHER, LOUD
+from tests.support.guarantee import guarantee
 from tests.support.harness import ROOT
+
+pytestmark = guarantee(
+    "storage", "An upgrade copies the files that it changes, survives a kill at any step, and can be undone."
+)
 
 Content = dict[str, object]
 UPGRADE = ("begun", "copied", "announced", "changed", "ended")

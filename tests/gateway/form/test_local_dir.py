@@ -24,7 +24,12 @@ from session.disk.local_files import homes_of, local_state, note_of
 from session.errors import StoreError
 from tests.gateway.cli_place import Ran
 from tests.gateway.form.local_victim import ROWS, fill, rows
+from tests.support.guarantee import guarantee
 from tests.support.harness import ROOT
+
+pytestmark = guarantee(
+    "storage", "A move of a machine's own files to or from `state.local_dir` survives a kill at any step."
+)
 
 
 @pytest.fixture

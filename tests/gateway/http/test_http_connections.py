@@ -16,6 +16,7 @@ from gateway.app import descriptors
 from gateway.http.guesses import MAX_ADDRESSES, MAX_IN_ALL, MAX_OF_ADDRESS, WINDOW_S, Guesses
 from gateway.http.server import HttpServer
 from tests.gateway.http_place import Place, open_place
+from tests.support.guarantee import guarantee
 
 TOKEN = "correct-horse-battery-staple"
 
@@ -120,6 +121,7 @@ async def from_address(place: Place, address: str, path: str, token: str) -> htt
         return await client.get(path, headers={"Authorization": f"Bearer {token}"})
 
 
+@guarantee("security", "A client that guesses tokens has to wait, and no other client does.")
 @pytest.mark.parametrize("path", ["/v1/login", "/v1/status"])
 async def test_guessing_ends_after_ten(tmp_path: Path, path: str) -> None:
     """Then not even the right token is looked at from there; from elsewhere it is."""

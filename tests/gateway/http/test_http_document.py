@@ -22,6 +22,7 @@ from schemathesis.specs.openapi.checks import (
 from gateway.service.tokens import Tokens
 from tests.gateway.http_place import Place, open_place
 from tests.support.examples import drawn
+from tests.support.guarantee import guarantee
 
 # `make chaos-all` draws new examples of what these draw inside.
 pytestmark = pytest.mark.hypothesis
@@ -38,6 +39,7 @@ LEFT_OUT = {"/v1/events"}
 SLOW = {"/v1/doctor": 1, "/v1/login": 3, "/v1/config": 2, "/healthz": 1, "/readyz": 1}
 
 
+@guarantee("interfaces", "Every response of the HTTP API matches its OpenAPI document, whatever the request.")
 async def test_no_answer_that_is_not_described(tmp_path: Path) -> None:
     """With the right token each route answers as its document says, valid requests and broken ones."""
     async with open_place(tmp_path, http={"token": TOKEN}) as place:

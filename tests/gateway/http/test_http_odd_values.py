@@ -14,6 +14,7 @@ from session.transcript.key import SessionKey
 from session.transcript.transcript import make_line
 from tests.contracts.models import Script
 from tests.gateway.http_place import Place, open_place
+from tests.support.guarantee import guarantee
 
 AT = "2026-03-01T10:00:00.000001+00:00"
 HUGE = 99_999_999_999_999_999_999
@@ -81,6 +82,7 @@ async def test_no_odd_job_hides_the_others(place: Place, tmp_path: Path) -> None
     assert found["odd"]["payload"]["more"] == HUGE
 
 
+@guarantee("failures", "An answer with invalid Unicode still reaches its chat.")
 async def test_an_answer_with_half_a_character_is_told(place: Place) -> None:
     """A model of our own making may say it: an answer that no queue takes would be made three times."""
     model = Script([Answer("half \ud83d, and more")])

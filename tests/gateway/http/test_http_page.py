@@ -11,6 +11,12 @@ import pytest
 
 from gateway.http.page import TYPES, page_files
 from tests.gateway.http_place import Place, open_place
+from tests.support.guarantee import guarantee
+
+pytestmark = guarantee(
+    "security",
+    "Text from people, models and tools never becomes markup in the page, which contacts no other host.",
+)
 
 FILES = {file.name: file for file in page_files()}
 SCRIPTS = {name: file.content.decode() for name, file in FILES.items() if name.endswith(".js")}

@@ -18,6 +18,7 @@ from gateway.service.records import Record
 from gateway.service.tokens import Tokens
 from session.errors import StoreError
 from tests.gateway.http_place import Place, open_place
+from tests.support.guarantee import guarantee
 from tests.support.until import until
 
 TOKEN = "correct-horse-battery-staple"
@@ -224,6 +225,7 @@ def _few(server: Any) -> None:
     server.descriptors = 16
 
 
+@guarantee("security", "A revoked token stops working at once, in open streams as well.")
 async def test_a_revoked_token_sees_nothing_more(tmp_path: Path) -> None:
     """Streams that were opened with a token end with it, before the next event is shown."""
     async with open_place(tmp_path, http={"token": TOKEN}) as place:

@@ -12,6 +12,7 @@ import pytest
 from gateway.cli.parser import parse
 from gateway.service.tokens import TokenError, Tokens
 from tests.gateway.http_place import Place, open_place
+from tests.support.guarantee import guarantee
 
 TOKEN = "correct-horse-battery-staple"
 
@@ -55,6 +56,7 @@ async def test_each_right_reaches_as_far_as_it_says(place: Place) -> None:
     }
 
 
+@guarantee("security", "A token opens only the routes that its right allows.")
 async def test_every_route_needs_a_right(place: Place) -> None:
     """A token that may only look is refused wherever the document says write or admin, and nowhere else."""
     headers = shown(Tokens(place.application.settings.state).add("looker", "read"))

@@ -16,6 +16,9 @@ import pytest
 from channels.media import AHEAD_FOR_S, MediaFolder
 from gateway.service.tokens import Tokens
 from tests.gateway.http_place import Place, open_place
+from tests.support.guarantee import guarantee
+
+pytestmark = guarantee("storage", "An uploaded file is deleted within an hour unless a message uses it.")
 
 PNG = b"\x89PNG\r\n\x1a\n" + b"picture"
 TOKEN = "correct-horse-battery-staple"

@@ -15,11 +15,15 @@ import pytest
 from gateway.doctor import owners
 from tests.gateway.service_place import UID, as_root, service, strangers_files, workspace_of_the_service
 from tests.gateway.waits import eventually
+from tests.support.guarantee import guarantee
 from tests.support.harness import Daemon, command
 from tests.support.telegram_server import TelegramServer
 from tests.system.platform_place import ADA, told, with_telegram
 
-pytestmark = as_root
+pytestmark = [
+    as_root,
+    guarantee("operation", "A file error that holds messages back is shown with its channel."),
+]
 BOB = 87654321
 
 

@@ -22,6 +22,9 @@ from tests.gateway.inbound.reception_front import (
     front,
     in_group,
 )
+from tests.support.guarantee import guarantee
+
+pytestmark = guarantee("security", "A stranger costs no model request and leaves no transcript.")
 
 # ── strangers ────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -26,6 +26,7 @@ from tests.gateway.delivery_place import BOX, DEADLINE_S, reply, until_empty
 from tests.gateway.embedded_place import opened
 from tests.gateway.waits import until
 from tests.support.clock import Clock
+from tests.support.guarantee import guarantee
 
 WITHIN_S = 2.0
 # Until a run is up.
@@ -179,6 +180,7 @@ async def test_sending_goes_on_while_receiving_fails(tmp_path: Path) -> None:
         assert on.platform.texts() == ["hello"]
 
 
+@guarantee("once", "The restart or the end of an adapter does not cut off a call to its platform.")
 @pytest.mark.parametrize("how", ["silent", "ends", "crashes"])
 async def test_a_new_run_cuts_off_no_call(tmp_path: Path, how: str) -> None:
     """It waits for the calls under way, begins none meanwhile, and is shown as down by then."""
@@ -226,6 +228,7 @@ async def test_a_gateway_that_ends_meanwhile_sends_what_is_left(tmp_path: Path) 
         assert on.line.runs == 1
 
 
+@guarantee("once", "The restart or the end of an adapter does not cut off a call to its platform.")
 async def test_a_call_under_way_at_the_end_may_end(tmp_path: Path) -> None:
     """A gateway that ends waits for it, and notes what came of it."""
     held = asyncio.Event()

@@ -15,6 +15,9 @@ from durable import locked
 from gateway.outbound import copies
 from gateway.outbound.copies import Copies
 from tests.gateway.delivery_place import Place, reply, until_empty
+from tests.support.guarantee import guarantee
+
+pytestmark = guarantee("security", "A file that is replaced between its check and its upload is not sent.")
 
 REF = "files/reports/report.txt"
 

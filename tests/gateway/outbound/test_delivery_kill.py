@@ -16,6 +16,11 @@ from gateway.queue.mailbox import outbound
 from tests.gateway.delivery_victim import CHATS, PIECES, SIZE, text_of
 from tests.gateway.embedded_place import opened
 from tests.support import forked
+from tests.support.guarantee import guarantee
+
+pytestmark = guarantee(
+    "once", "A chunk that the platform accepted is never sent again, and an uncertain one only a few times."
+)
 
 ROOT = Path(__file__).parents[3]
 LETTERS, KILLS = 60, 6

@@ -10,6 +10,11 @@ import pytest
 from channels.message import Attachment
 from tests.gateway.delivery_place import DEADLINE_S, FreeLimiter, Place, reply, until_empty
 from tests.gateway.outbound.test_drafts import stage
+from tests.support.guarantee import guarantee
+
+pytestmark = guarantee(
+    "order", "The live preview of an answer never appears in the middle of an earlier answer."
+)
 
 NEXT = "fake:2"
 BEGUN = "The beginning of answer two"

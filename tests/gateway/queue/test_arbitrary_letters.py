@@ -20,6 +20,11 @@ from gateway.queue.mailbox import INBOUND
 from tests.gateway.fed_gateway import PLATFORM, TOPICS, WEB, Foreign, Gateway, Odd, put_all
 from tests.support.broker import Broker
 from tests.support.examples import drawn
+from tests.support.guarantee import guarantee
+
+pytestmark = guarantee(
+    "failures", "The gateway survives any message that a program publishes, and parks the unreadable ones."
+)
 
 HUGE = 10**30
 SIZE = b'{"v":1,"id":"web:x","key":"web:a","channel":"web","chat_id":"a","text":"hi","group":"yes",'

@@ -16,10 +16,17 @@ from session.transcript.key import slot_of
 from tests.contracts.posts import BOB, collect, post
 from tests.gateway.on_rabbit import by_key, fill, held_by_a_victim, opened
 from tests.support.broker import Broker
+from tests.support.guarantee import guarantee
 from tests.support.until import until
 
 # It waits for seconds.
-pytestmark = [pytest.mark.slow, pytest.mark.parametrize("queue_type", ["classic", "quorum"])]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.parametrize("queue_type", ["classic", "quorum"]),
+    guarantee(
+        "operation", "Messages take at most 64 MB of memory; larger backlogs wait in the queue, in order."
+    ),
+]
 
 BOUND = 400_000
 COUNT = 120

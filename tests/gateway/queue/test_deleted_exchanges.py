@@ -17,6 +17,7 @@ from gateway.queue.rabbitmq.wire import LinkDown, Sending
 from tests.contracts.posts import ADA, BOB, WEB, collect, ids, post
 from tests.gateway.on_rabbit import foreign, opened, put_surely
 from tests.support.broker import Broker
+from tests.support.guarantee import guarantee
 from tests.support.until import until
 
 HEALS_WITHIN_S = 30.0
@@ -143,6 +144,7 @@ async def test_a_topic_that_is_refused_leaves_the_others(
             await mailbox.put(post(ADA, 1))
 
 
+@guarantee("loss", "A deleted RabbitMQ exchange is created again without losing a message.")
 async def test_a_missing_exchange_costs_no_letter_under_way(broker: Broker, broker_name: str) -> None:
     """That nobody hears events is mended beside the puts, on the connection on which they go."""
     async with opened(broker.url, broker_name) as mailbox, mailbox.take(INBOUND) as letters:

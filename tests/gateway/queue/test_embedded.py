@@ -19,6 +19,9 @@ from gateway.queue.mailbox import INBOUND, Mailbox, ParkedAs, Post
 from tests.contracts.mailbox import MailboxContract
 from tests.contracts.posts import ADA, WEB, collect, ids, park_one, pass_through, post, put_all
 from tests.gateway.embedded_place import opened, vanish
+from tests.support.guarantee import guarantee
+
+pytestmark = guarantee("interfaces", "Both brokers fulfil the same contract.")
 
 
 class TestEmbedded(MailboxContract):

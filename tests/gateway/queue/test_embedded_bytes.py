@@ -8,6 +8,11 @@ from pathlib import Path
 from gateway.queue.mailbox import INBOUND
 from tests.contracts.posts import ADA, WEB, collect, ids, post
 from tests.gateway.embedded_place import opened
+from tests.support.guarantee import guarantee
+
+pytestmark = guarantee(
+    "operation", "Messages take at most 64 MB of memory; larger backlogs wait in the queue, in order."
+)
 
 BOUND = 64_000
 SIZE = 1_000

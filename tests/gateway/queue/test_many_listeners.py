@@ -11,6 +11,11 @@ from gateway.queue.rabbitmq.connection import Link
 from tests.contracts.posts import ADA, collect, post
 from tests.gateway.on_rabbit import opened
 from tests.support.broker import Broker
+from tests.support.guarantee import guarantee
+
+pytestmark = guarantee(
+    "loss", "Event listeners never use the connection that carries messages, however many they are."
+)
 
 CHANNELS_OF_A_CONNECTION = 2047
 

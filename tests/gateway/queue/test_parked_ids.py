@@ -10,6 +10,9 @@ from tests.contracts.posts import ADA, BOB, WEB, collect
 from tests.gateway.embedded_place import opened as embedded
 from tests.gateway.on_rabbit import opened as rabbit
 from tests.support.broker import Broker
+from tests.support.guarantee import guarantee
+
+pytestmark = guarantee("loss", "Different messages that are parked under one id are all kept.")
 
 
 async def _parked_at_once(mailbox: Mailbox) -> None:

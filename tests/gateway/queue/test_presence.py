@@ -19,7 +19,12 @@ from gateway.queue.rabbitmq.presence import Presence
 from gateway.queue.rabbitmq.topology import Names
 from tests.gateway.on_rabbit import opened
 from tests.support.broker import Broker
+from tests.support.guarantee import guarantee
 from tests.support.until import until
+
+pytestmark = guarantee(
+    "failures", "A malformed announcement does not stop a gateway process from hearing the others."
+)
 
 SAID: dict[str, Any] = json.loads(Beat("secret", 4, 1).to_bytes())
 ODD = {

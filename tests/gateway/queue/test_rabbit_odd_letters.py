@@ -19,6 +19,11 @@ from tests.contracts.posts import ADA, collect, post
 from tests.gateway.on_rabbit import foreign, opened, send_bare
 from tests.support.broker import Broker
 from tests.support.foreign import slot
+from tests.support.guarantee import guarantee
+
+pytestmark = guarantee(
+    "failures", "A message with malformed AMQP properties stops neither the gateway nor `queues repartition`."
+)
 
 MARK = "PLACE-OF-ODD-BYTES"
 ODD = {

@@ -30,6 +30,9 @@ from tests.gateway.on_rabbit import (
     vanish,
 )
 from tests.support.broker import Broker
+from tests.support.guarantee import guarantee
+
+pytestmark = guarantee("interfaces", "Both brokers fulfil the same contract.")
 
 
 class _OnRabbit(MailboxContract):

@@ -36,8 +36,13 @@ from tests.gateway.waits import until
 from tests.support.broker import Broker
 from tests.support.foreign import foreign as chatting
 from tests.support.foreign import inbound
+from tests.support.guarantee import guarantee
 from tests.support.harness import Daemon, environment
 from tests.support.place import contents, on
+
+pytestmark = guarantee(
+    "loss", "A change of the number of partitions loses and reorders no message, wherever it is killed."
+)
 
 LATE_S, STILL_S = 0.6, 1.5
 CHATS = [f"web:{number}" for number in range(12)]

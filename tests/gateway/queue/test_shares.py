@@ -14,6 +14,7 @@ from gateway.queue.rabbitmq import roster as rosters
 from gateway.queue.rabbitmq.beat import Beat, read_beat
 from gateway.queue.rabbitmq.roster import GONE_BEATS, LATE_BEATS, SETTLED_BEATS, Roster, Standing
 from gateway.queue.rabbitmq.shares import heirs, owners
+from tests.support.guarantee import guarantee
 
 NAMES = st.text("abcdef0123456789", min_size=1, max_size=16)
 PARTITIONS = st.integers(1, 64)
@@ -222,6 +223,7 @@ class Gateway:
         assert self.lines == expected
 
 
+@guarantee("writer", "Each partition settles with one owner and one successor, whoever joins or dies.")
 @given(st.data(), st.integers(1, 12), st.integers(1, 6))
 def test_lines_come_to_rest(data: st.DataObject, partitions: int, count: int) -> None:
     """Whoever joins or dies, in whatever order all act: soon each queue is its owner's, and stays so."""

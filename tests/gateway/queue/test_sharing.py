@@ -18,8 +18,13 @@ from session.transcript.key import slot_of
 from tests.contracts.posts import ADA, collect, ids, post, put_all
 from tests.gateway.on_rabbit import first_seen, foreign, opened, put_surely, serving, sharers
 from tests.support.broker import Broker
+from tests.support.guarantee import guarantee
 from tests.support.proxy import Proxy
 from tests.support.until import until
+
+pytestmark = guarantee(
+    "order", "A partition moves to another process when its running turns have ended, and keeps its order."
+)
 
 PARTITIONS = 16
 CHATS = [f"web:{number}" for number in range(60)]
@@ -79,6 +84,7 @@ async def before_it_joins(
         yield one, letters, other
 
 
+@guarantee("writer", "A long turn does not delay the other chats of a partition that is about to move.")
 @pytest.mark.parametrize("queue_type", ["classic", "quorum"])
 async def test_a_long_turn_keeps_no_other_chat_waiting(
     broker: Broker, broker_name: str, queue_type: str, monkeypatch: pytest.MonkeyPatch
@@ -141,6 +147,9 @@ async def test_a_partition_moves_when_its_running_letters_ended(
             assert ids(await collect(rest, 1)) == [f"{ADA}#next"]
 
 
+@guarantee(
+    "writer", "The broker's deliveries prove who owns a chat, not the announcements of other processes."
+)
 @pytest.mark.parametrize("queue_type", ["classic", "quorum"])
 async def test_behind_one_that_tells_nothing_no_chat_is_its_own(
     broker: Broker, broker_name: str, queue_type: str

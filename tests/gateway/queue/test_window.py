@@ -25,6 +25,11 @@ from gateway.queue.rabbitmq.window import (
 from tests.contracts.posts import collect
 from tests.gateway.on_rabbit import KEYS, by_key, fill, held_by_a_victim, opened
 from tests.support.broker import Broker
+from tests.support.guarantee import guarantee
+
+pytestmark = guarantee(
+    "order", "The number of messages in flight grows with the backlog, and each chat keeps its order."
+)
 
 CROWD = FIRST_WINDOW + 700
 BIG = bytes(60_000)

@@ -16,6 +16,7 @@ from session.store.store import Session
 from session.transcript.key import slot_of
 from session.turn.turn import Request, TurnContext
 from tests.gateway.http_place import Place, open_place
+from tests.support.guarantee import guarantee
 from tests.support.until import until
 
 KEY = "web:ada"
@@ -78,6 +79,7 @@ async def test_its_own_turn_is_stopped(tmp_path: Path) -> None:
         assert (await ended(place, "m1")).text.startswith("Stopped.")
 
 
+@guarantee("interfaces", "A client that disconnects stops its own turn and no other.")
 async def test_the_turn_behind_its_own_goes_on(tmp_path: Path) -> None:
     """The end of its own was on the way to it: what is asked to stop by then is the next one."""
     async with open_place(tmp_path) as place:

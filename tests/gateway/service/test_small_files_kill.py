@@ -14,6 +14,12 @@ from channels.pairing import Pairing, approved
 from gateway.service.tokens import Tokens
 from tests.support.clock import Clock
 from tests.support.dying import die_at
+from tests.support.guarantee import guarantee
+
+pytestmark = guarantee(
+    "security",
+    "A kill while a token is created or a person is approved leaves that change complete or undone.",
+)
 
 STEPS = ("open", "write", "fsync", "ftruncate", "rename")
 Change = Callable[[Path], object]

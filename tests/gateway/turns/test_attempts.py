@@ -24,6 +24,7 @@ from tests.contracts.models import Script
 from tests.gateway.handed_letter import HandedLetter
 from tests.gateway.waits import until
 from tests.gateway.worker_rig import ADA, Rig, letter
+from tests.support.guarantee import guarantee
 
 BOB, CY = SessionKey("foreign:bob"), SessionKey("foreign:cy")
 
@@ -192,6 +193,7 @@ class Rival(Script):
         return self._other.owner in lock.read_text()
 
 
+@guarantee("failures", "A message whose chat can never be claimed is parked at last, and its chat continues.")
 async def test_whatever_is_fenced_again_and_again_is_parked_at_last(tmp_path: Path) -> None:
     """Its chat is told, and its lane goes on."""
     model = Rival(tmp_path)

@@ -9,6 +9,7 @@ import pytest
 
 from tests.gateway.attempts_place import Life, Place
 from tests.support.broker import Broker
+from tests.support.guarantee import guarantee
 from tests.support.verdict import check
 
 pytestmark = pytest.mark.slow
@@ -58,6 +59,10 @@ async def test_kills_during_the_import_are_charged_to_no_letter(place: Place) ->
     assert sorted(life.all("answered")) == sorted(FOUR)
 
 
+@guarantee(
+    "failures",
+    "A crash counts only for messages whose turns were running, and none is parked before it ran alone.",
+)
 async def test_only_a_letter_that_ran_alone_is_parked(on_rabbitmq: Place) -> None:
     """Two kills met all four, side by side; the third met the one that ran alone, and nobody who waited."""
     async with on_rabbitmq.life("hang") as life:
@@ -129,6 +134,10 @@ def the_four_are_answered(place: Place) -> bool:
     return check(place.folder, {f"foreign_{name}": [name] for name in FOUR}).sound
 
 
+@guarantee(
+    "failures",
+    "A message that crashes the gateway is parked after `limits.attempts` crashes, and no other is.",
+)
 async def test_poison_is_parked_after_so_many_deaths_and_its_neighbours_are_answered(either: Place) -> None:
     """Three deaths, the last one alone."""
     async with either.life("answer") as life:
@@ -139,6 +148,10 @@ async def test_poison_is_parked_after_so_many_deaths_and_its_neighbours_are_answ
     assert the_four_are_answered(either)
 
 
+@guarantee(
+    "failures",
+    "A message that crashes the gateway is parked after `limits.attempts` crashes, and no other is.",
+)
 async def test_poison_that_kills_at_once_takes_no_neighbour_with_it(place: Place) -> None:
     """Its first start left no trace, those of its neighbours did: they have more deaths, and it is parked."""
     async with place.life("hang") as life:
@@ -153,6 +166,7 @@ async def test_poison_that_kills_at_once_takes_no_neighbour_with_it(place: Place
     assert the_four_are_answered(place)
 
 
+@guarantee("loss", "All turns that a crash interrupted resume side by side, in another process as well.")
 async def test_all_turns_that_a_death_interrupted_go_on_side_by_side(place: Place) -> None:
     """64 of them, all asked before the first one is answered."""
     async with place.life("hang") as life:

@@ -13,6 +13,7 @@ from session.errors import ModelAway
 from session.models.model import Prompt
 from session.turn import commands
 from tests.gateway.worker_rig import ADA, Rig, letter, rig
+from tests.support.guarantee import guarantee
 
 AWAY = ModelAway("503", cause="unreachable", after_s=0.01)
 
@@ -59,6 +60,7 @@ async def test_retry_asks_again_as_a_new_exchange(tmp_path: Path) -> None:
         assert sent(place.model.prompts[-1]) == ["a", "one", "b"]
 
 
+@guarantee("once", "`/retry` withdraws one answer and asks one question, even during an outage.")
 async def test_retry_over_an_outage_withdraws_once(tmp_path: Path) -> None:
     """Each try of the command asks the same question."""
     async with rig(tmp_path, "one", "bad", AWAY, AWAY, "good") as place:
@@ -130,6 +132,9 @@ async def test_nothing_older(tmp_path: Path) -> None:
         assert await talk(place, "/resume", "a", "/new") == [commands.NOTHING_OLDER, "one", commands.BEGUN]
 
 
+@guarantee(
+    "sessions", "`/resume` opens the session that ended last, even after quick changes or a clock set back."
+)
 @pytest.mark.parametrize("set_s", [0, 0.4, -60])
 async def test_what_ended_last_is_opened_again(tmp_path: Path, set_s: float) -> None:
     """Commands that waited run within a second, by which archives are named, or the clock goes back."""

@@ -25,6 +25,9 @@ from session.transcript.line import make_line
 from tests.contracts.models import Script, Step
 from tests.gateway.waits import until
 from tests.gateway.worker_rig import ADA, Rig
+from tests.support.guarantee import guarantee
+
+pytestmark = guarantee("failures", "A turn that reaches a budget ends once, with one notice.")
 
 BOB = SessionKey("foreign:bob")
 EVE = Sender(id="7", name="Eve")

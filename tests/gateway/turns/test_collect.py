@@ -14,6 +14,7 @@ from session.errors import ModelAway, ModelRefused
 from session.models.model import Prompt
 from tests.gateway.waits import until
 from tests.gateway.worker_rig import Rig, rig
+from tests.support.guarantee import guarantee
 
 COLLECT = QueueRules("collect", collect_s=0.0)
 SLOWLY = QueueRules("collect", collect_s=0.1)
@@ -146,6 +147,7 @@ async def test_an_edit_changes_its_message_and_ends_a_collection(tmp_path: Path)
         ]
 
 
+@guarantee("once", "Each of several messages with one answer is recognised when it is redelivered.")
 async def test_a_message_that_comes_again_is_known_by_the_answer_that_names_it(tmp_path: Path) -> None:
     async with rig(tmp_path, "zero", "both", queue=COLLECT) as r:
         await collected(r, "one", "two")

@@ -17,6 +17,7 @@ from tests.gateway.turns.test_approvals import Asking, call
 from tests.gateway.turns.test_parking import takes_its_time
 from tests.gateway.waits import until
 from tests.gateway.worker_rig import ADA, Rig, rig
+from tests.support.guarantee import guarantee
 
 LONG_AWAY = ModelAway("503", cause="unreachable", after_s=60)
 
@@ -50,6 +51,7 @@ async def test_a_message_that_waits_is_never_asked(tmp_path: Path) -> None:
         assert "oops" not in str(await r.lines())
 
 
+@guarantee("sessions", "A deleted message appears in no later request to the model.")
 async def test_a_message_that_was_asked_is_in_no_later_request(tmp_path: Path) -> None:
     """The deletion is noted once, the lines stay."""
     async with rig(tmp_path, "one", "two", "three") as r:

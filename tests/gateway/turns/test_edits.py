@@ -15,6 +15,7 @@ from tests.gateway.handed_letter import HandedLetter
 from tests.gateway.turns.test_parking import takes_its_time
 from tests.gateway.waits import until
 from tests.gateway.worker_rig import ADA, Rig, letter, rig
+from tests.support.guarantee import guarantee
 
 
 async def edit(r: Rig, text: str, id: str, *, of: str = "77") -> None:
@@ -49,6 +50,7 @@ async def test_of_two_edits_of_a_message_that_waits_the_newer_one_counts_and_non
         assert await user_and_notes(r) == [("user", "first"), ("user", "c")]
 
 
+@guarantee("once", "An edit of a message that was already asked adds one note and starts no turn.")
 @pytest.mark.parametrize("running", [True, False])
 async def test_an_edit_of_a_message_that_was_asked_is_one_note_without_turn_or_reply(
     tmp_path: Path, running: bool

@@ -17,6 +17,11 @@ from session.transcript.key import SessionKey
 from tests.contracts.models import Script
 from tests.gateway.waits import until
 from tests.gateway.worker_rig import Rig, rig
+from tests.support.guarantee import guarantee
+
+pytestmark = guarantee(
+    "failures", "A chat that floods gets one notice and takes no capacity from other chats."
+)
 
 BOB = SessionKey("foreign:bob")
 LIMIT = 3

@@ -15,9 +15,13 @@ from tests.gateway.embedded_place import BreaksAt
 from tests.gateway.turns.test_flood import LIMIT, Held
 from tests.gateway.waits import until
 from tests.gateway.worker_rig import Rig
+from tests.support.guarantee import guarantee
 
 # It waits for seconds.
-pytestmark = pytest.mark.slow
+pytestmark = [
+    pytest.mark.slow,
+    guarantee("failures", "A chat that floods gets one notice and takes no capacity from other chats."),
+]
 
 COUNT = 1_500
 POISON = "m7"

@@ -19,6 +19,7 @@ from tests.contracts.models import Script
 from tests.gateway.turns.test_quota import BOB, EVE, limited
 from tests.gateway.waits import until
 from tests.gateway.worker_rig import ADA, Rig, rig
+from tests.support.guarantee import guarantee
 
 INTERRUPT = QueueRules("interrupt")
 
@@ -124,6 +125,7 @@ async def test_the_echo_repeats_both(tmp_path: Path) -> None:
         assert await r.texts(1) == ["script: one\n\ntwo"]
 
 
+@guarantee("order", "A message interrupts only the turn whose answer will serve both.")
 @pytest.mark.parametrize(
     ("text", "fields"), [("/new", {}), ("hello", {"sender": Sender(id="2")}), ("edited", {"kind": "edit"})]
 )
@@ -277,6 +279,7 @@ async def test_what_was_stopped_for_another_person_lets_nobody_over_the_limit(tm
         assert [reply.id for reply in await r.replies(1)] == ["b2#notice.limit"]
 
 
+@guarantee("failures", "A message that was interrupted by a parked one gets a notice.")
 @pytest.mark.parametrize("fault", [ModelRefused("policy"), ContextTooLong("9000 > 8000")])
 async def test_where_the_newest_is_set_aside_those_it_interrupted_are_told(
     tmp_path: Path, fault: Exception

@@ -12,6 +12,7 @@ import pytest
 from channels.message import Inbound
 from gateway.turns.lanes import Entry, Lanes, RetryAfter
 from tests.gateway.handed_letter import HandedLetter
+from tests.support.guarantee import guarantee
 from tests.support.until import until
 
 
@@ -64,6 +65,7 @@ async def opened(concurrent: int = 10) -> AsyncIterator[tuple[WorkByHand, Lanes]
         await lanes.cancel()
 
 
+@guarantee("order", "Messages of one chat run one at a time, in order.")
 async def test_letters_of_one_key_run_one_at_a_time_in_order() -> None:
     async with opened() as (work, lanes):
         for number in range(5):
@@ -88,6 +90,7 @@ async def test_keys_run_side_by_side_up_to_the_limit() -> None:
         assert len(work.running) == 2
 
 
+@guarantee("connection", "A message that is redelivered during its turn only replaces its acknowledgement.")
 async def test_a_letter_delivered_again_only_swaps_the_acknowledgement() -> None:
     """A turn that runs when its letter comes again is not begun a second time."""
     async with opened() as (work, lanes):
@@ -161,6 +164,7 @@ class Unproven(HandedLetter):
         return self.proven and super().begin()
 
 
+@guarantee("order", "Messages that are redelivered while all turn slots are taken keep their order.")
 @pytest.mark.parametrize("proven", [True, False])
 async def test_letters_that_come_again_while_no_place_is_free_keep_their_order(proven: bool) -> None:
     """The first one gave its place up when it was lost, and the next one waits for a place by then."""

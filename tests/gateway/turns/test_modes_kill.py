@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from tests.support.guarantee import guarantee
+
 IDS = {"collect": ["m1", "m2", "m3"], "steer": ["m1", "m2"], "interrupt": ["m1", "m2"]}
 # How often the model is asked where nobody dies.
 ASKED = {"collect": 1, "steer": 2, "interrupt": 2}
@@ -25,6 +27,9 @@ def victims(folder: Path, mode: str) -> int:
     return int(subprocess.run(command, check=True, stdout=subprocess.PIPE, timeout=170).stdout)
 
 
+@guarantee(
+    "loss", "A kill during a turn of several messages loses and repeats none of them, in every queue mode."
+)
 @pytest.mark.parametrize("mode", list(IDS))
 def test_a_kill_at_any_step_loses_and_repeats_none(tmp_path: Path, mode: str) -> None:
     """Each message has one user line and is named by one answer, which is told once."""
@@ -47,6 +52,9 @@ def test_a_kill_at_any_step_loses_and_repeats_none(tmp_path: Path, mode: str) ->
     assert together >= count - 2
 
 
+@guarantee(
+    "failures", "Among messages that are answered together, only the one that crashes the gateway is parked."
+)
 def test_poison_among_collected_messages_is_parked_alone(tmp_path: Path) -> None:
     """Three deaths: two of the turn of all, after which each is asked alone, and one of the poison's own."""
     deaths = victims(tmp_path / "w", "poison")

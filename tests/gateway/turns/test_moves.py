@@ -20,6 +20,7 @@ from session.transcript.key import SessionKey
 from tests.contracts.models import Script
 from tests.gateway.waits import until
 from tests.gateway.worker_rig import Rig, letter, rig
+from tests.support.guarantee import guarantee
 
 OLD, NEW = SessionKey("foreign:-5"), SessionKey("foreign:-1005")
 
@@ -78,6 +79,7 @@ async def test_a_turn_of_the_new_key_that_runs_meanwhile_ends_once_behind_the_ol
         assert await texts(r) == ["first", "script: first", "second", "script: second"]
 
 
+@guarantee("sessions", "A group whose id changes keeps its jobs.")
 async def test_the_jobs_of_the_chat_go_with_it(tmp_path: Path) -> None:
     """A damaged file of jobs holds up nothing."""
     file = CronFile(tmp_path)

@@ -19,8 +19,10 @@ from tests.gateway.delivery_place import Place
 from tests.gateway.embedded_place import BreaksAt
 from tests.gateway.waits import until
 from tests.gateway.worker_rig import ADA, AWAY, letter, rig
+from tests.support.guarantee import guarantee
 
 
+@guarantee("failures", "During a model outage each chat waits in order and gets one notice.")
 async def test_an_outage_holds_its_lane_in_order_and_tells_its_chat_once(tmp_path: Path) -> None:
     async with rig(tmp_path, AWAY, AWAY, AWAY, "one", "two") as r:
         await r.put("1", "m1")

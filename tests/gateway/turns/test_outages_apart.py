@@ -16,6 +16,9 @@ from tests.gateway.turns.test_approvals import Asking
 from tests.gateway.waits import until
 from tests.gateway.worker_rig import ADA, AWAY, Rig, rig
 from tests.session.turn_place import call
+from tests.support.guarantee import guarantee
+
+pytestmark = guarantee("failures", "Only an answer of the same model ends its outage.")
 
 FAR = ModelAway("503", cause="unreachable", after_s=60)
 BOB = "foreign:bob"

@@ -17,6 +17,7 @@ from session.turn import commands
 from session.turn.turn import QUICK_S, Request
 from tests.contracts.models import Script
 from tests.gateway.worker_rig import ADA, Rig, letter, rig
+from tests.support.guarantee import guarantee
 
 REFUSED = "The language model refused this message. It is set aside, and the operator can see it."
 
@@ -59,6 +60,9 @@ async def test_a_letter_that_says_nothing_asks_no_model_and_its_chat_is_told(tmp
         assert parked.reason == "unreadable: text is empty, and no file comes with it"
 
 
+@guarantee(
+    "failures", "A message that can never be answered is parked with one notice, and its chat continues."
+)
 @pytest.mark.parametrize(
     ("error", "reason"),
     [
@@ -198,6 +202,7 @@ def takes_its_time(r: Rig) -> None:
     r.model.ask = later  # type: ignore[method-assign]
 
 
+@guarantee("failures", "A message that the model refuses is left out of the later requests of its chat.")
 async def test_a_message_that_is_refused_spoils_no_later_one(tmp_path: Path) -> None:
     """It is stored by the time of the refusal, and would be in every later request of its chat."""
     async with rig(tmp_path, "one", refuses, refuses, refuses) as r:

@@ -11,6 +11,11 @@ from gateway.turns import edits, worker
 from gateway.turns.policy import UNANSWERED
 from session.store.store import Store
 from tests.gateway.worker_rig import rig
+from tests.support.guarantee import guarantee
+
+pytestmark = guarantee(
+    "failures", "A message that fails again and again before its turn is parked, and its chat continues."
+)
 
 
 def broken(*_: Any, **__: Any) -> Any:

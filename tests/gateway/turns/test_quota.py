@@ -22,6 +22,7 @@ from session.models.spending import COST_SAID, Spending
 from session.transcript.key import SessionKey
 from tests.contracts.models import Script
 from tests.gateway.worker_rig import ADA, Rig
+from tests.support.guarantee import guarantee
 
 BOB = SessionKey("foreign:bob")
 EVE = Sender(id="7", name="Eve")
@@ -50,6 +51,7 @@ def spent(cost: float, text: str = "yes") -> Answer:
     return Answer(text, usage=Usage(100, 10, cost))
 
 
+@guarantee("failures", "A chat over its quota gets one notice, and the model is not asked.")
 async def test_over_the_turns_of_an_hour_the_chat_is_told_once_and_the_model_not_asked(
     tmp_path: Path,
 ) -> None:

@@ -20,6 +20,7 @@ from tests.gateway.handed_letter import HandedLetter
 from tests.gateway.waits import until
 from tests.gateway.worker_rig import ADA, Rig, rig
 from tests.support.broker import Broker
+from tests.support.guarantee import guarantee
 
 
 def come_before(letter: Letter) -> Letter:
@@ -150,6 +151,9 @@ class LosesParking(EmbeddedMailbox):
         raise LetterLost("it is another daemon's by now")
 
 
+@guarantee(
+    "loss", "A parked message that an operator retries is answered, even if another process parked it."
+)
 @pytest.mark.parametrize("again", [False, True], ids=["fresh", "delivered before"])
 async def test_a_letter_put_back_is_not_taken_for_the_one_that_another_daemon_let_go_of(
     tmp_path: Path, again: bool
@@ -168,6 +172,9 @@ async def test_a_letter_put_back_is_not_taken_for_the_one_that_another_daemon_le
         await r.settled()
 
 
+@guarantee(
+    "once", "A message that is published several times under one id is asked once, and every copy is removed."
+)
 async def test_each_letter_under_one_id_leaves_the_queue(
     tmp_path: Path, broker: Broker, broker_name: str
 ) -> None:
@@ -184,6 +191,9 @@ async def test_each_letter_under_one_id_leaves_the_queue(
     assert [prompt.messages[-1]["content"] for prompt in r.model.prompts] == ["hello", "m2", "m3"]
 
 
+@guarantee(
+    "once", "A message that is published several times under one id is asked once, and every copy is removed."
+)
 async def test_each_letter_under_one_id_leaves_the_queue_where_it_is_refused(
     tmp_path: Path, broker: Broker, broker_name: str
 ) -> None:

@@ -12,6 +12,7 @@ from gateway.config.settings import Settings
 from gateway.queue.mailbox import INBOUND, Post, outbound
 from session.models.model import Answer, OnDelta, Prompt
 from tests.support.foreign import inbound
+from tests.support.guarantee import guarantee
 from tests.support.until import until
 
 KEYS, EACH = 5, 10
@@ -30,6 +31,7 @@ class Full:
         return Answer(f"got {prompt.messages[-1]['content']}")
 
 
+@guarantee("operation", "A turn leaves no reference cycles to the garbage collector.")
 @pytest.mark.parametrize("plain", [True, False])
 async def test_a_turn_leaves_no_rings(tmp_path: Path, plain: bool) -> None:
     """A few objects for each would be a tenth of what a message costs, paid in pauses of a busy daemon."""

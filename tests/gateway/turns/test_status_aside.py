@@ -15,6 +15,7 @@ from session.transcript.key import slot_of
 from tests.gateway.http_place import open_place
 from tests.gateway.waits import until
 from tests.gateway.worker_rig import ADA, Rig, letter, rig
+from tests.support.guarantee import guarantee
 
 
 def order(asked: Inbound) -> bytes:
@@ -35,6 +36,7 @@ async def held(r: Rig, id: str = "m1") -> None:
     await r.model.held.wait()
 
 
+@guarantee("interfaces", "`/status` is answered immediately and once, however long the current turn takes.")
 async def test_a_letter_is_answered_while_a_turn_runs(tmp_path: Path) -> None:
     """The answer overtakes the running turn and what waits; it is a reply, and there is one."""
     async with rig(tmp_path, "one", "two") as r:
@@ -63,6 +65,7 @@ async def test_a_letter_alone_is_enough(tmp_path: Path) -> None:
         r.model.release.set()
 
 
+@guarantee("interfaces", "`/status` is answered immediately and once, however long the current turn takes.")
 async def test_an_order_overtakes_its_letter(tmp_path: Path) -> None:
     """Out of line it is answered before the letter comes; the letter then says nothing more."""
     async with rig(tmp_path, "one") as r:

@@ -20,6 +20,7 @@ from session.transcript.key import SessionKey
 from tests.gateway.subagents_rig import Held, SubagentRig, spawn, subagent_rig
 from tests.gateway.waits import until
 from tests.gateway.worker_rig import ADA
+from tests.support.guarantee import guarantee
 
 BOB = SessionKey("foreign:bob")
 ULID = "01KG9NB3H0Q5W4XZ2WM29XRYBN"
@@ -86,6 +87,7 @@ async def test_a_mark_in_a_result_does_not_close_its_quotation(tmp_path: Path) -
         assert text.endswith("</subagent-result>")
 
 
+@guarantee("security", "A forged message cannot start a subagent; only a recorded subagent runs.")
 async def test_the_letter_of_no_subagent_is_set_aside_in_silence(tmp_path: Path) -> None:
     """Whatever key, parent and id it claims: the record alone says who may run."""
     async with subagent_rig(tmp_path) as rig:

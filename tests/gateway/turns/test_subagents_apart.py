@@ -14,6 +14,11 @@ from gateway.turns.letter_rules import LetterRules
 from session.transcript.key import is_subagent
 from tests.gateway.subagents_rig import Held, SubagentRig
 from tests.gateway.waits import until
+from tests.support.guarantee import guarantee
+
+pytestmark = guarantee(
+    "once", "A chat hears of the end of each subagent exactly once, across processes and crashes."
+)
 
 
 class Shared(EmbeddedMailbox):
@@ -94,6 +99,7 @@ async def test_a_subagent_works_in_another_daemon_and_its_result_comes_back(tmp_
         await until(lambda: first.left() == [])
 
 
+@guarantee("sessions", "`/stop` and the end of a conversation stop its subagents in every process.")
 async def test_a_stop_ends_what_works_in_another_daemon(tmp_path: Path) -> None:
     async with two(tmp_path, "a", "b") as (first, second, (_, there)):
         await first.put("go", "m1")

@@ -11,6 +11,13 @@ from typing import Any
 
 import pytest
 
+from tests.support.guarantee import guarantee
+
+pytestmark = guarantee(
+    "once",
+    "A kill at any step of a subagent starts it once, reports it once, and leaves nothing of it behind.",
+)
+
 
 def ends(folder: Path, mode: str) -> Iterator[tuple[int, dict[str, Any]]]:
     """What came of each child, by its number."""

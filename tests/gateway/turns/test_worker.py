@@ -12,6 +12,7 @@ from gateway.turns.letter_rules import LetterRules
 from session.errors import BadAnswer
 from tests.contracts.models import Script
 from tests.gateway.worker_rig import ADA, Rig, rig
+from tests.support.guarantee import guarantee
 
 
 async def test_a_letter_gets_a_reply_under_an_id_of_its_own(tmp_path: Path) -> None:
@@ -24,6 +25,7 @@ async def test_a_letter_gets_a_reply_under_an_id_of_its_own(tmp_path: Path) -> N
         assert (reply.key, reply.channel, reply.chat_id, reply.reply_to) == (ADA, "foreign", "ada", "77")
 
 
+@guarantee("once", "A repeated message gets its stored answer again, without another model request.")
 async def test_a_message_put_again_after_its_answer_is_answered_again_and_never_asked_again(
     tmp_path: Path,
 ) -> None:

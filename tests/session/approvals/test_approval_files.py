@@ -15,6 +15,7 @@ from session.approvals.files import ApprovalFiles, Decided
 from session.approvals.record import Approval, Call
 from session.errors import ApprovalLost, NewerFormat
 from tests.support.clock import Clock
+from tests.support.guarantee import guarantee
 
 START = datetime(2026, 1, 31, 9, 15, tzinfo=UTC)
 CALL = Call("telegram:1", "telegram:1", "m1", 1, "c1", "write", '{"path": "a"}', "/w/files", "Ada (1)")
@@ -33,6 +34,7 @@ def say(files: ApprovalFiles, id_: str, via: str = "p1", chat: str = "telegram:1
     return files.decide(id_, "allowed", chat=chat, by="Ada", via=via)
 
 
+@guarantee("security", "An approval is valid for exactly one tool call.")
 @pytest.mark.parametrize(
     "other",
     [

@@ -18,6 +18,7 @@ from session.transcript.agent import AGENT
 from tests.session import dying
 from tests.session.memory_place import ADA, BOB, Clock, Scripted, jobs_in, open_workspace, saved, talk
 from tests.session.memory_victim import lines_of
+from tests.support.guarantee import guarantee
 
 ROOT = Path(__file__).parents[3]
 AWAY = ModelAway("gone", cause="unreachable")
@@ -57,6 +58,7 @@ async def test_once_in_flight_per_key(tmp_path: Path) -> None:
         assert await workspace.pointer(ADA) == 5
 
 
+@guarantee("writer", "Background work leaves chats alone that another process owns.")
 async def test_a_key_of_another_process_is_left_alone(tmp_path: Path) -> None:
     """Nothing is claimed and no model asked while another process works on a chat; afterwards it is done."""
     elsewhere = True

@@ -18,6 +18,7 @@ from session.transcript.key import SessionKey
 from session.transcript.transcript import make_line
 from tests.session.dying import victims
 from tests.session.moving_victim import NEW, OLD
+from tests.support.guarantee import guarantee
 
 AT = datetime.now(UTC).isoformat(timespec="microseconds")
 OLD_STEM, NEW_STEM = "telegram_-5", "telegram_-1005"
@@ -262,6 +263,7 @@ async def test_what_the_disk_refuses_is_told_and_done_at_the_next_try(store: Sto
     assert (chats / NEW_STEM / "y").read_text() == "y"
 
 
+@guarantee("sessions", "A group whose id changes keeps its conversation, wherever the move is killed.")
 async def test_wherever_it_dies_a_second_try_ends_in_the_same(store: Store, tmp_path: Path) -> None:
     """Kill -9 before each change of the disk; then new messages come, then it is tried again."""
     place = tmp_path / "w"

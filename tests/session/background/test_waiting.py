@@ -11,6 +11,11 @@ from hypothesis import strategies as st
 from session.background.due import Calm, Due
 from session.background.job_files import BackgroundJob
 from session.background.waiting import Waiting
+from tests.support.guarantee import guarantee
+
+pytestmark = guarantee(
+    "operation", "The choice of the next background job stays fast with many waiting jobs and skips none."
+)
 
 MANY = 10_000
 

@@ -25,12 +25,14 @@ from tests.session.compaction_talk import (
     sure,
     user,
 )
+from tests.support.guarantee import guarantee
 
 presets = pytest.mark.parametrize("preset", RULES)
 
 # -- the cut ---------------------------------------------------------------------------------------------
 
 
+@guarantee("sessions", "A compaction never separates a tool call from its result.")
 @presets
 @given(talk=exchanges, running=st.booleans())
 def test_a_cut_never_parts_a_call_from_its_result(
@@ -219,6 +221,7 @@ def test_a_small_turn_that_the_cut_meets_has_no_summary_of_its_own() -> None:
 # -- what the summariser is given ------------------------------------------------------------------------
 
 
+@guarantee("sessions", "Three compactions in a row lose nothing that was said.")
 @presets
 @given(rounds=st.lists(exchanges, min_size=3, max_size=4), forced=st.booleans())
 def test_three_compactions_in_a_row_lose_nothing(

@@ -16,12 +16,14 @@ from session.transcript.history import summary_text
 from tests.contracts.models import Script
 from tests.session.compaction_talk import STRUCTURED, record, said, user
 from tests.session.summary_asking import LONG, PAGE, PROSE, WIDE, form, leaving, summarised
+from tests.support.guarantee import guarantee
 
 # -- the audit -------------------------------------------------------------------------------------------
 
 CALL = Answer(STRUCTURED, tool_calls=[ToolCall("1", "read", "{}")], finish="tool_calls")
 
 
+@guarantee("sessions", "A summary that fails its validation changes nothing.")
 @pytest.mark.parametrize(
     "answer",
     [

@@ -12,10 +12,12 @@ from session.transcript.key import SessionKey
 from session.transcript.transcript import encode, parse
 from tests.session.compaction_talk import facts_of, filled
 from tests.session.compactions_place import KEY, PRESETS, QUICK, call, chat
+from tests.support.guarantee import guarantee
 
 DATA = Path(__file__).parent.parent.parent / "data"
 
 
+@guarantee("sessions", "Three compactions in a row lose nothing that was said.")
 @pytest.mark.parametrize("preset", PRESETS)
 async def test_three_compactions_in_a_row_lose_nothing(tmp_path: Path, preset: str) -> None:
     """Every fact that was ever said stands in the next request: in the summary or in a message."""

@@ -17,6 +17,7 @@ from session.transcript import archive
 from session.transcript.transcript import make_line
 from session.turn.stop import StopSwitch
 from tests.session.compactions_place import AWAY, KEY, QUICK, Chat, chat
+from tests.support.guarantee import guarantee
 
 
 async def test_too_long_a_second_time_is_said(tmp_path: Path) -> None:
@@ -45,6 +46,7 @@ FAILURES: dict[str, Any] = {
 }
 
 
+@guarantee("sessions", "A failed summary changes nothing, and the turn continues.")
 @pytest.mark.parametrize("what", FAILURES)
 async def test_without_a_summary_nothing_changes(tmp_path: Path, what: str) -> None:
     """The turn goes on while it fits; there is no second try before the cooldown is over."""
@@ -114,6 +116,7 @@ async def test_a_slow_summary_is_given_up(tmp_path: Path) -> None:
         assert await place.kinds() == []
 
 
+@guarantee("sessions", "A summary that no longer fits its transcript is discarded.")
 @pytest.mark.parametrize("preset", ["overlay", "annabelle"])
 @pytest.mark.parametrize("what", ["new", "clear", "undo", "deleted", "edited", "overlay"])
 async def test_a_summary_that_no_longer_fits_is_dropped(tmp_path: Path, preset: str, what: str) -> None:

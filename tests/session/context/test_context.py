@@ -30,6 +30,7 @@ from session.transcript.key import SessionKey
 from session.transcript.line import make_line
 from session.turn.turn import Request, StopSwitch, TurnContext, TurnLimits, Turns
 from tests.contracts.models import Script
+from tests.support.guarantee import guarantee
 
 ADA = SessionKey("telegram:1")
 NOON = datetime(2026, 1, 31, 12, 0, tzinfo=UTC)
@@ -199,6 +200,9 @@ async def test_a_sessions_own_instructions_follow_the_persona(tmp_path: Path) ->
         )
 
 
+@guarantee(
+    "sessions", "A request in a long chat shares over 95 % with the one before, so that prompt caches hold."
+)
 async def test_two_requests_in_a_row_share_their_prefix(tmp_path: Path) -> None:
     """At 200 messages two requests part only where the block of the first stood: over 95 % is the same."""
     async with place(tmp_path) as here:

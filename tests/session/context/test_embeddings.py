@@ -17,6 +17,7 @@ from session.store.vectors import FILE, Vectors
 from tests.contracts.models import EmbedderContract, WordEmbedder
 from tests.session.conftest import KEY
 from tests.support.clock import Clock
+from tests.support.guarantee import guarantee
 from tests.support.model_server import ModelServer
 from tests.support.model_server import Vectors as Scripted
 
@@ -203,6 +204,7 @@ async def test_a_newer_file_is_told_at_the_start(tmp_path: Path, embeddings: Emb
     assert await embeddings.similarity("ada", QUESTION, TEXTS, Meter()) is not None
 
 
+@guarantee("failures", "A failing embedding model delays a turn by at most two seconds, once a minute.")
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("reply", "limit_s"),

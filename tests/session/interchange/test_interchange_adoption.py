@@ -19,6 +19,9 @@ from session.interchange.conversation import Conversation, Line
 from session.store.store import Store
 from session.transcript.key import SessionKey
 from session.transcript.line import MAX_LINE_BYTES, make_line
+from tests.support.guarantee import guarantee
+
+pytestmark = guarantee("storage", "An import is complete or absent, and overwrites nothing.")
 
 ADA = SessionKey("telegram:1")
 AT = datetime(2026, 3, 1, 10, tzinfo=UTC)

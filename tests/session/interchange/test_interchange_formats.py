@@ -20,6 +20,11 @@ from session.interchange.parts import calls_of, is_record, text_of
 from session.transcript.line import make_line, read_time
 from session.transcript.transcript import decode, parse
 from tests.support.examples import drawn
+from tests.support.guarantee import guarantee
+
+pytestmark = guarantee(
+    "sessions", "A conversion between formats keeps everything that the format can hold and reports the rest."
+)
 
 BEGAN = datetime(2026, 2, 11, 1, 14, 59, 755000, tzinfo=UTC)
 ULID = "01KH9Z3Q3BZ63Q2JQ3VM15EA2A"

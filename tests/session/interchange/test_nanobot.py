@@ -22,9 +22,14 @@ from session.turn.turn import Request, StopSwitch, TurnContext, TurnLimits, Turn
 from tests.contracts.models import Script, Step
 from tests.session.transcript.test_edge_sessions import EDGES, FOREIGN, key_of, workspace_with
 from tests.support import peers
+from tests.support.guarantee import guarantee
 from tests.support.peers import NANOBOT_014, NANOBOT_022, Peer
 
-pytestmark = [pytest.mark.timeout(peers.FIRST_USE_S), pytest.mark.slow]
+pytestmark = [
+    pytest.mark.timeout(peers.FIRST_USE_S),
+    pytest.mark.slow,
+    guarantee("sessions", "nanobot and the gateway read each other's transcripts."),
+]
 SAMPLES = Path(__file__).parent.parent.parent / "data" / "nanobot-samples" / "v014"
 ADA = "telegram:12345678"
 AT = "2026-03-01T10:00:00.000001+00:00"

@@ -15,6 +15,12 @@ from session.kept.subject import Conversation, Subject
 from session.store.store import Store
 from session.transcript.key import SessionKey
 from session.transcript.line import make_line
+from tests.support.guarantee import guarantee
+
+pytestmark = guarantee(
+    "privacy",
+    "An export holds all data of a chat or person, complete even during writes, and nothing of others.",
+)
 
 ADA = SessionKey("telegram:1")
 SUBJECT = Subject(ADA, False, (Conversation(ADA, "telegram_1"),), ("chats/telegram_1",), (), {})

@@ -15,6 +15,7 @@ from session.library.file_cache import FileCache
 from session.library.frontmatter import Broken, split
 from session.library.library import ASIDE_S, Bad, Library, read_playbook
 from session.library.patterns import PatternResult, search
+from tests.support.guarantee import guarantee
 
 FOREVER = "(a|aa)+$"
 HANGS_IT = "a" * 5000 + "!"
@@ -110,6 +111,7 @@ def test_playbooks_match_by_search_without_case(tmp_path: Path) -> None:
     assert names(library, "") == []
 
 
+@guarantee("failures", "A regular expression that never ends holds up neither its turn nor the gateway.")
 def test_a_pattern_that_runs_for_ever_costs_half_a_second_once(tmp_path: Path) -> None:
     """It is given up and set aside; the other playbooks match all the same."""
     clock = [0.0]

@@ -11,8 +11,13 @@ import pytest
 from session.mcp.server import Server
 from session.mcp.spec import ServerSpec
 from tests.session.mcp.mcp_place import TOKEN, at, called, fault, kept_up, noted, served
+from tests.support.guarantee import guarantee
 from tests.support.ports import KeptPort
 from tests.support.until import until
+
+pytestmark = guarantee(
+    "failures", "An MCP server that crashes, hangs or misbehaves fails only its own calls and is restarted."
+)
 
 
 async def up(server: Server) -> None:

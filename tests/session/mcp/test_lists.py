@@ -22,6 +22,7 @@ from session.mcp.names import MAX_NAME_CHARS, offered_names
 from session.mcp.schema import MAX_STEPS, fault_of, misfit
 from session.mcp.spec import ServerSpec
 from tests.session.mcp.mcp_place import WILD, called, fault, kept_up, noted, spec_of
+from tests.support.guarantee import guarantee
 from tests.support.until import until
 
 ANY = {"type": "object"}
@@ -44,6 +45,7 @@ def deep(steps: int) -> dict[str, Any]:
     return found
 
 
+@guarantee("security", "An MCP server cannot exhaust the gateway with an endless tool schema.")
 @pytest.mark.parametrize(
     ("schema", "said"),
     [
@@ -108,6 +110,7 @@ def test_a_result_is_held_against_its_schema(value: object, schema: dict[str, An
     assert found.startswith(said) if said else found == ""
 
 
+@guarantee("security", "An MCP server cannot exhaust the gateway with an endless tool schema.")
 def test_a_schema_that_asks_for_too_much_is_given_up() -> None:
     choices = {"anyOf": [{"$ref": "#/$defs/a"}, {"$ref": "#/$defs/a"}]}
     schema = {"$ref": "#/$defs/a", "$defs": {"a": choices}}

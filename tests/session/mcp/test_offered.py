@@ -19,6 +19,7 @@ from session.mcp.spec import ServerSpec
 from session.models.model import ToolCall
 from session.tools import MAX_RESULT_BYTES, Toolbox, ToolPlace, ToolResult
 from tests.session.mcp.mcp_place import GOOD, WILD, spec_of
+from tests.support.guarantee import guarantee
 
 PEOPLE = {"ada": ["telegram:1", "discord:2"], "ben": ["telegram:3"]}
 
@@ -38,6 +39,7 @@ WEB, JOB = at("web:a"), at("cron:j1", scope="people/ada")
 JOB_OF_GROUP = at("cron:j2", group=True, scope="chats/telegram_-5")
 
 
+@guarantee("security", "A group has the tools of an MCP server only if its own key is listed.")
 @pytest.mark.parametrize(
     ("table", "served"),
     [

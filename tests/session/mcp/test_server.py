@@ -14,7 +14,12 @@ from session.mcp.process import Launched
 from session.mcp.server import Server
 from session.mcp.spec import ServerSpec
 from tests.session.mcp.mcp_place import GOOD, TIME, WILD, called, fault, kept_up, noted, spec_of, up_again
+from tests.support.guarantee import guarantee
 from tests.support.until import until
+
+pytestmark = guarantee(
+    "failures", "An MCP server that crashes, hangs or misbehaves fails only its own calls and is restarted."
+)
 
 
 def alive(pid: int) -> bool:

@@ -17,6 +17,7 @@ from session.memory.circles import Circles, learn
 from session.store.store import Store
 from session.transcript.key import SessionKey
 from session.transcript.line import make_line
+from tests.support.guarantee import guarantee
 
 AT = "2026-01-31T09:00:00+00:00"
 PHONE, DESK, OTHER, LISTED = "telegram:1", "cli:direct", "telegram:2", "telegram:-5"
@@ -56,6 +57,7 @@ async def place(folder: Path, kind: Literal["chat", "workspace"] = "chat") -> As
         await here.store.aclose()
 
 
+@guarantee("leaks", "A group never sees a person's memory, even if its key is listed for that person.")
 async def test_a_group_never_sees_a_persons_even_when_its_key_is_listed(tmp_path: Path) -> None:
     async with place(tmp_path) as here:
         assert await here.ask(LISTED, group=True) == "chats/telegram_-5"

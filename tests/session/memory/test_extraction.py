@@ -25,6 +25,7 @@ from tests.session.memory_place import (
     open_workspace,
     spending_of,
 )
+from tests.support.guarantee import guarantee
 
 RULES = FactRules(idle_s=300, max_turns=10, confidence=0.7)
 MILAN = fact("Ada lives in Milan.", 3, category="background")
@@ -183,6 +184,7 @@ async def test_a_contradiction_replaces(tmp_path: Path) -> None:
         assert (now.text, now.replaced_by) == ("Ada lives in Turin.", None)
 
 
+@guarantee("once", "Facts are extracted once from each part of a conversation, across kills and processes.")
 async def test_two_daemons_ask_once(tmp_path: Path) -> None:
     """Each has the timer; the second finds the scope taken, and later nothing left to do."""
     async with (

@@ -13,7 +13,12 @@ from tests.session.dying import victim
 from tests.session.facts_victim import Counting, main
 from tests.session.memory.test_extraction import MILAN, exchange
 from tests.session.memory_place import ADA, noted, open_workspace, timers_in
+from tests.support.guarantee import guarantee
 from tests.support.until import until
+
+pytestmark = guarantee(
+    "once", "Facts are extracted once from each part of a conversation, across kills and processes."
+)
 
 
 @pytest.mark.parametrize(("point", "asked"), [("ask.after", 2), ("facts.after", 1), ("strike.before", 1)])
@@ -34,6 +39,10 @@ async def test_killed_at_any_step_it_loses_and_repeats_nothing(
     assert timers_in(tmp_path) == []
 
 
+@guarantee("once", "Facts are extracted once from each part of a conversation, across kills and processes.")
+@guarantee(
+    "sessions", "A kill before the extraction timer is stored does not lose the facts of a conversation."
+)
 @pytest.mark.parametrize("ended", [False, True])
 async def test_killed_before_its_timer_is_written_a_stretch_is_not_lost(tmp_path: Path, ended: bool) -> None:
     """The next process finds it, also where its first message is the ``/new`` that ends the session."""

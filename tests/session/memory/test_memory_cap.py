@@ -13,6 +13,11 @@ from session.memory.former import FormerMemory
 from session.models.model import Answer
 from tests.session.memory_lines import MARK
 from tests.session.memory_place import ADA, Workspace, open_workspace, saved, talk
+from tests.support.guarantee import guarantee
+
+pytestmark = guarantee(
+    "sessions", "Notes over their limit are shortened once, and a result that loses content is refused."
+)
 
 LONG = "# People\n" + "- Ada likes tea.\n" * 40 + "## Work\n" + "- engineer\n" * 20
 SHORT = "# People\n- Ada likes tea.\n\n## Work\n- engineer"

@@ -10,6 +10,7 @@ from session.errors import StoreError
 from session.models.model import Answer, Prompt
 from tests.session.boundary_place import reopen
 from tests.session.memory_place import ADA, Workspace, open_workspace, saved, talk
+from tests.support.guarantee import guarantee
 
 
 async def end(workspace: Workspace, count: int, *, consolidated: int = 0) -> str:
@@ -39,6 +40,7 @@ def reopening(workspace: Workspace, session_id: str) -> None:
     workspace.model.steps.append(meanwhile)
 
 
+@guarantee("sessions", "A session that is reopened during memory consolidation keeps its history.")
 @pytest.mark.parametrize("begins", [0, 2])
 async def test_a_session_reopened_during_the_call_is_sent_as_before(tmp_path: Path, begins: int) -> None:
     """As one is that was opened again after the call."""

@@ -13,6 +13,7 @@ from session.models.model import Answer, Prompt, ToolCall
 from session.tools import Toolbox, ToolPlace, ToolResult
 from tests.session.memory_lines import user
 from tests.session.memory_place import ADA, BOB, Workspace, open_workspace
+from tests.support.guarantee import guarantee
 
 SECTIONS = "timezone: Europe/Berlin\n\n## Work\n" + "long " * 60 + "\n\n## Tone\nshort\n"
 
@@ -81,6 +82,7 @@ async def test_a_profile_that_outgrows_its_limit_is_merged_once(tmp_path: Path) 
         assert house.memory.budget.shown()["calls_last_hour"] == 1
 
 
+@guarantee("sessions", "A profile that is shortened loses no heading.")
 @pytest.mark.parametrize(
     "answer",
     [

@@ -10,6 +10,7 @@ from session.memory.facts import Drawn, Fact, active
 from session.memory.remembered import GONE, NO_FACTS, NO_NUMBER, Remembered
 from session.transcript.key import SessionKey
 from tests.session.memory_place import ADA, Workspace, open_workspace, talk
+from tests.support.guarantee import guarantee
 
 
 def remembered(house: Workspace) -> Remembered:
@@ -68,6 +69,7 @@ async def test_a_number_means_what_was_shown(tmp_path: Path) -> None:
         assert await texts(house) == ["Ada plays chess.", "Ada drinks tea."]
 
 
+@guarantee("once", "A repeated `/forget` removes only the fact that was shown under its number.")
 async def test_the_same_command_again_takes_out_no_other_fact(tmp_path: Path) -> None:
     """A crash before its answer was stored brings it again, after the facts were shown anew."""
     async with open_workspace(tmp_path) as house:

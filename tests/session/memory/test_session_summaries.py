@@ -20,6 +20,7 @@ from session.transcript.line import make_line
 from tests.session.background.test_jobs import victim
 from tests.session.memory_place import ADA, BOB, open_workspace, talk
 from tests.session.title_place import BAD, TALKED, ended, exchange, kept
+from tests.support.guarantee import guarantee
 
 
 async def test_an_ended_session_gets_its_summary(tmp_path: Path) -> None:
@@ -41,6 +42,7 @@ async def test_an_ended_session_gets_its_summary(tmp_path: Path) -> None:
         assert workspace.jobs.shown()["budget"]["calls_last_hour"] == 2
 
 
+@guarantee("leaks", "A session summary reaches only requests of its own chat.")
 async def test_a_summary_reaches_the_next_requests_of_its_own_chat_alone(tmp_path: Path) -> None:
     """The newest ones of the last days, of this key; the last words stand in until there is one."""
     async with open_workspace(tmp_path) as workspace:
@@ -243,6 +245,7 @@ async def test_echo_writes_nothing(tmp_path: Path) -> None:
 WRITTEN = ["write.before", "write.after", "renew.before", "renew.after", "forget.before", "forget.after"]
 
 
+@guarantee("once", "A kill while a session summary is written costs at most one more request.")
 @pytest.mark.parametrize("point", WRITTEN)
 async def test_a_kill_costs_at_most_one_more_request(tmp_path: Path, point: str) -> None:
     """Wherever it dies the summary is written once, by the next start."""

@@ -11,6 +11,7 @@ from tests.session.dying import victims
 from tests.session.memory.test_facts import drawn
 from tests.session.memory_place import ADA, open_workspace, talk
 from tests.session.versions_victim import TASKS
+from tests.support.guarantee import guarantee
 
 MEMORY = Path("memory/chats/telegram_1")
 
@@ -39,6 +40,7 @@ def texts(folder: Path) -> list[str]:
     return [*sorted(path.read_text() for path in versions), (folder / MEMORY / "MEMORY.md").read_text()]
 
 
+@guarantee("sessions", "Earlier versions of a chat's memory are kept and can be restored, across kills.")
 @pytest.mark.parametrize(
     ("task", "former", "now"),
     [
@@ -64,6 +66,7 @@ async def test_no_text_is_lost_and_none_is_kept_twice(
         assert texts(copy) == [*former, now]
 
 
+@guarantee("privacy", "A forgotten fact stays in no version of the facts, wherever the gateway is killed.")
 async def test_what_is_forgotten_stays_nowhere(tmp_path: Path) -> None:
     """After the second try at the latest; until then the fact is there to be forgotten again."""
     folder = tmp_path / "house"

@@ -21,7 +21,12 @@ from session.models.turn_meter import turn_meter
 from tests.contracts.models import Script, WordEmbedder, prompt
 from tests.session.spending_victim import HELD_S, AtOnce, spending_of
 from tests.support.clock import Clock
+from tests.support.guarantee import guarantee
 from tests.support.harness import ROOT
+
+pytestmark = guarantee(
+    "failures", "Processes never exceed a daily budget together, and a killed one leaves no money reserved."
+)
 
 NOON = datetime(2027, 1, 1, 12, tzinfo=UTC)
 ADA, BOB = Payer("cli:ada", "ada", id="m1"), Payer("cli:bob", "bob", id="m2")

@@ -12,10 +12,12 @@ from session.models.model import Usage
 from session.models.spending import Spending
 from tests.session.spending_victim import AtOnce
 from tests.support.clock import Clock
+from tests.support.guarantee import guarantee
 
 TURNS = 10_000
 
 
+@guarantee("operation", "The memory for usage limits does not grow with the number of turns.")
 @pytest.mark.parametrize("turns_per_hour", [0, 100])
 def test_whoever_writes_day_and_night_leaves_no_memory_behind(tmp_path: Path, turns_per_hour: int) -> None:
     """Where nobody asks when turns ended nothing is kept of them, else an hour of them, asked or not."""

@@ -14,6 +14,7 @@ import pytest
 
 from tests.session.recall.place import ADA, Place, place
 from tests.support.bulk import MESSAGES, child_of, fill, is_gone, stopped_in_the_midst, taken_in
+from tests.support.guarantee import guarantee
 from tests.support.until import until
 
 _started: list[list[str]] = []
@@ -70,6 +71,7 @@ async def test_a_process_takes_in_what_is_much_and_none_what_is_little(
     assert taken_in(here.index()) == MESSAGES + 2
 
 
+@guarantee("storage", "A kill during indexing leaves an intact search index and no stray process.")
 async def test_a_process_that_is_killed_leaves_a_sound_index_which_is_made_whole(tmp_path: Path) -> None:
     """By whoever waits for it, from where it came to."""
     fill(tmp_path, ADA)

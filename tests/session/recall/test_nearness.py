@@ -20,6 +20,7 @@ from tests.contracts.models import WordEmbedder
 from tests.session.recall.place import ADA, BOB, GROUP, fact, place
 from tests.session.spending_victim import AtOnce
 from tests.support.clock import Clock
+from tests.support.guarantee import guarantee
 
 QUESTION = "what were they all about then the violins and the strings"
 # Both hold the words that are looked for; the shorter one is the better by them, and about something else.
@@ -128,6 +129,7 @@ async def test_vectors_are_kept_under_the_chat_that_said_it(tmp_path: Path) -> N
     assert not any("strings of all" in text for text in words.asked[0])
 
 
+@guarantee("privacy", "Cleared text leaves no embedding vector, not even one that was being computed.")
 async def test_what_is_cleared_while_the_model_answers_leaves_no_vector(tmp_path: Path) -> None:
     """The active session, an ended one, and the notes."""
     words = WordEmbedder()

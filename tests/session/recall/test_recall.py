@@ -15,6 +15,7 @@ from session.store import archived
 from session.store.fence import Fence
 from session.transcript.line import make_line, stamp
 from tests.session.recall.place import ADA, BOB, GROUP, START, fact, place
+from tests.support.guarantee import guarantee
 
 
 def inside(folder: Path, word: str) -> list[str]:
@@ -72,6 +73,7 @@ async def test_a_new_message_is_found_by_the_next_search(tmp_path: Path) -> None
     assert found == [["apples"], ["bananas"], ["cherries"]]
 
 
+@guarantee("leaks", "A search finds only text of its own scope.")
 async def test_a_chat_finds_nothing_of_another(tmp_path: Path) -> None:
     """Neither messages nor notes nor facts, and no word of it is in its index."""
     async with place(tmp_path) as here:
@@ -144,6 +146,7 @@ async def test_a_deleted_message_is_found_no_more(tmp_path: Path) -> None:
         assert await here.texts(ADA, "swordfish") == ["no swordfish here"]
 
 
+@guarantee("privacy", "Cleared or deleted text leaves no word in a search index.")
 async def test_what_was_cleared_leaves_no_word(tmp_path: Path) -> None:
     """Neither in a hit nor in a byte of the index; ended sessions are found as before."""
     async with place(tmp_path) as here:
@@ -161,6 +164,7 @@ async def test_what_was_cleared_leaves_no_word(tmp_path: Path) -> None:
         assert not inside(tmp_path / "state", "swordfish")
 
 
+@guarantee("privacy", "Cleared or deleted text leaves no word in a search index.")
 async def test_a_deleted_session_leaves_no_word(tmp_path: Path) -> None:
     """As retention deletes it, and as somebody does with ``rm``."""
     async with place(tmp_path) as here:

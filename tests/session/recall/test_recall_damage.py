@@ -9,6 +9,7 @@ import pytest
 
 from session.errors import StoreError
 from tests.session.recall.place import ADA, place
+from tests.support.guarantee import guarantee
 
 DAMAGES = {
     "deleted": lambda path: path.unlink(),
@@ -22,6 +23,7 @@ DAMAGES = {
 }
 
 
+@guarantee("storage", "A search that meets a damaged index builds it again.")
 @pytest.mark.parametrize("damage", [*DAMAGES, "future", "past", "foreign"])
 @pytest.mark.parametrize("is_open", [False, True])
 async def test_a_damaged_index_is_made_anew(tmp_path: Path, damage: str, is_open: bool) -> None:

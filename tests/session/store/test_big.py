@@ -42,6 +42,7 @@ from tests.session.big_place import (
     told,
     whole,
 )
+from tests.support.guarantee import guarantee
 
 pytestmark = pytest.mark.slow
 
@@ -273,6 +274,7 @@ def test_the_files_that_stay_open_are_bounded(tmp_path: Path) -> None:
     assert [name for name in "abcd" if handles.get(SessionKey(f"cli:{name}")) is not None] == ["c", "d"]
 
 
+@guarantee("operation", "The memory of a turn depends on its request, not on the size of the transcript.")
 def test_memory_is_bounded_by_what_is_sent_and_not_by_the_file(tmp_path: Path) -> None:
     """A turn on 100 MB takes little more memory than one on a small file, with and without an index."""
     path = path_of(tmp_path)

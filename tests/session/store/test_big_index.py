@@ -36,6 +36,7 @@ from tests.session.big_place import (
     told,
     whole,
 )
+from tests.support.guarantee import guarantee
 
 pytestmark = pytest.mark.slow
 
@@ -241,6 +242,7 @@ STALE = {
 }
 
 
+@guarantee("storage", "The index of a big transcript is used only if it matches the file.")
 @pytest.mark.parametrize("change", STALE)
 def test_an_index_of_what_is_no_longer_there_is_not_believed(tmp_path: Path, change: str) -> None:
     """However the file was changed; only lines that came behind leave it true."""

@@ -13,6 +13,7 @@ from session.transcript.history import visible
 from session.transcript.transcript import make_line
 from tests.session.boundary_place import KEY, apart, part, reopen, state, texts
 from tests.session.store_place import NOW, archives_in, survivors, talk
+from tests.support.guarantee import guarantee
 
 
 async def test_a_boundary_and_what_it_leaves(store: Store) -> None:
@@ -115,6 +116,7 @@ async def test_what_cannot_be_put_together_is_swapped(store: Store, what: str) -
     assert {id_: active for id_, (active, _) in (await state(store)).items()} == {old: True, new: False}
 
 
+@guarantee("once", "A session that ends after silence ends once and announces it once, across kills.")
 async def test_a_boundary_that_dies_anywhere_is_drawn_once(store: Store, tmp_path: Path) -> None:
     """The session is whole on one side of it; the message that comes again gets to its end."""
     async with store.open(KEY) as session:
@@ -139,6 +141,9 @@ async def test_a_boundary_that_dies_anywhere_is_drawn_once(store: Store, tmp_pat
     assert {True, False} == set(seen)
 
 
+@guarantee(
+    "once", "`/resume` joins a session that ended after silence again, without losing or repeating a line."
+)
 async def test_putting_together_that_dies_anywhere_loses_and_repeats_nothing(
     store: Store, tmp_path: Path
 ) -> None:

@@ -16,6 +16,12 @@ from session.store.fence import Fence
 from session.store.store import utc_now
 from session.store.writer import TranscriptWriter
 from session.transcript.key import SessionKey
+from tests.support.guarantee import guarantee
+
+pytestmark = guarantee(
+    "operation",
+    "A full session cache evicts the least recently used session in a few steps, never one in use.",
+)
 
 EMPTY = cache._HELD_COST
 BIG = 100_000

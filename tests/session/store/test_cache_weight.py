@@ -14,6 +14,7 @@ from session.store.store import Store
 from session.transcript.key import SessionKey
 from session.transcript.transcript import make_line
 from tests.session.store_place import AT, Make
+from tests.support.guarantee import guarantee
 
 CHATS = 100
 TEXT = "x" * 90
@@ -59,6 +60,7 @@ async def _talk(store: Store, turns: int, *, commands: int = 0, first: int = 0) 
     await store.aclose()
 
 
+@guarantee("operation", "The session cache stays within the memory that it was given.")
 @pytest.mark.parametrize(("turns", "commands"), [(1, 0), (10, 0), (10, 10), (100, 0)])
 async def test_a_conversation_is_counted_with_what_it_takes(make: Make, turns: int, commands: int) -> None:
     """Short or long, grown here or read from its files: else a full cache takes more than it was given."""

@@ -30,6 +30,9 @@ from session.transcript.lines import Lines
 from tests.contracts.models import WordEmbedder
 from tests.session.big_place import KEY, STEM, body, index_of, path_of, whole
 from tests.session.memory_place import ADA, BOB, Scripted, Workspace, open_workspace, saved, talk
+from tests.support.guarantee import guarantee
+
+pytestmark = guarantee("privacy", "Work in progress writes nothing of a conversation that has been cleared.")
 
 
 class Gate:

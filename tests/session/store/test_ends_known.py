@@ -16,6 +16,7 @@ from session.transcript.transcript import make_line
 from tests.session.boundary_place import reopen
 from tests.session.store_place import Make
 from tests.support.clock import Clock
+from tests.support.guarantee import guarantee
 
 ADA = SessionKey("telegram:1")
 AT = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -50,6 +51,7 @@ async def broken_off(session: Session) -> list[Told]:
     return told
 
 
+@guarantee("once", "The end of a session does not change the recorded outcome of its messages.")
 async def test_a_notice_stays_one_when_its_session_ends(make: Make) -> None:
     """Whoever asks for what was told has it again, in this process and the next, whatever follows."""
     async with make().open(ADA) as session:

@@ -22,6 +22,9 @@ from session.errors import Fenced, NewerFormat
 from session.store.fence import Fence, Wait
 from session.store.store import Store
 from tests.session.nursery import DONE, FENCED, KEY, lines
+from tests.support.guarantee import guarantee
+
+pytestmark = guarantee("writer", "A process that lost its lock on a chat changes nothing.")
 
 NEVER = 10**6
 OPS = ("append", "create", "repair", "torn", "checkpoint", "end", "journal", "clear")

@@ -11,8 +11,11 @@ from session.store import places
 from session.store.places import kind_of
 from session.store.recall_file import index_path
 from session.transcript.key import mark_of
+from tests.support.guarantee import guarantee
 from tests.support.harness import ROOT
 from tests.support.place import write
+
+pytestmark = guarantee("privacy", "Export and erasure cover every kind of file in a workspace.")
 
 KEY, STEM = "telegram:1", "telegram_1"
 ULID = "01ARZ3NDEKTSV4RRFFQ69G5FAV"

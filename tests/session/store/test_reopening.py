@@ -17,6 +17,7 @@ from session.transcript.key import SessionKey
 from session.transcript.transcript import make_line
 from tests.session.boundary_place import KEY, reopen, state, texts, two
 from tests.session.store_place import NOW, archives_in, survivors, talk
+from tests.support.guarantee import guarantee
 
 BOB = SessionKey("telegram:2")
 
@@ -177,6 +178,7 @@ async def test_a_damaged_session_is_opened_and_its_bytes_are_kept(store: Store) 
     assert kept.read_bytes() == bytes_before
 
 
+@guarantee("sessions", "A session that is reopened or closed stays complete, wherever the gateway is killed.")
 async def test_reopening_that_dies_anywhere_leaves_one_of_two_states(store: Store, tmp_path: Path) -> None:
     """Before or after, never between; the next try by the same command gets to its end, and counts once."""
     old, new = await two(store)

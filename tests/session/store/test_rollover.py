@@ -21,6 +21,7 @@ from session.transcript.lines import Lines
 from session.transcript.transcript import Transcript, decode, encode, make_line, parse
 from tests.session.rollover_victim import KEY, compact, roll
 from tests.session.store_place import NOW, survivors, talk
+from tests.support.guarantee import guarantee
 
 
 async def undo(session: Session, since: int) -> None:
@@ -209,6 +210,10 @@ async def test_the_archive_can_be_opened_again(store: Store) -> None:
     assert texts(map(decode, archived(store, new).messages)) == ["S", "c", "re: c", "d", "re: d"]
 
 
+@guarantee(
+    "sessions",
+    "A session that a compaction ends is archived completely and continues in the next one, across kills.",
+)
 async def test_dying_anywhere_leaves_one_of_two_states(store: Store, tmp_path: Path) -> None:
     """Before or after, never between; a second try gets to its end."""
     async with store.open(KEY) as session:

@@ -27,6 +27,7 @@ from session.transcript.transcript import dump, parse
 from session.turn.turn import Request, StopSwitch, TurnContext, TurnLimits, Turns
 from tests.contracts.models import Script
 from tests.support.clock import Clock
+from tests.support.guarantee import guarantee
 
 ADA, EVE = SessionKey("telegram:1"), SessionKey("telegram:2")
 NOON = datetime(2026, 1, 31, 12, 0, tzinfo=UTC)
@@ -262,6 +263,7 @@ async def test_an_archive_that_got_another_name_is_found(world: World) -> None:
     assert "under the mat" in (await world.read()).text
 
 
+@guarantee("leaks", "A model reads only the archives of its own chat's compactions.")
 @pytest.mark.parametrize("how", ["id", "path", "copied"])
 async def test_an_archive_of_another_chat_is_never_read(world: World, how: str) -> None:
     """Neither by its ULID, nor by a path, nor where its file lies in the wrong folder."""

@@ -12,8 +12,12 @@ import pytest
 
 from session.tools.sandbox.rules import NoSandbox, Rules
 from tests.session.tools.sandbox_place import KINDS, SECRET, Yard, yard
+from tests.support.guarantee import guarantee
 
-pytestmark = pytest.mark.ordinary_user
+pytestmark = [
+    pytest.mark.ordinary_user,
+    guarantee("security", "A sandboxed command reaches only its own folder and no network."),
+]
 # Each would show the secret, or change what is not the command's own. "$W" is the workspace.
 ESCAPES = {
     "state": "cat $W/state/queue.db",

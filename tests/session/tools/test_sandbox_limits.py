@@ -16,10 +16,16 @@ import pytest
 from session.tools.sandbox.rules import NoSandbox
 from session.tools.sandbox.sandbox import SandboxOfDaemon, sandbox_here
 from tests.session.tools.sandbox_place import KINDS, Yard, processes_with, yard
+from tests.support.guarantee import guarantee
 from tests.support.until import until
 
 ROOT = Path(__file__).resolve().parents[3]
-pytestmark = pytest.mark.ordinary_user
+pytestmark = [
+    pytest.mark.ordinary_user,
+    guarantee(
+        "security", "A sandboxed command has bounded resources, and nothing that it started outlives it."
+    ),
+]
 # Ways to go on after the command: each starts something whose arguments hold "$T".
 LEFT_BEHIND = {
     "in the background": "sleep $T & echo started",

@@ -10,6 +10,12 @@ from hypothesis import strategies as st
 
 from session.errors import ToolError
 from session.tools.web.addresses import followed, is_public, target_of
+from tests.support.guarantee import guarantee
+
+pytestmark = guarantee(
+    "security",
+    "`web_fetch` reads only public pages, whatever a name or redirect says, and quotes their text.",
+)
 
 PUBLIC = ("93.184.216.34", "1.1.1.1", "2606:2800:220:1::1", "64:ff9b::5db8:d822", "::ffff:93.184.216.34")
 CLOSED = (

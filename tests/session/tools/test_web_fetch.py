@@ -14,6 +14,12 @@ from session.tools import MAX_RESULT_BYTES, ToolPlace
 from session.tools.web.fetching import MAX_REDIRECTS, Fetcher
 from session.tools.web.tool import HEAD, WebFetch
 from tests.session.tools.web_place import PUBLIC, Web, answer, certified, moved, web
+from tests.support.guarantee import guarantee
+
+pytestmark = guarantee(
+    "security",
+    "`web_fetch` reads only public pages, whatever a name or redirect says, and quotes their text.",
+)
 
 PAGE = """<html><head><title>The  ferry
 timetable</title><script>steal()</script></head><body><nav>Home | About</nav><article><h1>Ferries</h1>

@@ -19,6 +19,7 @@ from session.transcript.attachments import HISTORY_IMAGES, Attachment, attachmen
 from session.transcript.key import SessionKey
 from session.turn.turn import Request, StopSwitch, TurnContext, TurnLimits, Turns
 from tests.contracts.models import Script
+from tests.support.guarantee import guarantee
 
 ADA = SessionKey("cli:ada")
 JPEG = b"\xff\xd8\xff\xe0 a picture"
@@ -165,6 +166,7 @@ async def test_a_file_that_is_gone_is_said_to_be(build: Build) -> None:
     )
 
 
+@guarantee("security", "A file outside `media/` is never shown to a model.")
 @pytest.mark.parametrize(
     "ref",
     ["../secret.jpg", "media/../secret.jpg", "media/link.jpg", "media/out/secret.jpg", "/etc/passwd", "media",

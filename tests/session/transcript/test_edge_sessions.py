@@ -15,6 +15,11 @@ from session.errors import StoreError
 from session.store.store import Store
 from session.transcript.key import SessionKey, marked_stem
 from session.transcript.transcript import ROLES, Transcript, make_line, parse
+from tests.support.guarantee import guarantee
+
+pytestmark = guarantee(
+    "storage", "A damaged transcript is read as far as possible, and the original is kept."
+)
 
 DATA = Path(__file__).parent.parent.parent / "data"
 EDGE = DATA / "edge-sessions"

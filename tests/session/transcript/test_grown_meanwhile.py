@@ -30,6 +30,7 @@ from session.transcript.lines import HeldFile, Lines
 from session.transcript.transcript import Transcript, fresh
 from session.transcript.withdrawal import last_exchange
 from tests.session.interleaved import interleaved
+from tests.support.guarantee import guarantee
 
 AT = "2026-01-31T09:15:00+00:00"
 NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
@@ -168,6 +169,7 @@ READS: dict[str, Read] = {
 }
 
 
+@guarantee("sessions", "A reader sees a consistent conversation while a line is being stored.")
 @pytest.mark.parametrize("grows", GROWS)
 def test_who_reads_meanwhile_is_told_of_one_moment(grows: str) -> None:
     """Wherever the other one is, in the midst of a line as well."""

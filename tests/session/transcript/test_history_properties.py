@@ -27,6 +27,12 @@ from session.transcript.history import (
 from session.transcript.repair import LOST_RESULT, plain_text, repair, truncate_tool_results
 from tests.session.wild_lines import JUNK, LENGTHS, LINES, assert_legal
 from tests.support.examples import drawn
+from tests.support.guarantee import guarantee
+
+pytestmark = guarantee(
+    "sessions",
+    "Each request is valid, in order and free of invented content, whatever the transcript contains.",
+)
 
 Lines = list[dict[str, Any]]
 
@@ -168,6 +174,7 @@ def test_mode_last_stays_within_its_window(
         assert estimate_messages(sent) <= window.tokens
 
 
+@guarantee("sessions", "History mode `relevant` sends complete exchanges that are similar to the message.")
 @given(LINES, OFFSETS, RUNNING, RULES, SCORES)
 @drawn(500)
 def test_mode_relevant_sends_whole_exchanges(

@@ -12,6 +12,7 @@ from session.errors import BadAnswer, ModelAway
 from session.models.model import Answer, Usage
 from session.turn.turn import INTERRUPTED
 from tests.session.turn_place import CALLS, TurnRig, call, roles, turn_rig
+from tests.support.guarantee import guarantee
 from tests.support.until import until
 
 
@@ -63,6 +64,7 @@ async def test_a_question_is_stored_while_a_slow_model_still_thinks(tmp_path: Pa
         assert roles(await rig.lines()) == ["user", "assistant"]
 
 
+@guarantee("once", "A tool call is stored before the tool runs, and its result before the next request.")
 async def test_the_call_is_stored_before_the_tool_and_the_result_before_the_next_request(
     tmp_path: Path,
 ) -> None:
@@ -78,6 +80,7 @@ async def test_the_call_is_stored_before_the_tool_and_the_result_before_the_next
         assert {line["message_id"] for line in lines} == {"m1"}
 
 
+@guarantee("once", "A tool that is not repeatable acts at most once.")
 @pytest.mark.parametrize(
     ("repeatable", "result", "calls"), [(True, "counted 1", ["1"]), (False, INTERRUPTED, [])]
 )
