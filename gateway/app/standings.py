@@ -12,6 +12,7 @@ from gateway.outbound.standing import standing
 from gateway.turns.held import cause_of_lanes
 from gateway.turns.lanes import Lanes
 from gateway.turns.model_standing import ModelStanding, of_part, standing_of
+from session.tools import MAX_TOOLS
 
 Standing = dict[str, dict[str, Any]]
 
@@ -62,8 +63,12 @@ def parts_of_turns(application: Parts) -> Standing:
 
 def _notes(services: SessionServices) -> list[str]:
     """Say what requests to the models of all agents leave out."""
-    models = {agent.model: None for agent in services.agents.values()}
-    return [note for model in models for note in getattr(model, "notes", list)()]
+    agents = services.agents.values()
+    notes = [note for agent in agents for note in getattr(agent.model, "notes", list)()]
+    if left_out := sorted({name for agent in agents for name in agent.turns.toolbox.left_out}):
+        names = ", ".join(left_out[:3]) + (", …" if len(left_out) > 3 else "")
+        notes.append(f"a request holds {MAX_TOOLS} tools, {len(left_out)} are left out: {names}")
+    return list(dict.fromkeys(notes))
 
 
 def standing_of_worker(application: Parts) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from gateway.doctor.finding import DISK_CURE, LOCAL_S, Check, bounded, patient
 from session.disk.threads import start_thread
 from session.errors import SessionError
 from session.mcp.errors import ServerFailed
-from session.mcp.listing import shown
+from session.mcp.listing import shown, withheld
 from session.mcp.server import Server
 
 # To start, to list its tools and to end it have limits of their own, which name what was waited for.
@@ -65,8 +65,7 @@ async def _asked(name: str, server: Server) -> Check:
     except SessionError as error:
         return Check(name, "fail", str(error), error.hint or "look at its table in the configuration")
     if problems:
-        text = f"not offered: {len(problems)} of its tools: {'; '.join(map(shown, problems[:3]))}"
-        return Check(name, "warn", text, "tell whoever made the server")
+        return Check(name, "warn", withheld(problems), "tell whoever made the server")
     if record.changes:
         kind, tool, _ = record.changes[0]
         text = (

@@ -3,98 +3,145 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from hashlib import sha256
 from typing import Any, Final
 
-from session.mcp.schema import resolved
+from session.mcp.schema import KEYWORDS, MANY, NAMED, ONE, Schema, resolved
 
-# Anthropic's rule, the narrowest one.
-_KEY = re.compile(r"[A-Za-z0-9_.-]{1,64}")
-_NOT_IN_KEY = re.compile(r"[^A-Za-z0-9_.-]+")
+# Google's rule, the narrowest one.
+_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
+_NOT_IN_KEY = re.compile(r"[^A-Za-z0-9_]+")
 MAX_KEY_CHARS: Final = 64
-MAX_DEPTH: Final = 64
-_COMBINED = ("allOf", "anyOf", "oneOf")
+_CHOICES = ("anyOf", "oneOf")
 # Providers refuse these at the root.
-_NOT_AT_ROOT = (*_COMBINED, "enum", "const", "not", "if", "then", "else", "$ref")
-_NAMED = ("$defs", "definitions")
+_NOT_AT_ROOT = (*_CHOICES, "allOf", "enum", "const", "not", "if", "then", "else", "$ref")
 _ANYTHING = {"anyOf": [{"type": kind} for kind in ("string", "number", "boolean", "object")]}
 
-Schema = Mapping[str, Any]
 
-
-@dataclass(slots=True)
 class Fitted:
-    """A schema that providers take; ``restore`` turns arguments that fit it into those of the server."""
+    """Fits a sound schema of an object: what its root combines becomes properties, odd keys are renamed.
 
-    parameters: dict[str, Any]
-    # The server's own keys, by those that are offered.
-    keys: dict[str, str] = field(default_factory=dict)
+    ``parameters`` is the schema that providers take.
+    """
+
+    def __init__(self, schema: Schema) -> None:
+        self._root = schema
+        self._renamed = _renamed(set(_property_names(schema)))
+        # The server's own keys, by those that are offered.
+        self._own = {new: old for old, new in self._renamed.items()}
+        self._names: dict[str, str] = {}
+        self._defs: dict[str, Any] = {}
+        root = {name: value for name, value in schema.items() if name not in _NOT_AT_ROOT}
+        properties, required = self._folded(schema, set())
+        if len(root) < len(schema):
+            # What a choice forbids beside its own properties another one may ask for.
+            root.pop("additionalProperties", None)
+        root |= {"type": "object", "properties": properties, "required": sorted(required)}
+        self.parameters = self._sound(root)
+        if self._defs:
+            self.parameters["$defs"] = self._defs
 
     def restore(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Name the arguments as the server does, at any depth that the schema describes."""
-        if not self.keys:
-            return dict(arguments)
-        restored = self._restored(arguments, [self.parameters])
-        return restored if isinstance(restored, dict) else {}
+        """Name arguments as the server does, at any depth that the schema describes."""
+        return dict(self._restored(arguments, [self.parameters]))
 
-    def _restored(self, value: Any, schemas: list[Schema]) -> Any:
-        """Restore a value, given all schemas that may describe it."""
-        every = [each for schema in schemas for each in _branches(schema, self.parameters)]
+    def _restored(self, value: Any, schemas: Sequence[Any]) -> Any:
+        """Restore a value, given the schemas that describe it."""
+        every = list(_described(schemas, self.parameters)) if isinstance(value, (dict, list)) else []
         if isinstance(value, list):
-            inner = [each["items"] for each in every if isinstance(each.get("items"), dict)]
-            return [self._restored(item, inner) for item in value]
-        if not isinstance(value, Mapping):
+            return [self._restored(item, [each.get("items") for each in every]) for item in value]
+        if not isinstance(value, dict):
             return value
         restored: dict[str, Any] = {}
         for name, item in value.items():
-            known = [each["properties"][name] for each in every if name in _properties(each)]
-            more = [each["additionalProperties"] for each in every if _is_more(each)]
-            own = str(self.keys.get(name, name) if known else name)
-            restored[own] = self._restored(item, [each for each in known or more if isinstance(each, dict)])
+            known = [each["properties"][name] for each in every if name in each.get("properties", ())]
+            own = str(self._own.get(name, name)) if known else name
+            more = [each.get("additionalProperties") for each in every]
+            restored[own] = self._restored(item, known or more)
         return restored
 
+    def _folded(self, schema: Schema, seen: set[int]) -> tuple[dict[str, Any], set[str]]:
+        """Gather the properties of all that a root combines, and which of them every choice requires."""
+        seen.add(id(schema))
+        properties, required = dict(schema.get("properties", {})), set(schema.get("required", ()))
+        combined = {name: schema.get(name, ()) for name in _CHOICES}
+        combined["allOf"] = [*schema.get("allOf", ()), resolved(schema.get("$ref"), self._root)]
+        combined["if"] = [schema.get("then"), schema.get("else")]
+        for name, parts in combined.items():
+            found = [self._folded(each, seen) for each in parts if _is_new(each, seen)]
+            for key, value in ((key, value) for more, _ in found for key, value in more.items()):
+                same = properties.setdefault(key, value) == value
+                properties[key] = value if same else _either(properties[key], value)
+            asked = [needs for _, needs in found]
+            if name == "allOf":
+                required.update(*asked)
+            elif asked and name in _CHOICES:
+                required |= set.intersection(*asked)
+        return properties, required
 
-def fitted(schema: Schema) -> Fitted:
-    """Fit a sound schema of an object: fold combinators at its root, fill in items, rename odd keys."""
-    keys = _renamed({name for each in _all_schemas(schema) for name in _properties(each)})
-    root = _folded(schema, schema)
-    sound = _sound(root, keys, 0)
-    sound = {**sound, "type": "object", "properties": sound.get("properties", {})}
-    return Fitted(sound, {new: old for old, new in keys.items()})
+    def _sound(self, schema: Any) -> dict[str, Any]:
+        """Return a schema with known keywords alone, items for each array, and keys of every provider."""
+        # A provider takes no bare true or false for a schema.
+        if not isinstance(schema, dict):
+            return {}
+        sound: dict[str, Any] = {}
+        for name, value in schema.items():
+            if name == "properties":
+                sound[name] = {self._key(key): self._sound(each) for key, each in value.items()}
+            elif name in ("required", "type") and isinstance(value, list):
+                known = schema.get("properties", {})
+                kept = [self._key(each) for each in value if name == "type" or each in known]
+                sound |= {name: list(dict.fromkeys(kept))} if kept else {}
+            elif name == "$ref":
+                sound[name] = self._reference(value)
+            elif name in ("patternProperties", "dependentSchemas"):
+                sound[name] = {key: self._sound(each) for key, each in value.items()}
+            elif isinstance(value, list) and name in (*MANY, "items"):
+                sound |= {name: [self._sound(each) for each in value]} if value else {}
+            elif name in ONE:
+                sound[name] = self._sound(value) if isinstance(value, dict) else value
+            elif name in KEYWORDS and name not in NAMED and (value != [] or name == "default"):
+                sound[name] = value
+        return _with_limits(_with_items(sound))
+
+    def _key(self, name: str) -> str:
+        return self._renamed.get(name, name)
+
+    def _reference(self, ref: str) -> str:
+        """Put what a reference names into ``$defs``: where it stood may be renamed or folded."""
+        if ref == "#":
+            return ref
+        if ref not in self._names:
+            name = _plain(ref.rpartition("/")[2])
+            self._names[ref] = name if name not in self._defs else _marked(name, ref)
+            self._defs[self._names[ref]] = {}
+            self._defs[self._names[ref]] = self._sound(resolved(ref, self._root))
+        return f"#/$defs/{self._names[ref]}"
 
 
-def _folded(schema: Schema, root: Schema, depth: int = 0) -> dict[str, Any]:
-    """Put the properties of what a root combines into it; what only one choice asks for is optional."""
-    folded = {name: value for name, value in schema.items() if name not in _NOT_AT_ROOT}
-    if depth > MAX_DEPTH:
-        return folded
-    inner: list[tuple[str, Any]] = [("allOf", resolved(schema.get("$ref"), root))]
-    inner += [(name, each) for name in _COMBINED for each in schema.get(name) or ()]
-    inner += [(name, schema.get(name)) for name in ("then", "else")]
-    parts = [(name, _folded(each, root, depth + 1)) for name, each in inner if isinstance(each, dict)]
-    required = set(folded.get("required", ()))
-    properties = dict(_properties(folded))
-    choices: dict[str, list[set[str]]] = {}
-    for name, part in parts:
-        for key, value in _properties(part).items():
-            same = key not in properties or properties[key] == value
-            properties[key] = value if same else _either(properties[key], value)
-        choices.setdefault(name, []).append(set(part.get("required", ())))
-        if "description" in part:
-            folded.setdefault("description", part["description"])
-    required |= set().union(*choices.pop("allOf", []))
-    for name, asked in choices.items():
-        if name in ("anyOf", "oneOf"):
-            required |= set.intersection(*asked)
-    folded["properties"] = properties
-    if required:
-        folded["required"] = sorted(required & properties.keys())
-    if parts:
-        # What a choice forbids beside its own properties another one may ask for.
-        folded.pop("additionalProperties", None)
-    return folded
+def _with_items(schema: dict[str, Any]) -> dict[str, Any]:
+    """Say what an array holds; a list of schemas, one for each place, becomes a choice."""
+    kinds = schema.get("type")
+    if "array" in (kinds if isinstance(kinds, list) else [kinds]) or {"items", "prefixItems"} & schema.keys():
+        items = schema.get("items")
+        places = [*schema.pop("prefixItems", ()), *(items if isinstance(items, list) else [items])]
+        each = [place for place in places if isinstance(place, dict) and place]
+        schema["items"] = {"anyOf": each} if len(each) > 1 else each[0] if each else dict(_ANYTHING)
+    return schema
+
+
+def _with_limits(schema: dict[str, Any]) -> dict[str, Any]:
+    """Write exclusive limits as numbers: in an earlier draft they say what ``minimum`` means."""
+    for limit, exclusive in (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")):
+        if isinstance(schema.get(exclusive), bool) and schema.pop(exclusive) and limit in schema:
+            schema[exclusive] = schema.pop(limit)
+    return schema
+
+
+def _is_new(schema: Any, seen: set[int]) -> bool:
+    # References may lead back, and double at each step.
+    return isinstance(schema, dict) and id(schema) not in seen
 
 
 def _either(one: Any, other: Any) -> dict[str, Any]:
@@ -102,90 +149,40 @@ def _either(one: Any, other: Any) -> dict[str, Any]:
     return {"anyOf": both if other in both else [*both, other]}
 
 
-def _sound(schema: Any, keys: Mapping[str, str], depth: int) -> dict[str, Any]:
-    """Return a schema with items for each array, and keys that every provider takes."""
-    # A provider takes no bare true or false for a schema.
-    if not isinstance(schema, dict) or depth > MAX_DEPTH:
-        return {}
-    sound = dict(schema)
-    if "properties" in schema:
-        named = schema["properties"].items()
-        sound["properties"] = {keys.get(key, key): _sound(each, keys, depth + 1) for key, each in named}
-    if "required" in schema:
-        sound["required"] = [keys.get(key, key) for key in schema["required"]]
-    for name in _NAMED:
-        if name in schema:
-            sound[name] = {key: _sound(each, keys, depth + 1) for key, each in schema[name].items()}
-    for name in _COMBINED:
-        if name in schema:
-            sound[name] = [_sound(each, keys, depth + 1) for each in schema[name]]
-    for name in ("additionalProperties", "not", "contains"):
-        if isinstance(schema.get(name), dict):
-            sound[name] = _sound(schema[name], keys, depth + 1)
-    kinds = schema.get("type")
-    if "array" in (kinds if isinstance(kinds, list) else [kinds]) or {"items", "prefixItems"} & schema.keys():
-        sound["items"] = _items(schema, keys, depth)
-        sound.pop("prefixItems", None)
-    return sound
-
-
-def _items(schema: Schema, keys: Mapping[str, str], depth: int) -> dict[str, Any]:
-    """Return what the items of an array are; a list of schemas, one for each place, becomes a choice."""
-    items = schema.get("items")
-    places = [*(schema.get("prefixItems") or ()), *(items if isinstance(items, list) else ())]
-    if isinstance(items, dict) and items:
-        places.append(items)
-    each = [_sound(place, keys, depth + 1) for place in places if isinstance(place, dict) and place]
-    if not each:
-        return dict(_ANYTHING)
-    return each[0] if len(each) == 1 else {"anyOf": each}
-
-
 def _renamed(names: set[str]) -> dict[str, str]:
     """Map each key that some provider refuses to another one that nothing in the schema bears."""
-    keys: dict[str, str] = {}
-    taken = set(names)
-    for name in sorted(names):
-        if _KEY.fullmatch(name):
-            continue
-        plain = _NOT_IN_KEY.sub("_", name).strip("_") or "key"
-        if len(plain) > MAX_KEY_CHARS or plain in taken:
-            mark = sha256(name.encode("utf-8", "replace")).hexdigest()[:6]
-            plain = f"{plain[: MAX_KEY_CHARS - 7]}_{mark}"
-        keys[name] = plain
-        taken.add(plain)
-    return keys
+    renamed: dict[str, str] = {}
+    for name in sorted(name for name in names if _KEY.fullmatch(name) is None):
+        plain = _plain(name)
+        is_free = len(plain) <= MAX_KEY_CHARS and plain not in names | {*renamed.values()}
+        renamed[name] = plain if is_free else _marked(plain, name)
+    return renamed
 
 
-def _all_schemas(part: Any, depth: int = 0) -> Iterator[Schema]:
-    """Yield all objects within a schema, of which some are schemas."""
-    if depth > MAX_DEPTH * 2:
-        return
-    if isinstance(part, dict):
-        yield part
-        for each in part.values():
-            yield from _all_schemas(each, depth + 1)
-    elif isinstance(part, list):
-        for each in part:
-            yield from _all_schemas(each, depth + 1)
+def _plain(name: str) -> str:
+    plain = _NOT_IN_KEY.sub("_", name).strip("_") or "key"
+    return f"_{plain}" if plain[0].isdecimal() else plain
 
 
-def _branches(schema: Schema, root: Schema, depth: int = 0) -> Iterator[Schema]:
-    """Yield a schema and all that it combines or refers to."""
-    if depth > MAX_DEPTH:
-        return
-    yield schema
-    inner = [each for name in _COMBINED for each in schema.get(name) or ()]
-    inner.append(resolved(schema.get("$ref"), root))
+def _marked(plain: str, name: str) -> str:
+    return f"{plain[: MAX_KEY_CHARS - 7]}_{sha256(name.encode('utf-8', 'replace')).hexdigest()[:6]}"
+
+
+def _property_names(part: Any) -> Iterator[str]:
+    if isinstance(part, dict) and isinstance(part.get("properties"), dict):
+        yield from part["properties"]
+    inner = part.values() if isinstance(part, dict) else part if isinstance(part, list) else ()
     for each in inner:
-        if isinstance(each, dict):
-            yield from _branches(each, root, depth + 1)
+        yield from _property_names(each)
 
 
-def _properties(schema: Schema) -> Mapping[str, Any]:
-    found = schema.get("properties")
-    return found if isinstance(found, dict) else {}
-
-
-def _is_more(schema: Schema) -> bool:
-    return isinstance(schema.get("additionalProperties"), dict)
+def _described(schemas: Iterable[Any], root: Schema) -> Iterator[Schema]:
+    """Yield schemas and all that they combine or refer to, each once."""
+    left, seen = list(schemas), set[int]()
+    while left:
+        each = left.pop()
+        if _is_new(each, seen):
+            seen.add(id(each))
+            yield each
+            left += [part for name in (*_CHOICES, "allOf") for part in each.get(name, ())]
+            left += [each.get("then"), each.get("else"), resolved(each.get("$ref"), root)]

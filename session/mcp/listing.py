@@ -93,6 +93,12 @@ def shown(text: str) -> str:
     return "".join(c if c.isprintable() else "?" for c in text[:80])
 
 
+def withheld(problems: Sequence[str]) -> str:
+    """Say in one line what is not offered of a list, and why; empty where all of it is."""
+    words = "; ".join([*map(shown, problems[:10]), *(["…"] if len(problems) > 10 else [])])
+    return f"not offered: {len(problems)} of its tools: {words}" if problems else ""
+
+
 def _fault(row: object, times: Mapping[str, int]) -> str:
     if not isinstance(row, dict):
         return "no object"

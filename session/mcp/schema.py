@@ -19,16 +19,21 @@ MAX_EXPANDED: Final = 20_000
 MAX_STEPS: Final = 50_000
 
 Schema = Mapping[str, Any]
-_NAMED = ("properties", "patternProperties", "$defs", "definitions")
-_MANY = ("anyOf", "oneOf", "allOf", "prefixItems")
-_ONE = ("items", "additionalProperties", "not", "contains", "propertyNames")
-_NUMBERS = ("minimum", "maximum", "minLength", "maxLength", "minItems", "maxItems", "multipleOf")
-_WORDS = ("title", "description", "format", "pattern", "$ref")
-_KEYWORDS: dict[str, tuple[type, ...]] = {
-    **dict.fromkeys(_NAMED, (dict,)),
-    **dict.fromkeys((*_MANY, "required", "enum"), (list,)),
-    **dict.fromkeys(_NUMBERS, (int, float)),
-    **dict.fromkeys(_WORDS, (str,)),
+NAMED = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
+MANY = ("anyOf", "oneOf", "allOf", "prefixItems")
+ONE = ("items", "additionalProperties", "not", "contains", "propertyNames", "if", "then", "else")
+_COUNTS = tuple(f"{bound}{what}" for bound in ("min", "max") for what in ("Length", "Items", "Properties"))
+# What a schema may say, and of which types; the rest is not offered to a model.
+KEYWORDS: Mapping[str, tuple[type, ...]] = {
+    **dict.fromkeys(NAMED, (dict,)),
+    **dict.fromkeys((*MANY, "required", "enum", "examples"), (list,)),
+    **dict.fromkeys(("minimum", "maximum", "multipleOf"), (int, float)),
+    **dict.fromkeys(_COUNTS, (int,)),
+    # In an earlier draft these are flags.
+    **dict.fromkeys(("exclusiveMinimum", "exclusiveMaximum"), (int, float, bool)),
+    **dict.fromkeys(("title", "description", "format", "pattern", "$ref"), (str,)),
+    **dict.fromkeys(("uniqueItems", "nullable", "deprecated"), (bool,)),
+    **dict.fromkeys(("type", "default", "const"), (object,)),
 }
 
 
@@ -69,12 +74,19 @@ def _unsound(schema: object, at: str) -> str:
     """Say where a schema is none: a provider refuses the whole request for one bad word in a tool's."""
     if isinstance(schema, bool):
         return ""
+    if isinstance(schema, list) and at.endswith(".items"):
+        # As an earlier draft has it: one for each place.
+        return next((fault for each in schema if (fault := _unsound(each, at[:-1]))), "")
     if not isinstance(schema, dict):
         return f"its schema is none at {at}"
-    for name, kinds in _KEYWORDS.items():
+    for name, kinds in KEYWORDS.items():
         # To Python, True is a number.
-        if name in schema and (not isinstance(schema[name], kinds) or isinstance(schema[name], bool)):
+        given = schema.get(name)
+        is_flag = isinstance(given, bool) and not {bool, object} & {*kinds}
+        if name in schema and (not isinstance(given, kinds) or is_flag):
             return f"its schema is none at {at}: {name}"
+    if (bad := [name for name in _COUNTS if schema.get(name, 0) < 0]) or schema.get("multipleOf", 1) <= 0:
+        return f"its schema is none at {at}: {bad[0] if bad else 'multipleOf'}"
     types = schema.get("type", "object")
     if not all(
         isinstance(each, str) and each in TYPES for each in (types if isinstance(types, list) else [types])
@@ -82,10 +94,10 @@ def _unsound(schema: object, at: str) -> str:
         return f"its schema is none at {at}: type"
     if not all(isinstance(each, str) for each in schema.get("required", ())):
         return f"its schema is none at {at}: required"
-    inner = [(name, each) for name in _ONE if name in schema for each in [schema[name]]]
-    inner += [(name, each) for name in _MANY if name in schema for each in schema[name]]
+    inner = [(name, schema[name]) for name in ONE if name in schema]
+    inner += [(name, each) for name in MANY for each in schema.get(name, ())]
     inner += [
-        (f"{name}.{key}", each) for name in _NAMED if name in schema for key, each in schema[name].items()
+        (f"{name}.{key}", each) for name in NAMED if name in schema for key, each in schema[name].items()
     ]
     return next((fault for name, each in inner if (fault := _unsound(each, f"{at}.{name}"))), "")
 
@@ -96,7 +108,7 @@ class _TooMuch(ValueError):
 
 def resolved(ref: object, root: Schema) -> object:
     """Return the part of a schema that a reference within it names; None where it names none."""
-    if not isinstance(ref, str) or not ref.startswith("#"):
+    if not isinstance(ref, str) or (ref != "#" and not ref.startswith("#/")):
         return None
     found: object = root
     for part in ref[1:].split("/")[1:]:
@@ -140,7 +152,10 @@ class _Expanded:
             raise _TooMuch("its schema refers to something outside of it")
         if ref not in self._known:
             self._known[ref] = 1
-            self._known[ref] = self.of(resolved(ref, self._root), depth + 1)
+            there = resolved(ref, self._root)
+            if there is not None and (fault := _unsound(there, ref)):
+                raise _TooMuch(fault)
+            self._known[ref] = self.of(there, depth + 1)
         return self._known[ref]
 
 

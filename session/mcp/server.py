@@ -17,7 +17,7 @@ from session.disk.layout import seen
 from session.errors import StoreError
 from session.mcp.approvals import Record, RecordFile, settled
 from session.mcp.errors import CallFailed, CallLate, ServerFailed, ServerGone
-from session.mcp.listing import ListedTool, Listing
+from session.mcp.listing import ListedTool, Listing, withheld
 from session.mcp.process import Launch, unconfined
 from session.mcp.spec import ServerSpec
 
@@ -171,10 +171,10 @@ class Server:
         """Say whether it is up, since when, and what is wrong with it or its tools."""
         up = self._up.is_set()
         changes = len(self.record.changes) if self.record.identity == self._identity else 0
-        said = [] if up else [self._detail]
+        said = [withheld(self._problems) if up else self._detail]
         if changes:
             said.append(f"not as they were approved: {changes} of its tools (chat-gateway mcp list)")
-        part = {"up": up, "since": self._since.isoformat(), "error": "; ".join(said)}
+        part = {"up": up, "since": self._since.isoformat(), "error": "; ".join(filter(None, said))}
         return part if up or not self._hint else {**part, "hint": self._hint}
 
     # -- its life ----------------------------------------------------------------------------------

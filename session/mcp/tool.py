@@ -7,7 +7,7 @@ from typing import Any
 
 from session.errors import ToolError
 from session.mcp.errors import CallFailed
-from session.mcp.fit import fitted
+from session.mcp.fit import Fitted
 from session.mcp.listing import ListedTool
 from session.mcp.server import Server
 from session.models.model import ToolSpec
@@ -28,7 +28,7 @@ class McpTool:
         """Offer a tool under ``name`` wherever ``serves`` says so."""
         spec = server.spec
         words = listed.description or "nothing"
-        self._fitted = fitted(listed.parameters)
+        self._fitted = Fitted(listed.parameters)
         said = SAID.format(server=spec.name, words=words)
         self.spec = ToolSpec(name, said, self._fitted.parameters)
         # What policies call it.

@@ -33,8 +33,8 @@ from session.models.opaque import put_back
 from session.models.openai_clients import OpenAIClients, raw_answers, whole_instead
 from session.models.prices import dollars
 from session.models.reductions import (
+    LIMITS,
     WINDOW_HINT,
-    Complaint,
     Reduced,
     Reductions,
     complaint_of,
@@ -244,16 +244,12 @@ class LiteLLM:
             try:
                 answer = await self._request(model, prompt, sent, written)
             except ModelError as error:
-                if error.__cause__ is None or isinstance(error.__cause__, TimeoutError):
-                    # No words of the provider's: the answer was odd, or none came.
+                # Else there are no words of the provider's: the answer was odd, or none came.
+                refused = not isinstance(error.__cause__, (TimeoutError, type(None))) and not written.any
+                found = self._smaller(error, model, prompt, reduced, sent) if refused else None
+                if found is None:
                     raise
-                complaint = complaint_of(error, model)
-                if written.any:
-                    raise
-                smaller = self._smaller(error, complaint, model, prompt, reduced, sent)
-                if smaller is None:
-                    raise
-                reduced, name, words = smaller
+                reduced, name, words = found
                 said[name] = words
             else:
                 self._reductions.keep(model, reduced, said)
@@ -262,7 +258,6 @@ class LiteLLM:
     def _smaller(
         self,
         error: ModelError,
-        complaint: Complaint,
         model: str,
         prompt: Prompt,
         reduced: Reduced,
@@ -273,6 +268,7 @@ class LiteLLM:
         Raises:
             ModelRefused: it was refused for its files.
         """
+        complaint = complaint_of(error, model)
         # The provider's own, without those of messages.
         words = error.brief.removeprefix(f"{model}: ")
         too_long = isinstance(error, ContextTooLong) and complaint.status != TOO_MANY_REQUESTS
@@ -367,8 +363,7 @@ class LiteLLM:
         max_tokens = prompt.max_tokens or self._max_output_tokens
         if reduced.max_tokens:
             max_tokens = min(max_tokens, reduced.max_tokens)
-        limit = "max_completion_tokens" if "max_tokens" in without else "max_tokens"
-        wanted: dict[str, Any] = {limit: max_tokens}
+        wanted: dict[str, Any] = {"max_tokens": max_tokens}
         if prompt.tools:
             wanted |= {"tools": [_described(tool) for tool in prompt.tools], "tool_choice": "auto"}
         if prompt.force_tool and "tool_choice" not in without:
@@ -376,6 +371,10 @@ class LiteLLM:
         arguments = {key: value for key, value in wanted.items() if not supported or key in supported}
         if "tools" in wanted and "tools" not in arguments:
             self._reductions.note(model, "tools", "LiteLLM's table says that it takes none", _NO_TOOLS_HINT)
+        if refused := [name for name in LIMITS if name in without]:
+            # By LiteLLM's table it would go out under the refused name again.
+            other = LIMITS[1 - LIMITS.index(refused[0])]
+            arguments["extra_body"] = {other: arguments.pop("max_tokens", max_tokens)}
         # Without _skip_mcp_handler LiteLLM imports a package that is not installed here.
         arguments |= {"num_retries": 0, "max_retries": 0, "_skip_mcp_handler": True}
         messages = legal_ids(prompt.messages)

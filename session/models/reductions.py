@@ -7,16 +7,16 @@ that, and if it is answered the next ones leave it out from the start, until the
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import structlog
 
 from durable import causes
-from session.models.model import Message, Prompt
+from session.models.model import Prompt
 from session.models.opaque import OPAQUE
-from session.models.thoughts import holds_thoughts, without_thoughts
+from session.models.thoughts import FIELDS, holds_thoughts
 
 MAX_SEARCHED_CHARS = 4_000
 # A refusal with another status is about the key, the rate, the size or the server's health.
@@ -71,22 +71,15 @@ _ANSWER_LIMIT = re.compile(
     r"|maximum (?:allowed |number of )?(?:output|completion)\D{0,30}(\d+)",
     re.IGNORECASE,
 )
-_INPUT = re.compile(
-    r"(?<!\d)(\d{1,9})(?: tokens)? (?:in|of|from) (?:the|your)?\s?(?:text )?(?:messages|prompt|input)"
-    r"|has (\d{1,9}) input|(?<!\d)(\d{1,9}) (?:input|prompt) tokens|resulted in (\d{1,9})"
-    r"|(?<!\d)(\d{1,9}) \+ \d{1,9} >",
-    re.IGNORECASE,
-)
 _PROMPT_AT_FAULT = re.compile(r"\b(?:messages|prompt|input)\b (?:is|are|was|were|resulted|exceeds?)\b", re.I)
 _TOKENS = re.compile(r"max_(?:completion_|output_|new_)?tokens|completion|answer|output", re.IGNORECASE)
+LIMITS = ("max_tokens", "max_completion_tokens")
 WINDOW_HINT = "set model.context_window, and model.max_output_tokens to a quarter of it at most"
-# How the OpenAI client begins: the number is a status, and no count.
-_OPENING = re.compile(r"Error code: \d+")
-_HINTS = {
-    "tools": "the model cannot use tools there: enable them at the server, or choose another model",
-    "window": WINDOW_HINT,
-    "max_tokens": "set model.max_output_tokens",
-}
+_TOOLS_HINT = "the model cannot use tools there: enable them at the server, or choose another model"
+# The two names of the limit of an answer, but not where a refusal proposes one.
+_LIMIT = re.compile(r"(?<!use )(?<!use .)(?<!favor of )(?<!favor of .)\b(max_(?:completion_)?tokens)\b", re.I)
+# From so many tools that are refused one by one on, none is sent.
+MOST_TOOLS_REFUSED = 8
 
 log = structlog.get_logger("model")
 
@@ -105,23 +98,19 @@ class Reduced:
     max_tokens: int = 0
     window: int = 0
 
+    def but(self, name: str) -> Reduced:
+        """Leave out one thing more."""
+        return replace(self, without=self.without | {name})
+
     def prompt(self, prompt: Prompt) -> Prompt:
         """Leave tools and fields of messages out of a prompt."""
-        without = self.without
-        if "thoughts" in without:
-            prompt = without_thoughts(prompt)
-        if OPAQUE in without:
-            kept = [{**message} for message in prompt.messages]
-            for message in kept:
-                message.pop(OPAQUE, None)
-            prompt = replace(prompt, messages=kept)
-        if "tools" in without:
-            return replace(prompt, tools=(), force_tool="")
-        tools = [tool for tool in prompt.tools if f"tool:{tool.name}" not in without]
-        if len(tools) == len(prompt.tools):
+        if not self.without:
             return prompt
-        forced = prompt.force_tool if any(tool.name == prompt.force_tool for tool in tools) else ""
-        return replace(prompt, tools=tools, force_tool=forced)
+        fields = (FIELDS if "thoughts" in self.without else set()) | (self.without & {OPAQUE})
+        messages = [{name: each[name] for name in each if name not in fields} for each in prompt.messages]
+        tools = [tool for tool in prompt.tools if not self.without & {"tools", f"tool:{tool.name}"}]
+        forced = prompt.force_tool if prompt.force_tool in {tool.name for tool in tools} else ""
+        return replace(prompt, messages=messages, tools=tools, force_tool=forced)
 
 
 @dataclass(slots=True)
@@ -151,14 +140,14 @@ class Reductions:
     def keep(self, model: str, reduced: Reduced, said: Mapping[str, str]) -> None:
         """Remember what was answered, with what the provider had said of each thing that it left out."""
         before = self.of(model)
-        self.known[model] = reduced
+        # Another request may have learned something meanwhile.
+        self.known[model] = replace(reduced, without=reduced.without | before.without)
         for name in sorted(reduced.without - before.without):
-            hint = _HINTS["tools"] if name == "tools" else ""
-            self.note(model, name, said.get(name, ""), hint)
-        if reduced.max_tokens and reduced.max_tokens != before.max_tokens:
-            by_window = f"the server's window has {reduced.window} tokens" if reduced.window else ""
-            words = by_window or said.get("fewer", "")
-            hint = _HINTS["window" if by_window else "max_tokens"]
+            self.note(model, name, said.get(name, ""), _TOOLS_HINT if name == "tools" else "")
+        if reduced.max_tokens not in (0, before.max_tokens):
+            words, hint = said.get("fewer", ""), "set model.max_output_tokens"
+            if reduced.window:
+                words, hint = f"the server's window has {reduced.window} tokens", WINDOW_HINT
             self.note(model, f"more than {reduced.max_tokens} answer tokens", words, hint)
 
     def learn_window(self, model: str, words: str) -> None:
@@ -175,33 +164,24 @@ class Reductions:
 
 @dataclass(frozen=True, slots=True)
 class Complaint:
-    """What a provider said of a request: its status, and all its words, ``param`` and ``code`` among them."""
+    """What a provider said of a request: its status, and all its words, ``param`` among them."""
 
     status: int | None
     words: str
-    param: str = ""
-    code: str = ""
 
 
 def complaint_of(error: BaseException, model: str) -> Complaint:
     """Read what a provider said; the model's own name is none of its words."""
     chain = list(causes(error))
-    status: int | None = None
-    fields: Mapping[str, Any] = {}
-    for link in chain:
-        response = getattr(link, "response", None)
-        found = getattr(response, "status_code", None) or getattr(link, "status_code", None)
-        status = status or (found if isinstance(found, int) else None)
-        body = getattr(link, "body", None)
-        inner = body.get("error", body) if isinstance(body, Mapping) else None
-        if not fields and isinstance(inner, Mapping):
-            fields = inner
-    words = " ".join(_OPENING.sub("", str(link)[:MAX_SEARCHED_CHARS]) for link in chain)
+    found = [getattr(getattr(link, "response", None), "status_code", None) for link in chain]
+    found += [getattr(link, "status_code", None) for link in chain]
+    words = " ".join(str(link)[:MAX_SEARCHED_CHARS] for link in chain)
+    # As the OpenAI client begins: the number is a status, and no count.
+    words = re.sub(r"Error code: \d+", "", words)
     for name in (model, model.partition("/")[2]):
         # The name of a model may speak of tools or pictures.
         words = re.sub(rf"(?<![\w-]){re.escape(name)}(?![\w-])", "", words) if len(name) > 3 else words
-    texts = {name: value if isinstance(value := fields.get(name), str) else "" for name in fields}
-    return Complaint(status, words, texts.get("param", ""), texts.get("code", ""))
+    return Complaint(next((each for each in found if isinstance(each, int) and each), None), words)
 
 
 def smaller(
@@ -220,22 +200,8 @@ def smaller(
         return None
     if fewer := _fewer(said, reduced, sent=sent, tokens=tokens, too_long=too_long):
         return fewer, "fewer"
-    if too_long:
-        return None
-    if name := _tool_at_fault(said, sent):
-        return replace(reduced, without=reduced.without | {f"tool:{name}"}), f"tool:{name}"
-    offered = {name for name in sent if sent[name]} | _in_messages(sent["messages"])
-    for name, pattern in _NAMED.items():
-        if name in offered - reduced.without and (said.param == name or pattern.search(said.words)):
-            return replace(reduced, without=reduced.without | {name}), name
-    if OPAQUE not in reduced.without and _names_opaque(said, sent["messages"]):
-        return replace(reduced, without=reduced.without | {OPAQUE}), OPAQUE
-    field_name = "max_completion_tokens" if "max_completion_tokens" in sent else "max_tokens"
-    other = "max_tokens" if field_name == "max_completion_tokens" else "max_completion_tokens"
-    named = said.param == field_name or re.search(rf"\b{field_name}\b", said.words)
-    if named and field_name in sent and not reduced.without & {field_name, other}:
-        return replace(reduced, without=reduced.without | {field_name}), field_name
-    return None
+    name = "" if too_long else _tool_at_fault(said, reduced, sent) or _part_at_fault(said, reduced, sent)
+    return (reduced.but(name), name) if name and name not in reduced.without else None
 
 
 def is_short(said: Complaint, *, asked: int, tokens: int) -> bool:
@@ -248,59 +214,51 @@ def names_files(said: Complaint) -> bool:
     return said.status in _STATUSES and bool(_PICTURES.search(said.words))
 
 
-def _tool_at_fault(said: Complaint, sent: Mapping[str, Any]) -> str:
-    """Name the one tool that a refusal names, by its name or its place; empty where it names none."""
-    names = [str(tool["function"]["name"]) for tool in sent.get("tools") or ()]
-    for found in re.finditer(r"\btools?[.\[]+(\d+)", f"{said.param} {said.words}"):
-        if int(found[1]) < len(names):
-            return names[int(found[1])]
-    if not re.search(r"schema|parameters|properties|function", said.words, re.IGNORECASE):
-        return ""
-    quoted = set(re.findall(r"[\w-]+", said.words))
-    # A tool called ls or read may be a word of any sentence.
-    found_names = [name for name in names if name in quoted and re.search(rf"['\"`:]\s*{name}\b", said.words)]
-    return found_names[0] if len(found_names) == 1 else ""
+def _tool_at_fault(said: Complaint, reduced: Reduced, sent: Mapping[str, Any]) -> str:
+    """Name the one tool that a refusal names, by its name or its place, as ``tool:NAME``; empty: none."""
+    names = [str(tool.get("function", {}).get("name")) for tool in sent.get("tools") or ()]
+    places = [int(place) for place in re.findall(r"\btools?[.\[]+(\d{1,4})", said.words)]
+    found = [names[place] for place in places if place < len(names)]
+    if not found and re.search(r"schema|parameters|properties|function", said.words, re.IGNORECASE):
+        # A tool called ls or read may be a word of any sentence.
+        found = [name for name in names if re.search(rf"['\"`:]\s*{re.escape(name)}(?![\w-])", said.words)]
+        found = found if len(found) == 1 else []
+    if found and sum(each.startswith("tool:") for each in reduced.without) >= MOST_TOOLS_REFUSED:
+        return "tools"
+    return f"tool:{found[0]}" if found else ""
 
 
-def _in_messages(messages: Sequence[Message]) -> set[str]:
-    """Say which of the parts that can be left out stand in messages."""
-    found = {"thoughts"} if holds_thoughts(messages) else set()
-    return found | ({"cache"} if any(is_marked(each) for each in messages) else set())
-
-
-def is_marked(message: Message) -> bool:
-    """Say whether a message bears a mark for the provider's cache."""
-    content = message.get("content")
-    blocks = [message, *(content if isinstance(content, list) else ())]
-    return any("cache_control" in block for block in blocks if isinstance(block, Mapping))
-
-
-def _names_opaque(said: Complaint, messages: Sequence[Message]) -> bool:
-    """Say whether a refusal names a field that only the provider understands."""
-    names = {name for message in messages for name in message if name not in _USUAL}
+def _part_at_fault(said: Complaint, reduced: Reduced, sent: Mapping[str, Any]) -> str:
+    """Name what a refusal names of a request besides single tools; empty: nothing."""
+    messages = sent["messages"]
+    parts = {name for name in sent if sent[name]} - reduced.without
+    parts |= {"thoughts"} if holds_thoughts(messages) else set()
+    parts |= {"cache"} if "'cache_control'" in str(messages) else set()
+    for name, pattern in _NAMED.items():
+        if name in parts and (pattern.search(said.words) or re.search(rf"param\W+{name}\b", said.words)):
+            return name
     calls = (call for message in messages for call in message.get("tool_calls") or ())
-    names |= {name for call in calls for name in call if name not in _USUAL}
-    return any(re.search(rf"\b{re.escape(name)}\b", said.words) for name in names)
+    fields = {name for each in (*messages, *calls) for name in each} - _USUAL
+    if any(re.search(rf"\b{re.escape(name)}\b", said.words) for name in fields):
+        return OPAQUE
+    limit = _LIMIT.search(said.words)
+    return limit[1].lower() if limit and not reduced.without & {*LIMITS} else ""
 
 
 def _fewer(
     said: Complaint, reduced: Reduced, *, sent: Mapping[str, Any], tokens: int, too_long: bool
 ) -> Reduced | None:
     """Ask for fewer answer tokens where those do not fit the window, or are more than the model writes."""
-    asked = int(sent.get("max_tokens") or sent.get("max_completion_tokens") or 0)
+    limits = {**sent, **sent.get("extra_body", {})}
+    asked = int(limits.get(LIMITS[0]) or limits.get(LIMITS[1]) or 0)
     if not asked or not (too_long or (_TOKENS.search(said.words) and _TOO_MANY.search(said.words))):
         return None
-    window, limit = _number(_WINDOW, said.words), _number(_ANSWER_LIMIT, said.words)
+    window, most = _number(_WINDOW, said.words), _number(_ANSWER_LIMIT, said.words)
     if window:
-        prompt = window if _PROMPT_AT_FAULT.search(said.words) else tokens
-        room = window - (_number(_INPUT, said.words) or prompt) - MIN_TOKENS
-        most = min(room, max(window // 4, MIN_TOKENS)) if room < asked else 0
-    elif limit:
-        most = limit
-    else:
-        # Too long, though most of it is the room for the answer.
-        short = too_long and not reduced.max_tokens and is_short(said, asked=asked, tokens=tokens)
-        most = max(asked // 4, MIN_TOKENS) if short else 0
+        most = 0 if _PROMPT_AT_FAULT.search(said.words) else max(window // 4, MIN_TOKENS)
+    elif not most and too_long and not reduced.max_tokens and is_short(said, asked=asked, tokens=tokens):
+        # Most of it is the room for the answer.
+        most = max(asked // 4, MIN_TOKENS)
     if not MIN_TOKENS <= most < asked:
         return None
     return replace(reduced, max_tokens=most, window=window or reduced.window)

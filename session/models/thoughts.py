@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 
-from session.models.model import Message, Prompt
+from session.models.model import Message
 
-_FIELDS = frozenset({"reasoning_content", "thinking_blocks"})
+FIELDS = frozenset({"reasoning_content", "thinking_blocks"})
 _NAME = r"(?:antml:|budget:)?(?:think(?:ing)?|thoughts?|reasoning)"
 _OPENING = re.compile(rf"\s*<({_NAME})>", re.IGNORECASE)
 # What may still become such a tag, or the fence of a code block, with the next piece.
@@ -101,14 +100,4 @@ def parted_thoughts(text: str) -> tuple[str, str]:
 
 def holds_thoughts(messages: Sequence[Message]) -> bool:
     """Say whether any message brings a model's thoughts back."""
-    return any(not _FIELDS.isdisjoint(message) for message in messages)
-
-
-def without_thoughts(prompt: Prompt) -> Prompt:
-    """Leave the thoughts out of a request; what else it says stays."""
-    if not holds_thoughts(prompt.messages):
-        return prompt
-    kept = [
-        {name: value for name, value in message.items() if name not in _FIELDS} for message in prompt.messages
-    ]
-    return replace(prompt, messages=kept)
+    return any(not FIELDS.isdisjoint(message) for message in messages)

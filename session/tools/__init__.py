@@ -156,7 +156,8 @@ class Toolbox:
         self._optional = frozenset(optional)
         self._source = source
         self._heard = heard
-        self._left_out: list[str] = []
+        # Names that some request went without, since it holds no more.
+        self.left_out: set[str] = set()
 
     def specs(self, allowed: Collection[str], place: ToolPlace) -> list[ToolSpec]:
         """Describe the tools that are on offer at ``place`` and allowed, always in the same order.
@@ -168,10 +169,10 @@ class Toolbox:
         here = (*own, *(each for each in sourced if each[1].name in allowed))
         specs = [spec for tool, spec in here if _serves(tool, place)]
         left_out = [spec.name for spec in specs[MAX_TOOLS:]]
-        if left_out and left_out != self._left_out:
+        if not self.left_out.issuperset(left_out):
             hint = f"a request holds {MAX_TOOLS} tools: deny some in [tools.policy], or bind servers to chats"
             _log.warning("tools.left_out", count=len(left_out), tools=left_out[:20], hint=hint)
-            self._left_out = left_out
+            self.left_out.update(left_out)
         return specs[:MAX_TOOLS]
 
     def sourced(self) -> list[str]:

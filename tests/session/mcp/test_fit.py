@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from session.mcp.fit import fitted
+from session.mcp.fit import Fitted
 from session.mcp.schema import fault_of
 
 TEXT = {"type": "string"}
@@ -57,7 +57,7 @@ def refused(schema: Any, *, root: bool = True) -> str:
 @pytest.mark.parametrize("schema", SCHEMAS)
 def test_no_provider_refuses_what_is_offered(schema: dict[str, Any]) -> None:
     assert fault_of(schema) == "" or "items" in str(schema)
-    assert refused(fitted(schema).parameters) == ""
+    assert refused(Fitted(schema).parameters) == ""
 
 
 def test_choices_at_the_root_are_properties() -> None:
@@ -65,7 +65,7 @@ def test_choices_at_the_root_are_properties() -> None:
     one = {"properties": {"a": TEXT, "id": TEXT}, "required": ["id", "a"]}
     two = {"properties": {"a": {"type": "integer"}, "id": TEXT}, "required": ["id"]}
 
-    found = fitted({"anyOf": [one, two]}).parameters
+    found = Fitted({"anyOf": [one, two]}).parameters
 
     assert found["required"] == ["id"]
     assert found["properties"] == {"a": {"anyOf": [TEXT, {"type": "integer"}]}, "id": TEXT}
@@ -76,7 +76,7 @@ def test_arguments_go_back_under_the_servers_names() -> None:
     row = {"type": "object", "properties": {"$top": {"type": "integer"}}}
     free = {"type": "object"}
     schema = {"properties": {"$filter": TEXT, "rows": {"type": "array", "items": row}, "free": free}}
-    fit = fitted({**schema, "required": ["$filter"]})
+    fit = Fitted({**schema, "required": ["$filter"]})
 
     assert fit.parameters["required"] == ["filter"]
     assert fit.restore({"filter": "x", "rows": [{"top": 3}], "free": {"filter": 1, "top": 2}}) == {

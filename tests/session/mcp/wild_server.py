@@ -1,6 +1,7 @@
 """A server of the older era, by hand, that misbehaves as it is told: by START, LIST and its tools' names.
 
 ``python wild_server.py LOG [LIST]``; LOG grows by a line for each call, LIST is a JSON file of its tools.
+A tool whose name begins with ``told`` answers with its arguments.
 With PAGE it lists so many of them at a time, and LOG grows by a line for each page.
 """
 
@@ -71,6 +72,9 @@ def call(id_: Any, name: str, arguments: dict[str, Any]) -> None:
             {"type": "resource", "resource": {"uri": "file:///b", "blob": "AAAA"}},
         ]
         send(id=id_, result={"content": blocks})
+        return
+    if name.startswith("told"):
+        send(id=id_, result=text(json.dumps(arguments)))
         return
     if name == "misfit":
         send(id=id_, result={**text("7"), "structuredContent": {"n": "seven"}})
