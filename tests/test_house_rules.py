@@ -30,7 +30,7 @@ SDKS = {
     "telegram": "channels/telegram",
     "discord": "channels/discord",
 }
-DOCUMENTS = [ROOT / "README.md", ROOT / "ARCHITECTURE.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCUMENTS = [ROOT / "README.md", ROOT / "ARCHITECTURE.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 @cache
