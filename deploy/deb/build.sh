@@ -62,7 +62,8 @@ END
 
 doc=$root/usr/share/doc/chat-gateway
 install -d "$doc" "$root/etc/chat-gateway" "$root/usr/share/man/man1" "$root/DEBIAN"
-install -m 0644 "$here/README.md" "$here"/docs/*.md "$here/docs/chat-gateway.example.toml" "$doc/"
+# README.md is the index of the pages there.
+install -m 0644 "$here"/docs/*.md "$here/docs/chat-gateway.example.toml" "$doc/"
 install -m 0644 "$here/LICENSE" "$doc/copyright"
 # The pages name them by these paths.
 for folder in deploy/rabbitmq deploy/prometheus; do

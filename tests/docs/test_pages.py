@@ -67,12 +67,23 @@ def test_what_is_wrong_is_found(text: str, fault: str) -> None:
         "```sh\n.venv/bin/chat-gateway chat -m hi | cat   # prints\n```\n",
         "say `chat-gateway parked retry`, `chat-gateway memory show KEY` and `other-program --oops`\n",
         "| a | b |\n|---|---|\n| `x\\|y` | z |\n",
-        "[a](README.md#start) <https://example.org/>\n",
+        "[a](README.md#try-it) <https://example.org/>\n",
         "````markdown\n```\nx\n```\n````\n",
     ],
 )
 def test_what_is_right_is_let_be(text: str) -> None:
     assert faults(parse(text, ROOT / "page.md")) == []
+
+
+def test_the_index_lists_every_page() -> None:
+    index = ROOT / "docs" / "README.md"
+
+    listed = {(index.parent / link.partition("#")[0]).resolve() for link in read(index).links}
+    assert {path for path in PAGES if path.parent == index.parent} - {index} - listed == set()
+
+
+def test_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text().split()) <= 700
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
