@@ -1,8 +1,9 @@
-"""Bounds the requests of each token: so many a minute, a tenth of them at once."""
+"""Bounds each token: its requests a minute, a tenth of them at once, and its open streams."""
 
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
@@ -11,6 +12,9 @@ from durable import BoundedDict
 MAX_NAMES: Final = 10_000
 # What may come at once where the bound is small: a page asks for several things when it is opened.
 MIN_BURST: Final = 10
+MAX_STREAMS: Final = 64
+# Places that no stream takes, for health checks and other short requests.
+RESERVED: Final = 16
 
 
 class Rates:
@@ -42,3 +46,28 @@ class Rates:
             return (1 - left) / self._per_s
         self._stocks[name] = (left - 1, now)
         return 0.0
+
+
+class Streams:
+    """Counts requests that may stay open for long, such as event streams, by the name of their token.
+
+    Args:
+        descriptors: how many this process may hold; streams take half of them at most.
+    """
+
+    def __init__(self, descriptors: int) -> None:
+        self._most = max(8, min(10_000, descriptors // 2) - RESERVED)
+        self._open: Counter[str] = Counter()
+
+    def enter(self, name: str, *, bounded: bool) -> bool:
+        """Count one more; False where there is no room, or a ``bounded`` token has ``MAX_STREAMS`` open."""
+        if self._open.total() >= self._most or (bounded and self._open[name] >= MAX_STREAMS):
+            return False
+        self._open[name] += 1
+        return True
+
+    def leave(self, name: str) -> None:
+        """Count one less."""
+        self._open[name] -= 1
+        if not self._open[name]:
+            del self._open[name]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import math
+import time
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from itertools import chain, islice
@@ -14,10 +15,9 @@ import structlog
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway.http.body import BadBody, Bodies, read_again
-from gateway.http.connections import LET_IN
 from gateway.http.errors import error_response
 from gateway.http.guesses import Guesses
-from gateway.http.rates import Rates
+from gateway.http.rates import MAX_STREAMS, Rates, Streams
 from gateway.http.shape import CALLER, EVERYBODY, OPERATOR, STILL, caller_of
 from gateway.service.tokens import Caller, Tokens, cookie_of
 
@@ -29,6 +29,10 @@ COOKIE_AGE_S = 30 * 24 * 3600
 MAX_COOKIES = 16
 # Files, which may be larger than any other body.
 STREAMED = frozenset({("POST", "/v1/media")})
+# They may stay open for as long as their client likes.
+STREAMS = frozenset({"/v1/events", "/v1/ws", "/v1/messages", "/v1/chat/completions"})
+# Refusals without a token are logged at most once in so many seconds, with their number.
+LOG_EVERY_S = 10.0
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 OPEN_PATHS = frozenset({"/healthz", "/readyz", "/v1/login", "/v1/logout", "/"})
 # The files of the page: it has to be there before anybody can log in.
@@ -232,12 +236,18 @@ class Gate:
 
 
 class Guard:
-    """The ASGI layer around all routes: refuses, reads the body up to its limit, adds safe headers."""
+    """The ASGI layer around all routes: refuses, reads the body up to its limit, adds safe headers.
 
-    def __init__(self, app: ASGIApp, gate: Gate) -> None:
+    Args:
+        streams: bounds the requests that stay open.
+    """
+
+    def __init__(self, app: ASGIApp, gate: Gate, streams: Streams) -> None:
         self._app = app
         self._gate = gate
+        self._streams = streams
         self._bodies = Bodies()
+        self._refused, self._logged_at = 0, -math.inf
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on, or answer it with why not."""
@@ -251,52 +261,56 @@ class Guard:
             await send(message)
 
         refusal = self._gate.refuse(scope)
-        if refusal is None and scope["type"] == "websocket":
-            scope.get("extensions", {}).get(LET_IN, _nothing)()
-        elif refusal is None and not self._is_streamed(scope):
+        if refusal is None and scope["type"] == "http" and not self._is_streamed(scope):
             body = await self._body(scope, receive)
             if isinstance(body, Refusal):
                 refusal = body
             else:
                 receive = read_again(body, receive)
         if refusal is None:
-            await self._app(scope, receive, guarded)
+            refusal = await self._pass_on(scope, receive, guarded)
+        if refusal is None:
             return
-        # Who guesses tokens is told of once, by the count of the guesses: the log is no place for each.
-        if refusal.status != 429:
-            log.info("request.refused", status=refusal.status, reason=refusal.error)
+        if refusal.status in (401, 403):
+            self._log(refusal)
         answer = error_response(refusal.status, refusal.error, refusal.hint, dict(refusal.headers))
         await answer(scope, receive, guarded)
 
+    async def _pass_on(self, scope: Scope, receive: Receive, send: Send) -> Refusal | None:
+        """Run the request; return a refusal where too many streams are open."""
+        if scope["path"] not in STREAMS:
+            await self._app(scope, receive, send)
+            return None
+        caller = caller_of(scope)
+        bounded = caller not in (HOLDER, EVERYBODY)
+        if not self._streams.enter(caller.name, bounded=bounded):
+            whose = f"the token {caller.name} has {MAX_STREAMS}" if bounded else "this gateway has too many"
+            hint = "close one, or try again in 5 s"
+            return Refusal(429, f"{whose} streams open", hint, (("Retry-After", "5"),))
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            self._streams.leave(caller.name)
+        return None
+
+    def _log(self, refusal: Refusal) -> None:
+        """Log a refusal, at most once in ten seconds: strangers must not fill the disk."""
+        self._refused += 1
+        now = time.monotonic()
+        if now - self._logged_at >= LOG_EVERY_S:
+            log.info("request.refused", status=refusal.status, reason=refusal.error, count=self._refused)
+            self._refused, self._logged_at = 0, now
+
     def _is_streamed(self, scope: Scope) -> bool:
         """Say whether the route itself reads the body as it comes, within limits of its own."""
-        if (scope["method"], scope["path"]) not in STREAMED or not caller_of(scope).may("write"):
-            return False
-        # Few are read at once and each within its own time, so that nobody's place is held by half a file.
-        scope.get("extensions", {}).get(LET_IN, _nothing)()
-        return True
+        return (scope["method"], scope["path"]) in STREAMED and caller_of(scope).may("write")
 
     async def _body(self, scope: Scope, receive: Receive) -> bytes | Refusal:
-        """Read the body; the connection counts as let in once nothing more is asked of it.
-
-        That is before the body where a token was shown, and behind it where none is set: half a body that
-        anybody may send gives way to others.
-        """
-        let_in = scope.get("extensions", {}).get(LET_IN, _nothing)
-        stranger = self._gate.needs_none(scope)
-        if self._gate.asks_token and not stranger:
-            let_in()
-        body = await self._bodies.read(scope, receive, stranger=stranger)
+        body = await self._bodies.read(scope, receive, stranger=self._gate.needs_none(scope))
         if isinstance(body, BadBody):
             headers = {"Connection": "close"} | ({"Retry-After": "5"} if body.status == 503 else {})
             return Refusal(body.status, body.error, body.hint, tuple(headers.items()))
-        if not stranger:
-            let_in()
         return body
-
-
-def _nothing() -> None:
-    """Stand in where there is no connection to tell."""
 
 
 class _Headers:

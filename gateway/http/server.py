@@ -42,12 +42,11 @@ from gateway.http import (
     uploads,
 )
 from gateway.http import chats as chat_routes
-from gateway.http.connections import IDLE_S, MAX_HEADERS_BYTES, Config, Connections
 from gateway.http.errors import add_error_handlers
 from gateway.http.openai_errors import OpenAIErrors
 from gateway.http.parting import Parting
 from gateway.http.peers import Peers
-from gateway.http.rates import Rates
+from gateway.http.rates import Rates, Streams
 from gateway.http.request_ids import RequestIds
 from gateway.http.security import Gate, Guard
 from gateway.http.socket_protocol import Socket
@@ -60,6 +59,9 @@ if TYPE_CHECKING:
 END_WITHIN_S = 2
 # Clients have nothing to say over a WebSocket.
 MAX_SOCKET_BYTES = 4 * 1024
+MAX_HEADERS_BYTES = 16 * 1024
+# How long a connection may be silent after an answer before its next request.
+IDLE_S = 5
 BACKLOG = 512
 # The kernel drops a peer that acknowledges nothing for so long: it would hold a descriptor for ever.
 SILENT_PEER_MS = 60_000
@@ -142,11 +144,9 @@ class HttpServer:
             await application.mailbox.ready()
             self.bind()
         assert self._socket is not None
-        connections = Connections(self.descriptors)
         server = _Server(
-            Config(
-                RequestIds(OpenAIErrors(Parting(Guard(self._app(), self._gate)))),
-                connections=connections,
+            uvicorn.Config(
+                RequestIds(OpenAIErrors(Parting(Guard(self._app(), self._gate, Streams(self.descriptors))))),
                 log_config=None,
                 log_level="critical",
                 access_log=False,
@@ -155,8 +155,7 @@ class HttpServer:
                 ws_max_size=MAX_SOCKET_BYTES,
                 # What it saves on a line costs each of many clients the time of a turn.
                 ws_per_message_deflate=False,
-                # The standard loop takes in as many connections at once as may wait, before one is asked.
-                backlog=min(BACKLOG, connections.most // 4),
+                http="h11",
                 h11_max_incomplete_event_size=MAX_HEADERS_BYTES,
                 timeout_keep_alive=IDLE_S,
                 server_header=False,

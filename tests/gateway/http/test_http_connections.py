@@ -1,4 +1,4 @@
-"""Which connection gives way to a new one, and how wrong tokens are counted."""
+"""How many streams a token may have open, what strangers get, and how wrong tokens are counted."""
 
 from __future__ import annotations
 
@@ -6,30 +6,21 @@ import asyncio
 import contextlib
 import os
 import resource
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import httpx
 import pytest
+from structlog.testing import capture_logs
 
 from gateway.app import descriptors
 from gateway.http.guesses import MAX_ADDRESSES, MAX_IN_ALL, MAX_OF_ADDRESS, WINDOW_S, Guesses
-from gateway.http.server import HttpServer
+from gateway.http.rates import MAX_STREAMS, Streams
+from gateway.service.tokens import Tokens
 from tests.gateway.http_place import Place, open_place
 from tests.support.guarantee import guarantee
+from tests.support.until import until
 
 TOKEN = "correct-horse-battery-staple"
-
-
-@pytest.fixture
-async def tight(tmp_path: Path) -> AsyncIterator[Place]:
-    """A server with a token that may hold 48 descriptors: 24 connections."""
-
-    def prepare(server: HttpServer) -> None:
-        server.descriptors = 48
-
-    async with open_place(tmp_path, http={"token": TOKEN}, prepare=prepare) as place:
-        yield place
 
 
 async def begin(place: Place, text: str = "") -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
@@ -52,64 +43,75 @@ def whole(path: str, *, token: str = TOKEN) -> str:
     return f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {token}\r\n\r\n"
 
 
-async def test_the_oldest_stranger_gives_way_and_no_stream_does(tight: Place) -> None:
-    """Half a head gives way to newer ones in the order in which they came; an open stream never does."""
-    stream, looking = await begin(tight, whole("/v1/events?key=web:a"))
-    await stream.readuntil(b": listening\n\n")
-    strangers = [await begin(tight, "GET / HTTP/1.1\r\n") for _ in range(50)]
+@guarantee("security", "One token cannot shut others out of HTTP, however many streams it opens.")
+async def test_a_token_has_64_streams_and_shuts_nobody_out(tmp_path: Path) -> None:
+    """One more is refused; health, short requests and everybody else go on."""
+    async with open_place(tmp_path, http={"token": TOKEN}) as place, contextlib.AsyncExitStack() as opened:
+        reader_token = Tokens(place.application.settings.state).add("viewer", "read")
 
-    async with asyncio.timeout(8):
-        for reader, _ in strangers[:20]:
-            assert await rest_of(reader) == b""
-        reader, writer = strangers[-1]
-        writer.write(b"Host: 127.0.0.1\r\nConnection: close\r\n\r\n")
-        assert b"200 OK" in await rest_of(reader)
-        await tight.http.post(
-            "/v1/messages", json={"chat_id": "a", "text": "hi"}, headers={"Authorization": f"Bearer {TOKEN}"}
-        )
-        await stream.readuntil(b"echo: hi")
-    assert not looking.is_closing()
+        async def look(token: str) -> tuple[bytes, asyncio.StreamWriter]:
+            reader, writer = await begin(place, whole("/v1/events?key=web:a", token=token))
+            opened.callback(writer.transport.abort)
+            answer = await reader.readuntil(b"\r\n\r\n")
+            return answer, writer
 
+        streams = [await look(reader_token) for _ in range(MAX_STREAMS)]
+        refused, _ = await look(reader_token)
+        alive = await place.http.get("/healthz")
+        short = [
+            await place.http.get("/v1/status", headers={"Authorization": f"Bearer {token}"})
+            for token in (TOKEN, reader_token)
+        ]
+        others, _ = await look(TOKEN)
+        streams[0][1].transport.abort()
 
-async def test_where_only_streams_are_open_a_new_client_is_told_at_once(tight: Place) -> None:
-    """A connection too many is answered 503 in our form; when a stream ends there is room again."""
-    streams = [await begin(tight, whole(f"/v1/events?key=web:{number}")) for number in range(24)]
-    for reader, _ in streams:
-        await reader.readuntil(b": listening\n\n")
+        async def free() -> bool:
+            return b"200 OK" in (await look(reader_token))[0]
 
-    refused = await tight.http.get("/healthz")
-    streams[0][1].transport.abort()
-    async with asyncio.timeout(10):
-        while (again := await tight.http.get("/healthz")).status_code == 503:
-            await asyncio.sleep(0.05)
+        await until(free, 10)
 
-    assert refused.status_code == 503
-    assert set(refused.json()) == {"error", "hint"}
-    assert refused.headers["retry-after"]
-    assert again.status_code == 200
+    assert {answer.split()[1] for answer, _ in streams} == {b"200"}
+    assert b"429 Too Many Requests" in refused
+    assert [alive.status_code, *(answer.status_code for answer in short)] == [200] * 3
+    assert b"200 OK" in others
 
 
-async def test_a_wrong_token_is_no_ticket_to_stay(tight: Place) -> None:
-    """A request that was refused leaves its connection among those that give way."""
-    first, asking = await begin(tight, whole("/v1/events?key=web:a", token="wrong"))
-    await first.readuntil(b"401 ")
-    others = [await begin(tight, "GET") for _ in range(30)]
-
-    async with asyncio.timeout(4):
-        await rest_of(first)
-    assert len(others) == 30
-    asking.close()
+def test_streams_leave_places_for_short_requests() -> None:
+    streams = Streams(descriptors=80)
+    assert [streams.enter("", bounded=False) for _ in range(25)] == [True] * 24 + [False]
+    streams.leave("")
+    assert streams.enter("viewer", bounded=True)
 
 
-async def test_headers_over_their_limit(tight: Place) -> None:
-    """A head without end is answered 400 in our form as soon as it is too long."""
-    reader, sending = await begin(tight, "GET / HTTP/1.1\r\nX: " + "x" * 17_000)
+async def test_refusals_of_strangers_do_not_fill_the_log(tmp_path: Path) -> None:
+    """One line for the first, then one in ten seconds with their number."""
+    async with open_place(tmp_path, http={"token": TOKEN}) as place:
+        with capture_logs() as logs:
+            for _ in range(20):
+                await place.http.get("/v1/status")
 
-    answer = await asyncio.wait_for(rest_of(reader), 5)
+    assert [line["count"] for line in logs if line["event"] == "request.refused"] == [1]
+
+
+async def test_a_post_that_asks_for_a_websocket_is_answered(tmp_path: Path) -> None:
+    head = f"POST /v1/messages HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {TOKEN}\r\n"
+    head += "Connection: Upgrade\r\nUpgrade: websocket\r\nContent-Length: 20\r\n\r\n" + "x" * 20
+    async with open_place(tmp_path, http={"token": TOKEN}) as place:
+        reader, writer = await begin(place, head)
+        answer = await asyncio.wait_for(reader.readuntil(b"\r\n"), 10)
+        writer.close()
+
+    assert answer.split()[1].startswith(b"4")
+
+
+async def test_headers_over_their_limit(tmp_path: Path) -> None:
+    """A head without end is answered 400 as soon as it is too long."""
+    async with open_place(tmp_path) as place:
+        reader, sending = await begin(place, "GET / HTTP/1.1\r\nX: " + "x" * 17_000)
+        answer = await asyncio.wait_for(rest_of(reader), 5)
+        sending.close()
 
     assert answer.startswith(b"HTTP/1.1 400 ")
-    assert b'{"error":' in answer
-    sending.close()
 
 
 async def from_address(place: Place, address: str, path: str, token: str) -> httpx.Response:

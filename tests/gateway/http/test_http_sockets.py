@@ -19,7 +19,6 @@ from gateway.service.tokens import Tokens
 from session.errors import StoreError
 from tests.gateway.http_place import Place, open_place
 from tests.support.guarantee import guarantee
-from tests.support.until import until
 
 TOKEN = "correct-horse-battery-staple"
 UPGRADE = (
@@ -205,27 +204,6 @@ async def test_the_end_of_the_daemon(tmp_path: Path) -> None:
     assert second["text"] == "echo: two"
 
 
-async def test_its_place_is_given_back(tmp_path: Path) -> None:
-    """A WebSocket counts among the open connections while it lasts, and no longer."""
-    async with open_place(tmp_path, prepare=_few) as place:
-        clients = [await opened(place, f"web:{n}").__aenter__() for n in range(7)]
-        for client in clients:
-            await client.close()
-
-        async def free() -> bool:
-            return (await place.http.get("/healthz")).status_code == 200
-
-        await until(free, 10)
-        more = [await opened(place, f"web:{n}").__aenter__() for n in range(7)]
-        for client in more:
-            await client.close()
-
-
-def _few(server: Any) -> None:
-    server.descriptors = 16
-
-
-@guarantee("security", "A revoked token stops working at once, in open streams as well.")
 async def test_a_revoked_token_sees_nothing_more(tmp_path: Path) -> None:
     """Streams that were opened with a token end with it, before the next event is shown."""
     async with open_place(tmp_path, http={"token": TOKEN}) as place:
