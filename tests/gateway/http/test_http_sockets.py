@@ -18,7 +18,6 @@ from gateway.service.records import Record
 from gateway.service.tokens import Tokens
 from session.errors import StoreError
 from tests.gateway.http_place import Place, open_place
-from tests.support.guarantee import guarantee
 
 TOKEN = "correct-horse-battery-staple"
 UPGRADE = (
