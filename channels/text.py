@@ -12,6 +12,8 @@ from typing import Final
 from durable import is_blank
 
 Measure = Callable[[str], int]
+# Of bytes, from the first to behind the last.
+Range = tuple[int, int]
 
 _FENCE: Final = re.compile(
     r"(?P<quote>[ \t]*+(?:>[ \t]?)*+)(?P<items>(?:(?:[-*+]|\d{1,9}[.)])[ \t]++)*+[ \t]*+)"
@@ -31,6 +33,29 @@ _PREPENDED: Final = frozenset(
 _EXTENDING: Final = frozenset([0x200C, 0x200D, 0x0E33, 0x0EB3, 0xFF9E, 0xFF9F, *range(0x1F3FB, 0x1F400)])
 # Its canonical combining class: the consonant after it belongs to the same cluster.
 _VIRAMA: Final = 9
+
+# Text that is no prose, whose stars, underscores and backslashes belong to it.
+_NOT_PROSE: Final = re.compile(
+    # C:\path, ..\path, %HOME%\path, \\host\path
+    rb"""(?P<path>(?<![\w\\])(?:(?:[A-Za-z]:|%\w+%|\.{1,2})\\|\\\\[\w.-]+\\(?=[A-Za-z0-9]))[^\s?"<>|`]+)"""
+    # https://example.org/a_b, www.example.org
+    rb"""|(?<![a-zA-Z0-9+.-])(?:[a-zA-Z][a-zA-Z0-9+.-]*://|www\.)(?:[!#-;=?-Z\[\]_a-{}~]|[\xc3-\xdf][\x80-\xbf])+"""
+    # a_b_@example.org
+    rb"""|(?<![\w.+~-])[\w.+~-]+@[\w-]+(?:\.[\w-]+)+"""
+    # src/__init__.py, src/*/a/*.py
+    rb"""|(?<![\w/\\~.-])(?:(?:\*{1,2}|[\w.~-]*)/)+(?:\*{1,2}(?:\.\w+)?|[\w.~-]+)"""
+    # __init__.py, a.__class__
+    rb"""|(?<![\w\\.])\w+(?:\.\w+)+"""
+    # __init__
+    rb"""|(?P<name>(?<![\w\\])__[a-z]+(?:_[a-z]+)*__(?!\w))"""
+    # 2*3*4, a**b
+    rb"""|(?<![\w\\*])(?:\d+(?:\.\d+)?|[A-Za-z])(?:\*{1,2}(?:\d+(?:\.\d+)?|[A-Za-z]))+(?![\w*])"""
+)
+_EMPHASIS: Final = b"*_~"
+_MARKS: Final = re.compile(rb"([*_~])")
+_MARKS_AND_BACKSLASH: Final = re.compile(rb"([*_~\\])")
+_CODE: Final = re.compile(rb"(?<!`)(`{1,9})(?!`)[^`\n]*\1(?!`)")
+_BARE_BAR: Final = re.compile(rb"(?<!\\)\|")
 
 
 def utf16_len(text: str) -> int:
@@ -178,6 +203,38 @@ def _width_of(char: str) -> int:
     if unicodedata.category(char) in ("Mn", "Me", "Cf"):
         return 0
     return 2 if unicodedata.east_asian_width(char) in "WF" else 1
+
+
+def not_prose(markdown: bytes) -> Iterator[tuple[int, int, bytes]]:
+    """Find addresses, paths, products and names; yield where each stands, and it with its marks escaped."""
+    for found in _NOT_PROSE.finditer(markdown):
+        start, end = found.span()
+        # Emphasis around an address is no part of it.
+        while end > start and markdown[end - 1] in _EMPHASIS and not found["name"]:
+            mirrored = markdown[start] == markdown[end - 1]
+            if markdown[end - 2 : end] == b"__" and not mirrored:
+                break
+            end -= 1
+            start += mirrored
+        marks = _MARKS_AND_BACKSLASH if found["path"] else _MARKS
+        if end > start:
+            yield start, end, marks.sub(rb"\\\1", markdown[start:end])
+
+
+def bars_escaped_in_code(markdown: bytes, tables: Sequence[Range]) -> bytes:
+    """Escape the bars of code in tables, which would begin a new cell: ``| `a | b` |``."""
+    done, shown = 0, []
+    for start, end in tables:
+        row = _CODE.sub(lambda code: _BARE_BAR.sub(rb"\\|", code[0]), markdown[start:end])
+        shown += [markdown[done:start], row]
+        done = end
+    return b"".join([*shown, markdown[done:]])
+
+
+def meets(ranges: Sequence[Range], here: Range) -> bool:
+    """Say whether one of the ranges, which are in order and apart, shares a byte with ``here``."""
+    found = bisect_right(ranges, here[1] - 1, key=lambda one: one[0]) - 1
+    return found >= 0 and here[0] < ranges[found][1]
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
+import string
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import pyromark
 
-from channels.text import fixed_width
+from channels.text import Range, bars_escaped_in_code, fixed_width, meets, not_prose
+from durable import is_blank
 
 _OPTIONS: Final = pyromark.Options.ENABLE_TABLES | pyromark.Options.ENABLE_TASKLISTS
 _FENCE: Final = re.compile(rb"(~{3,}|`{4,})")
@@ -17,11 +19,12 @@ _SMALL_HEADING: Final = re.compile(rb"(#{4,6}[ \t]+)[^\n]*?((?:[ \t]+#+)?[ \t]*)
 _UNDERLINE: Final = re.compile(rb"(?<![ \t])[ \t]*+\n[ \t>]*+(?:=++|-++)[ \t]*+(?=\n?\Z)")
 # Marks in cells that a fence would show.
 _CELL_MARKS: Final = re.compile(
-    r"\*\*(?=\S)(?P<bold>[^*]+)(?<=\S)\*\*|(?<!`)(?P<tick>`{1,9})(?P<code>[^`]+)(?P=tick)|\\(?P<bar>\|)"
+    r"\*\*(?=\S)(?P<bold>[^*]+)(?<=\S)\*\*|(?<!`)(?P<tick>`{1,9})(?!`)(?P<code>[^`]+)(?P=tick)(?!`)|\\(?P<bar>\|)"
 )
+# Double bars that enclose no spoiler.
+_BARS: Final = re.compile(rb"\|\|(?=[^\s|])[^\n|]*(?<=[^\s|\\])\|\|(?!\|)|(?P<stray>(?<!\\)\|{2,})")
 _RULE: Final = "─" * 12
 
-Range = tuple[int, int]
 Edit = tuple[int, int, str]
 
 
@@ -34,13 +37,18 @@ def discord_markdown(text: str) -> str:
         source = text.encode()
     except UnicodeEncodeError:
         return text
+    rewriter = _Rewriter(source)
+    edits = sorted(rewriter.edits())
+    if (escaped := bars_escaped_in_code(source, rewriter.tables)) != source:
+        return discord_markdown(escaped.decode())
     done, shown = 0, []
-    for start, end, new in sorted(_Rewriter(source).edits()):
+    for start, end, new in edits:
         # Edits within a table, which is replaced as a whole, are passed over.
         if start >= done:
             shown += [source[done:start], new.encode()]
             done = end
-    return b"".join([*shown, source[done:]]).decode()
+    whole = b"".join([*shown, source[done:]]).decode()
+    return text if is_blank(whole) else whole
 
 
 @dataclass(slots=True)
@@ -55,6 +63,9 @@ class _Rewriter:
     in_link: bool = False
     # Addresses of the images in an open link.
     images: list[str] = field(default_factory=list)
+    tables: list[Range] = field(default_factory=list)
+    # Code, and addresses in angle brackets.
+    kept: list[Range] = field(default_factory=list)
 
     def edits(self) -> Iterator[Edit]:
         for event, where in pyromark.events_with_range(self.source.decode(), options=_OPTIONS):
@@ -69,11 +80,17 @@ class _Rewriter:
                 yield here[0], here[0] + len(self._at(here).rstrip()), _RULE
             elif name == "TaskListMarker":
                 yield *here, "☑" if about else "☐"
+            elif name == "Code":
+                self.kept.append(here)
+            elif name == "Text" and self._at(here).startswith(b"&") and self._at(here) != str(about).encode():
+                # Discord knows no character references.
+                yield *here, f"\\{about}" if str(about) in string.punctuation else str(about)
             elif name == "Start":
                 yield from self._start(str(kind), about, here)
             elif (name, kind) == ("End", "Link"):
                 self.in_link = False
                 yield here[1], here[1], "".join(f" <{url}>" for url in self.images)
+        yield from self._as_written()
 
     def _at(self, here: Range) -> bytes:
         return self.source[here[0] : here[1]]
@@ -86,9 +103,12 @@ class _Rewriter:
             yield start, start + 2, ""
             yield end - 2, end, ""
         elif kind == "CodeBlock":
+            self.kept.append(here)
             yield from self._code(here)
         elif kind == "Link":
             self.in_link, self.images = True, []
+            if about["Link"]["link_type"] in ("Autolink", "Email"):
+                self.kept.append(here)
         elif kind == "Image" and (url := about["Image"]["dest_url"]).startswith(("http://", "https://")):
             label = self._at(here)[2:].partition(b"]")[0].decode()
             if self.in_link:
@@ -96,6 +116,17 @@ class _Rewriter:
                 yield start, end, label or "image"
             else:
                 yield start, end, f"[{label}]({url})" if label.strip() else url
+
+    def _as_written(self) -> Iterator[Edit]:
+        """Escape what is no mark: stars and underscores in paths and the like, bars around no spoiler."""
+        literal = [(start, end, escaped.decode()) for start, end, escaped in not_prose(self.source)]
+        bars = (found for found in _BARS.finditer(self.source) if found["stray"])
+        literal += [(*found.span(), "\\|" * len(found[0])) for found in bars]
+        # Discord makes links of these, in which a backslash would be part of the address.
+        links = [found.span() for found in re.finditer(rb"https?://\S+", self.source)]
+        for start, end, escaped in literal:
+            if not (meets(self.kept, (start, end)) or meets(links, (start, end))):
+                yield start, end, escaped
 
     def _heading(self, level: str, here: Range) -> Iterator[Edit]:
         """Make a small heading bold, and write an underlined one with a number sign."""
@@ -140,6 +171,7 @@ class _Rewriter:
                 if surplus := self.source[self.cell_end : here[1]].strip(b" \t|\r\n>"):
                     self.rows[-1][-1] += " | " + surplus.decode()
             case "End", "Table":
+                self.tables.append(here)
                 yield here[0], here[0] + len(self._at(here).rstrip()), self._drawn(here[0])
 
     def _drawn(self, start: int) -> str:

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 import pyromark
 from telegramify_markdown.converter import STANDARD_OPTIONS
 
+from channels.text import Range, bars_escaped_in_code, meets, not_prose
 from durable import is_blank
 
 _ROUNDS: Final = 6
@@ -25,29 +26,9 @@ _PIPES: Final = re.compile(rb"\|{2,}")
 _SPOILER: Final = re.compile(rb"(?<![|\\])\|\|(?=[^\s|])[^\n|]*(?<=[^\s|\\])\|\|(?!\|)")
 _FORMULA: Final = re.compile(rb"\\[a-zA-Z]|[\^_{}=]")
 
-# Text that is no prose, whose stars, underscores and backslashes belong to it.
-_ADDRESS: Final = re.compile(
-    # C:\path, \\host\path
-    rb"""(?P<path>(?<![\w\\])(?:[A-Za-z]:\\|\\\\[\w.-]+\\\w)[^\s?"<>|`]+)"""
-    # https://example.org/a_b, www.example.org
-    rb"""|(?<![a-zA-Z0-9+.-])(?:[a-zA-Z][a-zA-Z0-9+.-]*://|www\.)(?:[!#-;=?-Z\[\]_a-{}~]|[\xc3-\xdf][\x80-\xbf])+"""
-    # a_b_@example.org
-    rb"""|(?<![\w.+~-])[\w.+~-]+@[\w-]+(?:\.[\w-]+)+"""
-    # src/__init__.py, src/*/a/*.py
-    rb"""|(?<![\w/\\~.-])(?:(?:\*{1,2}|[\w.~-]*)/)+(?:\*{1,2}(?:\.\w+)?|[\w.~-]+)"""
-    # __init__.py, a.__class__
-    rb"""|(?<![\w\\.])\w+(?:\.\w+)+"""
-    # 2*3*4, a**b
-    rb"""|(?<![\w\\*])(?:\d+(?:\.\d+)?|[A-Za-z])(?:\*{1,2}(?:\d+(?:\.\d+)?|[A-Za-z]))+(?![\w*])"""
-)
-_EMPHASIS: Final = b"*_~"
-_MARKS: Final = re.compile(rb"([*_~])")
-_MARKS_AND_BACKSLASH: Final = re.compile(rb"([*_~\\])")
 # A character for no text: beside the marks of emphasis it counts as a letter; taken out of what is shown.
 JOINER: Final = "\ufdd0"
 _RUN: Final = re.compile(r"(?<![\\*])\*+|(?<![\\~])~~+")
-
-Range = tuple[int, int]
 
 
 def literal(markdown: str) -> str:
@@ -61,6 +42,7 @@ def literal(markdown: str) -> str:
         ValueError: escaping brings forth ever more to be escaped.
     """
     reading = _Reading(markdown.encode())
+    reading = _Reading(bars_escaped_in_code(reading.source, reading.tables))
     reading = _Reading(_with_space(reading.source, reading.bars_in_tables()))
     reading = _Reading(_escaped(reading.source, [*reading.stray_bars(), *reading.bracketed_formulas()]))
     for _ in range(_ROUNDS):
@@ -76,7 +58,7 @@ def literal(markdown: str) -> str:
 
 
 def flank_cjk(markdown: str) -> str:
-    """Put ``JOINER`` where emphasis meets punctuation and a wide character, as in ``**步骤：**打开``.
+    """Put ``JOINER`` where emphasis stands between punctuation and an unspaced letter: ``**步骤：**打开``.
 
     CommonMark takes such a mark for no beginning or end, since it expects spaces between words.
     """
@@ -87,14 +69,16 @@ def flank_cjk(markdown: str) -> str:
 def _flanked(run: re.Match[str]) -> str:
     start, end = run.span()
     before, after = run.string[start - 1 : start], run.string[end : end + 1]
-    if not (_is_wide(before) or _is_wide(after)):
+    if not (_is_unspaced(before) or _is_unspaced(after)):
         return run[0]
     ends = [JOINER if _is_punctuation(each) else "" for each in (before, after)]
     return f"{ends[0]}{run[0]}{ends[1]}"
 
 
-def _is_wide(char: str) -> bool:
-    return bool(char) and unicodedata.east_asian_width(char) in "WFH"
+def _is_unspaced(char: str) -> bool:
+    """Say whether a character is wide, or a letter without case, as of Thai, Arabic or Hebrew."""
+    wide = bool(char) and unicodedata.east_asian_width(char) in "WFH"
+    return wide or (bool(char) and unicodedata.category(char) in ("Lo", "Mn", "Mc"))
 
 
 def _is_punctuation(char: str) -> bool:
@@ -182,9 +166,10 @@ class _Reading:
                 in_cell = name == "Start"
             elif name == "Start" and isinstance(about, dict) and ("Link" in about or "Image" in about):
                 link = about.get("Link") or about["Image"]
-                links.append(seen)
-                if in_cell or not is_address(link["dest_url"]):
+                # Of an image in a link the address would be lost.
+                if in_cell or links or not is_address(link["dest_url"]):
                     yield here
+                links.append(seen)
             elif name == "End" and about in ("Link", "Image") and links.pop() == seen:
                 yield here
 
@@ -196,15 +181,9 @@ class _Reading:
             if _begins(name, about, "Link") and about["Link"]["link_type"] in ("Autolink", "Email")
         ]
         done, shown = 0, []
-        for found in _ADDRESS.finditer(self.source):
-            start, end = found.span()
-            # Emphasis around an address is no part of it.
-            while end > start and self.source[end - 1] in _EMPHASIS:
-                end -= 1
-                start += self.source[start] == self.source[end]
-            if end > start and not _meets(self.code, (start, end)) and not _meets(autolinks, (start, end)):
-                marks = _MARKS_AND_BACKSLASH if found["path"] else _MARKS
-                shown += [self.source[done:start], marks.sub(rb"\\\1", self.source[start:end])]
+        for start, end, escaped in not_prose(self.source):
+            if not (meets(self.code, (start, end)) or meets(autolinks, (start, end))):
+                shown += [self.source[done:start], escaped]
                 done = end
         return b"".join([*shown, self.source[done:]])
 
@@ -253,7 +232,7 @@ class _Reading:
         spoilers = [
             found.span()
             for found in _SPOILER.finditer(self.source)
-            if not any(_meets(ranges, found.span()) for ranges in (self.code, self.tables))
+            if not any(meets(ranges, found.span()) for ranges in (self.code, self.tables))
         ]
         for found in _PIPES.finditer(self.source):
             at = found.start()
@@ -277,7 +256,7 @@ class _Reading:
                     break
                 here = (at, end + 2)
                 inner = self.source[at + 2 : end] if end - at <= _MAX_FORMULA_BYTES else b"\n\n"
-                if b"\n\n" not in inner and _FORMULA.search(inner) and not _meets(self.code, here):
+                if b"\n\n" not in inner and _FORMULA.search(inner) and not meets(self.code, here):
                     yield here
                     at = end
                 at = self.source.find(opening, at + 2)
@@ -291,11 +270,6 @@ def _within(ranges: Sequence[Range], at: int) -> bool:
     """Say whether one of the ranges, which are in order and apart, holds this place."""
     found = bisect_right(ranges, at, key=lambda one: one[0]) - 1
     return found >= 0 and at < ranges[found][1]
-
-
-def _meets(ranges: Sequence[Range], here: Range) -> bool:
-    found = bisect_right(ranges, here[1] - 1, key=lambda one: one[0]) - 1
-    return found >= 0 and here[0] < ranges[found][1]
 
 
 def _label(text: str) -> str:

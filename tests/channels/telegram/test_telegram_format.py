@@ -158,6 +158,9 @@ def is_info(word: str, text: str) -> bool:
     return bool(re.search(rf"(?:```|~~~)[^\n]*{word}", text))
 
 
+TABLE = [("pre", "a     | b\n------+-----\nc | d | e||f")]
+
+
 async def test_what_it_renders_is_taken_by_the_server_as_it_is() -> None:
     text = (
         f"# Title\n\n**bold {GRIN}** `code` [link](https://a.example) ||secret||\n\n> quote\n\n```py\nx\n```"
@@ -204,6 +207,18 @@ async def test_what_it_renders_is_taken_by_the_server_as_it_is() -> None:
         ),
         ("see **src/__init__.py**", "see src/__init__.py", [("code", "src/__init__.py")]),
         (
+            '**หมายเหตุ:**เปิด **"שלום"**עולם **مهم:**نص',
+            'หมายเหตุ:เปิด "שלום"עולם مهم:نص',
+            [("bold", "หมายเหตุ:"), ("bold", '"שלום"'), ("bold", "مهم:")],
+        ),
+        (
+            "[![a](https://b.example)](https://c.example)",
+            "![a](https://b.example)",
+            [("text_link", "![a](https://b.example)")],
+        ),
+        ("**__init__** of __main__", "__init__ of __main__", [("bold", "__init__")]),
+        ("| a | b |\n|---|---|\n| `c | d` | `e||f` |", "a     | b\n------+-----\nc | d | e||f", TABLE),
+        (
             "README.md, not https://a.example/README.md",
             "README.md, not https://a.example/README.md",
             [("code", "README.md")],
@@ -237,7 +252,8 @@ def test_markdown_becomes_entities(text: str, plain: str, found: list[tuple[str,
         "https://x.org/_next/data_/a and www.x.org/q?a*b*c or _a_b_@x.org",
         "2*3*4, x**y**z and obj.__class__.__name__",
         "src/*/a/*.txt in pkg/__init__/a~~b~~c/",
-        r"E:\work\.cfg\_tmp and \\server\share\_a_",
+        r"E:\work\.cfg\_tmp and \\server\share\_a_ and ..\_b or %HOME%\_c",
+        r"$$\int_0^1 x_i\,dx$$ and $\\a\_b$",
     ],
 )
 def test_what_telegram_has_no_form_for_is_shown_as_written(text: str) -> None:
