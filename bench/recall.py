@@ -14,6 +14,7 @@ import random
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -109,7 +110,7 @@ def _scores(path: Path) -> Iterator[tuple[bool, bool, float, float, float]]:
             for number, turn in enumerate(session["turns"], 1):
                 role = "user" if turn["speaker"] == person else "assistant"
                 sender = {"id": "1", "name": person} if role == "user" and "--named" in sys.argv else None
-                lines.append(make_line(role, turn["text"], str(session["at"]), sender=sender))
+                lines.append(make_line(role, turn["text"], _iso(str(session["at"])), sender=sender))
                 places[f"{session['n']:04d}", number] = turn["id"]
             ended(workspace, session["n"], lines)
         found = run_loop(lambda: _search_all(workspace, talk["questions"]))
@@ -126,6 +127,13 @@ def _scores(path: Path) -> Iterator[tuple[bool, bool, float, float, float]]:
             took,
             size,
         )
+
+
+def _iso(at: str) -> str:
+    """Write LoCoMo's times as transcripts do: 1:56 pm on 8 May, 2023."""
+    with suppress(ValueError):
+        return stamp(datetime.strptime(at, "%I:%M %p on %d %B, %Y").replace(tzinfo=UTC), UTC)
+    return at
 
 
 async def _search_all(

@@ -16,7 +16,7 @@ from session.errors import StoreError
 from session.recall.index import ASSISTANT, Place, Source, WordIndex
 from session.recall.ranking import COMMON_NAME, NAME, OTHER_FORM, PHRASE, Row, Traits, rank
 from session.recall.reading import Kind, digest, excerpt, fact_of, note_of, of_notes, speaker, told
-from session.recall.words import expression, forms, names, phrase, terms
+from session.recall.words import days, expression, forms, names, phrase, terms
 from session.transcript.line import decode
 from session.transcript.lines import pread
 from session.transcript.loading import load
@@ -85,10 +85,12 @@ class Question:
     asking: str = ""
     wanted: list[str] = field(init=False)
     names: set[str] = field(init=False)
+    days: list[str] = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "wanted", terms(self.text))
         object.__setattr__(self, "names", names(self.text))
+        object.__setattr__(self, "days", days(self.text))
 
 
 def find(index: WordIndex, question: Question) -> list[Found]:
@@ -103,6 +105,8 @@ def find(index: WordIndex, question: Question) -> list[Found]:
     for term, of_term in zip(question.wanted, scores, strict=True):
         if term in question.names and len(of_term) > common:
             of_term.update({row: NAME * score for row, score in of_term.items()})
+    if question.days:
+        scores.append(index.said_on(question.days, set().union(*scores)))
     alone = {id_: source.kind != "message" for id_, source in sources.items()}
     traits = {
         row: Traits(source, speaker, bool(question_), alone[source])

@@ -10,16 +10,17 @@ import sqlite3
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import astuple, dataclass, fields, replace
+from itertools import groupby
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
 from session.disk.derived import DerivedFile, set_up
-from session.recall.matching import matching
+from session.recall.matching import matching, said_on
 from session.recall.ranking import GAP, Row
 from session.recall.words import indexed
 
 T = TypeVar("T")
-VERSION: Final = 2
+VERSION: Final = 3
 BUSY_S = 0.5
 MERGE_PAGES = 200
 ASSISTANT: Final = 1
@@ -37,6 +38,7 @@ _TABLES: Final = (
     at INTEGER NOT NULL, size INTEGER NOT NULL, speaker INTEGER NOT NULL, question INTEGER NOT NULL,
     digest INTEGER NOT NULL)
     """,
+    "CREATE TABLE days (first INTEGER PRIMARY KEY, last INTEGER NOT NULL, day TEXT NOT NULL)",
     "CREATE TABLE state (ghosts INTEGER NOT NULL, next INTEGER NOT NULL, source INTEGER NOT NULL)",
     "INSERT INTO state VALUES (0, 1, 0)",
     """
@@ -89,7 +91,10 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A text that can be found: ``at`` and ``size`` say which bytes behind its source's base hold it."""
+    """A text that can be found: ``at`` and ``size`` say which bytes behind its source's base hold it.
+
+    ``day`` begins with the ISO date on which it was said, where that is known.
+    """
 
     text: str
     seq: int
@@ -98,6 +103,7 @@ class Piece:
     digest: int
     speaker: str = ""
     question: bool = False
+    day: str = ""
 
 
 class Place(NamedTuple):
@@ -251,6 +257,9 @@ class WordIndex:
                         for row, p in rows
                     ],
                 )
+                for day, group in groupby(rows, key=lambda each: each[1].day):
+                    of_day = [row for row, _ in group]
+                    file.execute("INSERT INTO days VALUES (?, ?, ?)", (of_day[0], of_day[-1], day))
                 for since, until in withdrawn:
                     _take_back(file, "source = ? AND seq BETWEEN ? AND ?", before.id, since, until)
                 for row in gone:
@@ -291,6 +300,10 @@ class WordIndex:
     def match(self, expressions: Sequence[str]) -> list[dict[Row, float]] | None:
         """Return for each expression the rows that hold it, with how well; None where it cannot be read."""
         return self._file.run(lambda file: matching(file, expressions))
+
+    def said_on(self, days: Sequence[str], held: Collection[Row]) -> dict[Row, float]:
+        """Return the rows said on some days, with what that is worth; see ``matching.said_on``."""
+        return self._file.run(lambda file: said_on(file, days, held)) or {}
 
     def holding(self, expression: str, rows: Collection[Row]) -> set[Row]:
         """Return those of some rows that hold an expression."""

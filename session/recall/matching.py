@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections.abc import Collection, Sequence
+from itertools import islice
 from math import log
 
-from session.recall.ranking import Row
+from session.recall.ranking import DAY, Row
 
 # Of each word so many rows are looked at, the best of them.
 MOST_ROWS = 400
@@ -41,6 +43,25 @@ def matching(file: sqlite3.Connection, expressions: Sequence[str]) -> list[dict[
             for row in _beside(file, expressions[number], others):
                 of_word.setdefault(row, weight)
     return found
+
+
+def said_on(file: sqlite3.Connection, days: Sequence[str], held: Collection[Row]) -> dict[Row, float]:
+    """Return the rows said on days, of ``held`` all and the newest others, each with the same score.
+
+    Args:
+        file: the index.
+        days: patterns of ISO dates, for LIKE.
+        held: rows that hold words of the question.
+    """
+    like = " OR ".join(["day LIKE ?"] * len(days))
+    spans = file.execute(f"SELECT first, last FROM days WHERE {like} ORDER BY first", days).fetchall()  # noqa: S608
+    firsts = [first for first, _ in spans]
+    said = {row for row in held if (at := bisect_right(firsts, row)) and row <= spans[at - 1][1]}
+    said.update(
+        islice((row for first, last in reversed(spans) for row in range(last, first - 1, -1)), RANKED_ROWS)
+    )
+    (rows,) = file.execute("SELECT coalesce(sum(rows), 0) FROM sources").fetchone()
+    return dict.fromkeys(said, DAY * _weight(rows, sum(last - first + 1 for first, last in spans)))
 
 
 def _within_bounds(file: sqlite3.Connection, expressions: Sequence[str], rows: int) -> list[dict[Row, float]]:

@@ -21,6 +21,8 @@ SPEAKER, QUESTION = 1.2, 0.8
 OTHER_FORM = 0.6
 # Each of two words is worth so many times as much where they stand side by side as they do in the question.
 PHRASE = 1.5
+# A date in the question counts as a word in all that was said then, so many times as much.
+DAY = 2.0
 # A name that stands in more of all rows than this is one of those who talk: it tells little of what is asked.
 COMMON_NAME, NAME = 0.03, 0.25
 # Notes and facts stand alone, with nothing around them that could speak for them.

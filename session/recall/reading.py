@@ -55,7 +55,12 @@ def of_line(raw: bytes, index: int, at: int) -> Piece | None:
         digest(raw),
         who,
         question=len(text) < MAX_QUESTION_CHARS and ends in "?？",
+        day=_day(line.get("timestamp") or line.get("created_at")),
     )
+
+
+def _day(time: object) -> str:
+    return time[:10] if isinstance(time, str) else ""
 
 
 def speaker(line: Mapping[str, Any]) -> str:
@@ -115,7 +120,8 @@ def of_notes(data: bytes, kind: Kind) -> list[Piece]:
         if said and not said.startswith(b"#"):
             text = said.decode("utf-8", "replace")[:MAX_TEXT_CHARS]
             seq = number if kind == "memory" else len(pieces) + 1
-            pieces.append(Piece(text, seq, at, len(raw), digest(raw)))
+            found = _TIME.match(text)
+            pieces.append(Piece(text, seq, at, len(raw), digest(raw), day=found[1] if found else ""))
     return pieces
 
 
@@ -145,7 +151,8 @@ def _facts(data: bytes) -> Iterator[Piece]:
     for number, (_, at, raw) in enumerate(_lines(data), 1):
         fact = fact_of(raw)
         if fact is not None:
-            yield Piece(fact["text"], number, at, len(raw), digest(raw))
+            day = _day(fact.get("created_at"))
+            yield Piece(fact["text"], number, at, len(raw), digest(raw), day=day)
 
 
 def told(fact: Mapping[str, Any]) -> str:

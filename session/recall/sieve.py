@@ -5,7 +5,7 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Sequence
 
-from session.recall.words import forms, terms
+from session.recall.words import days, forms, terms
 
 # Endings change with the form of a word, its beginning rarely does.
 BEGINNING_CHARS = 3
@@ -13,7 +13,7 @@ _LEAST_CHARS = 2
 
 
 class Sieve:
-    """Lets a file pass that may hold a word of a question; in one that it holds back recall finds nothing.
+    """Lets a file pass that may hold a word or the date of a question; recall finds nothing in another.
 
     A question in a script without ASCII letters lets everything pass.
     """
@@ -25,6 +25,7 @@ class Sieve:
         open_ = any(
             len(each) < min(_LEAST_CHARS, len(word)) for each, word in zip(beginnings, words, strict=True)
         )
+        beginnings += [day.strip("_").removesuffix("__-") for day in days(question)]
         self._wanted: Sequence[bytes] = () if open_ else [each.encode() for each in dict.fromkeys(beginnings)]
 
     @property

@@ -29,7 +29,10 @@ class MemorySearch:
         "facts kept of it, for words. Use it where something earlier matters that is not in front of you.",
         parameters(
             "query",
-            query={"type": "string", "description": "A question or a few telling words"},
+            query={
+                "type": "string",
+                "description": "A question or a few telling words; 2026-03-09 or 2026-03 prefers that time",
+            },
             limit={"type": "integer", "minimum": 1, "description": f"How many at most, {LIMIT} by default"},
             neighbours={
                 "type": "integer",

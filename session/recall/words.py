@@ -35,13 +35,32 @@ _FORMS: Final = {
     for group in _IRREGULAR.split("/")
     for word in group.split()
 }
+_MONTHS: Final = "janfebmaraprmayjunjulaugsepoctnovdec"
+_MONTH: Final = (
+    "jan(?:uary)?|feb(?:ruary)?|mar(?:ch)?|apr(?:il)?|may|june?|july?|aug(?:ust)?|sept?(?:ember)?|"
+    "oct(?:ober)?|nov(?:ember)?|dec(?:ember)?"
+)
+# The first letter of a group says what it holds: year, month, day, or what shows that a month is meant.
+_DATE = re.compile(
+    r"(?<![\d-])(?P<y1>\d{4})-(?P<m1>\d\d?)(?:-(?P<d1>\d\d?))?(?![\d-])"
+    r"|(?<![\d.])(?P<d2>\d\d?)\.(?P<m2>\d\d?)\.(?P<y2>\d{4})?(?!\d)"
+    r"|(?:(?P<y3>\d{4})[年년] ?)?(?<!\d)(?P<m3>\d\d?)(?P<is3>[月월])(?: ?(?P<d3>\d\d?)[日일])?"
+    r"|\b(?P<is4>(?:in|during|since|until|of|last|this|early|late|mid)[ -])?"
+    rf"(?:(?P<d4>\d\d?)(?:st|nd|rd|th)? (?:of )?)?\b(?P<m4>{_MONTH})\b"
+    r"(?:\.? (?P<d5>\d\d?)(?:st|nd|rd|th)?(?!\d))?(?:,? ?(?P<y4>\d{4}))?"
+    r"|(?<!\d)(?P<y5>(?:19|20)\d\d)(?!\d)",
+    re.IGNORECASE,
+)
 # Scripts that put no space between words: each of their characters counts as one.
 _DENSE: Final = (
     "\u0e00-\u0eff\u1000-\u109f\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 )
 _DENSE_ONE = re.compile(f"[{_DENSE}]")
 _APOSTROPHE = re.compile("['’]")
-_WORD = re.compile(f"[{_DENSE}]+|(?:(?![{_DENSE}])[^\\W_])+(?:['’](?:(?![{_DENSE}])[^\\W_])+)*")
+# Numbers with marks between them, as in 2026-03-09, are one word: FTS5 finds it as a phrase.
+_WORD = re.compile(
+    f"\\d+(?:[-.:/]\\d+)+\\b|[{_DENSE}]+|(?:(?![{_DENSE}])[^\\W_])+(?:['’](?:(?![{_DENSE}])[^\\W_])+)*"
+)
 
 
 def indexed(text: str) -> str:
@@ -64,6 +83,22 @@ def names(question: str) -> set[str]:
     text = unicodedata.normalize("NFC", question)
     found = [found[0] for found in _WORD.finditer(text) if text[: found.start()].strip()]
     return {part for word in found if word[0].isupper() for part in _parts(_as_indexed(word))}
+
+
+def days(question: str) -> list[str]:
+    """Return the days, months and years that a question names as patterns of ISO dates: ``2026-03-__``.
+
+    The bare name of a month is left out: "may" is a verb, and April a person's name.
+    """
+    found = []
+    for match in _DATE.finditer(unicodedata.normalize("NFKC", question)):
+        given = {name[0]: value for name, value in match.groupdict().items() if value}
+        year, month, day = given.get("y", "____"), given.get("m", "__"), given.get("d", "__")
+        if month.isalpha():
+            month = str(_MONTHS.index(month[:3].lower()) // 3 + 1)
+        if given.keys() != {"m"}:
+            found.append(f"{year}-{month.zfill(2)}-{day.zfill(2)}")
+    return found
 
 
 def forms(term: str) -> tuple[str, ...]:

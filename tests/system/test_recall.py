@@ -76,7 +76,7 @@ async def test_the_model_finds_what_was_said_before_and_nothing_of_another_chat(
 async def test_with_an_embedding_model_the_nearest_comes_first(tmp_path: Path) -> None:
     """By tool, HTTP and command line; counted, left out where it fails, cleared with its chat."""
     words, meaning = "violins strings", "what were they saying about those violins and those strings"
-    question = "what were they saying about those violins strings"
+    question = "what were they saying about those strings, those violins"
     call = f'[[tool:memory_search {{"query": "{question}"}}]]'
     async with ModelServer() as model:
         config = with_model(model, **{"model.embedding": "openai/stub-embedding", "facts.enabled": False})

@@ -57,6 +57,31 @@ async def test_words_in_the_order_of_the_question_come_first(
         assert (await here.texts(ADA, question))[0] == first
 
 
+@pytest.mark.parametrize("date", ["2026-03-09", "2026-03", "March 9th", "in March", "2026年3月9日"])
+async def test_what_was_said_on_the_day_of_the_question_comes_first(date: str, tmp_path: Path) -> None:
+    """Messages, notes and facts alike; later ones with the same words come behind."""
+    days = {"early": "2026-02-09", "then": "2026-03-09", "late": "2026-05-10"}
+    async with place(tmp_path) as here:
+        for name, day in days.items():
+            async with here.store.open(ADA) as session:
+                said = (f"beans {name}", f"nice {name}")
+                await session.append([make_line("user", text, f"{day}T10:00:00+00:00") for text in said])
+                await session.end()
+        here.note("HISTORY.md", "\n\n".join(f"[{day} 10:00] peas {name}" for name, day in days.items()))
+        facts = (fact(f"corn {name}", created_at=f"{day}T10:00:00+00:00") for name, day in days.items())
+        here.note("facts.jsonl", "".join(facts))
+
+        hits = [hit for word in ("beans", "peas", "corn") for hit in await here.find(ADA, f"{word} {date}")]
+        alone = await here.texts(ADA, date)
+
+    first = {
+        hit.kind: hit.text for hit in reversed(hits) if hit.text.split()[-2] in ("beans", "peas", "corn")
+    }
+    then = {"message": "beans then", "history": "[2026-03-09 10:00] peas then", "fact": "corn then"}
+    assert first == then
+    assert {*alone[:4]} == {*then.values(), "nice then"}
+
+
 async def test_a_new_message_is_found_by_the_next_search(tmp_path: Path) -> None:
     """Only what came since is read, over an end of the session too."""
     async with place(tmp_path) as here:

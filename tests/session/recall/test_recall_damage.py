@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from session.errors import StoreError
+from session.recall.index import VERSION
 from tests.session.recall.place import ADA, place
 from tests.support.guarantee import guarantee
 
@@ -44,7 +45,7 @@ async def test_a_damaged_index_is_made_anew(tmp_path: Path, damage: str, is_open
         assert (len(found.hits), found.all) == (40, True)
     file = sqlite3.connect(path)
     assert file.execute("PRAGMA integrity_check").fetchone() == ("ok",)
-    assert file.execute("PRAGMA user_version").fetchone() == (2,)
+    assert file.execute("PRAGMA user_version").fetchone() == (VERSION,)
     file.close()
 
 

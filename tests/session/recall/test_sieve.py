@@ -35,6 +35,13 @@ def test_what_cannot_be_found_is_held_back() -> None:
     assert not Sieve("delivery").may_hold(line("schön"))
 
 
+@pytest.mark.parametrize("question", ["on March 9th", "in March", "2026-03", "3月9日"])
+def test_what_was_said_on_the_day_of_the_question_passes(question: str) -> None:
+    """Though it holds no word of it; another month does not where the question has no word but these."""
+    assert Sieve(question).may_hold(b'{"content":"yes","timestamp":"2026-03-09T10:00:00"}')
+    assert not Sieve("in March").may_hold(b'{"content":"yes","timestamp":"2026-04-09T10:00:00"}')
+
+
 def test_escaped_letters_are_looked_into() -> None:
     """A writer that escapes what is not ASCII hides a word from its bytes."""
     assert Sieve("schoen").may_hold(line("schön", raw=False))

@@ -10,7 +10,7 @@ from session.recall.finding import Question, find
 from session.recall.index import Piece, Source, WordIndex
 from session.recall.ranking import Traits, rank
 from session.recall.reading import of_line
-from session.recall.words import expression, indexed, names, phrase, terms
+from session.recall.words import days, expression, indexed, names, phrase, terms
 
 
 @pytest.mark.parametrize(
@@ -27,6 +27,7 @@ from session.recall.words import expression, indexed, names, phrase, terms
         ("İstanbul", ["istanbul"]),
         ("ho\u0302tel", ["hôtel"]),
         ("我的狗", ["我的", "的狗"]),
+        ("on 2026-03-09 at 10:30", ["2026-03-09", "10:30"]),
         ("狗 a1", ["狗", "a1"]),
         ("…", []),
     ],
@@ -42,6 +43,22 @@ def test_a_long_question_is_cut() -> None:
 
 def test_a_name_is_written_as_one_and_does_not_begin_the_question() -> None:
     assert names("Where did Ada's sister and Bo go?") == {"ada", "bo"}
+
+
+@pytest.mark.parametrize(
+    ("question", "named"),
+    [
+        ("2026-03-09 or 2026-4", ["2026-03-09", "2026-04-__"]),
+        ("on 9 March 2026, or May 1st?", ["2026-03-09", "____-05-01"]),
+        ("in august, Sept 2025 and 2024", ["____-08-__", "2025-09-__", "2024-__-__"]),
+        ("am 9.3.2026 und am 10.4. dort", ["2026-03-09", "____-04-10"]),
+        ("2026年3月9日、１２月", ["2026-03-09", "____-12-__"]),
+        ("2026년 3월 9일", ["2026-03-09"]),
+        ("May April march to Python 3.11.2 at 10.0.0.1?", []),
+    ],
+)
+def test_a_date_in_a_question_is_a_pattern_of_days(question: str, named: list[str]) -> None:
+    assert days(question) == named
 
 
 def test_nothing_in_a_word_is_an_operator() -> None:
