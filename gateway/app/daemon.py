@@ -142,7 +142,11 @@ async def _serve(
     settings, role = application.settings, application.role
     async with DaemonRegistry(settings.workspace).listed(url=url, role=role):
         if settings.model.name == "echo" and role != "channels":
-            logs.say("model echo: it repeats what it is told, until model.name is set")
+            logs.say("model echo: it only repeats each message; set model.name to use a real one")
+        if role == "channels" and not application.adapters:
+            logs.say(
+                "no platform is enabled, so this process only runs scheduled jobs: set channels.NAME.enabled"
+            )
         for text, cure in lacking(settings):
             logs.say(f"{text}; {cure}")
         if extras.lacks_mcp(settings):

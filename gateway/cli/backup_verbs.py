@@ -22,32 +22,32 @@ def add_backup(tree: Verbs) -> None:
     create = tree.verb(
         "create",
         "gateway.cli.backup:create",
-        "write all that is kept into one file, beside running daemons",
-        more="Prints its path. Everything that was accepted or answered when it began is in it.",
+        "write the whole workspace to one file, even while the gateway runs",
+        more="Prints the path. Contains every message accepted and every answer given before it started.",
     )
     create.add_argument(
-        "path", metavar="PATH", type=Path, help="a new file, or a folder in which it is named by the time"
+        "path", metavar="PATH", type=Path, help="a new file, or a folder to create chat-gateway-<time>.tar in"
     )
     create.add_argument(
         "--with-config",
         action="store_true",
-        help="also the configuration file and the files of secrets that it names",
+        help="include the configuration file and the secret files that it names",
     )
     verify = tree.verb(
         "verify",
         "gateway.cli.backup:verify",
-        "bring a backup back into a scratch folder and look at all of it; exit 1 where something is wrong",
+        "restore a backup to a temporary folder and check it; exit 1 if it is damaged",
         as_json=True,
     )
-    verify.add_argument("path", metavar="PATH", type=Path, help="as `backup create` printed it")
-    verify.add_argument("--scratch", metavar="DIR", type=Path, help="where that folder is made, and removed")
+    verify.add_argument("path", metavar="PATH", type=Path, help="the backup file")
+    verify.add_argument("--scratch", metavar="DIR", type=Path, help="create the temporary folder in DIR")
     restore = tree.verb(
         "restore",
         "gateway.cli.backup:restore",
-        "make the workspace of a backup; it is there whole, or not at all",
-        more="The workspace has to be empty, and no daemon may run on it.",
+        "restore a backup, completely or not at all",
+        more="The workspace must be empty and the gateway stopped.",
     )
-    restore.add_argument("path", metavar="PATH", type=Path, help="as `backup create` printed it")
+    restore.add_argument("path", metavar="PATH", type=Path, help="the backup file")
 
 
 def add_downgrade(tree: Verbs) -> None:
@@ -55,8 +55,8 @@ def add_downgrade(tree: Verbs) -> None:
     back = tree.verb(
         "downgrade",
         "gateway.cli.downgrade:downgrade",
-        "bring the workspace into the form before, for the version before",
-        more="Puts back what a start put aside, and tells what came since. No daemon may run.",
+        "convert the workspace for the previous version",
+        more="Restores the files saved by the upgrade, and lists what is newer. Stop the gateway first.",
         as_json=True,
     )
-    back.add_argument("--dry-run", action="store_true", help="only say what would be done")
+    back.add_argument("--dry-run", action="store_true", help="only show what would be done")

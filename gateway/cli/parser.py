@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import re
 import shlex
 from collections.abc import Sequence
@@ -24,11 +25,12 @@ IMPORTED_ONLY = ("pi", "openclaw")
 DESCRIPTION = "Connects chat channels to language models through a durable queue."
 EPILOG = f"""\
 first steps:
-  {PROGRAM} run            the daemon, with a console page on http://127.0.0.1:8006/
+  {PROGRAM} onboard        set up a model and a bot, step by step
+  {PROGRAM} run            start the gateway, with a web console on http://127.0.0.1:8006/
   {PROGRAM} chat           talk to it in this terminal
-  {PROGRAM} doctor         check everything and say what to do
+  {PROGRAM} doctor         check everything and suggest fixes
 
-`{PROGRAM} VERB --help` explains each verb.
+`{PROGRAM} COMMAND --help` explains each command.
 """
 
 
@@ -37,14 +39,15 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Write ``error: …`` and ``try: …`` to stderr, exit 2."""
-        if self.prog == PROGRAM and message.endswith("are required: VERB"):
+        if self.prog == PROGRAM and message.endswith("are required: COMMAND"):
             self.exit(2, f"{DESCRIPTION}\n\n{EPILOG}")
         advice = f"{self.prog} --help"
         if found := re.fullmatch(r"argument (\S+): invalid choice: (.*) \(choose from (.*)\)", message):
             choices = [choice.strip("'") for choice in found[3].split(", ")]
-            is_verb = found[1] == "VERB"
-            what = "there is no verb" if is_verb else f"{found[1]} cannot be"
-            message = f"{what} {found[2]}; known are {', '.join(choices)}"
+            what = "unknown command" if found[1] == "COMMAND" else f"unknown {found[1]}"
+            message = f"{what} {found[2]}"
+            if len(choices) < 12:
+                message += f"; choose from {', '.join(choices)}"
             if near := get_close_matches(found[2].strip("'"), choices, 1):
                 is_option = found[1].startswith("-")
                 advice = f"{self.prog} {found[1]} {near[0]}" if is_option else f"{self.prog} {near[0]}"
@@ -86,18 +89,18 @@ def build() -> argparse.ArgumentParser:
     parser.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
     tree = _Tree(parser, shared)
     _add_daemon(tree)
-    _add_sessions(tree.noun("sessions", "list, show, end and check conversations"))
-    add_memory(tree.noun("memory", "what is remembered of a chat"), count=_count)
-    _add_parked(tree.noun("parked", "letters that were set aside, inbound and outbound"))
-    add_queues(tree.noun("queues", "the queues of a broker"), count=_count)
-    _add_pairing(tree.noun("pairing", "strangers and groups that ask for access"))
-    add_cron(tree.noun("cron", "what is asked by the clock"))
-    _add_tokens(tree.noun("tokens", "who may use the API, and what for"))
-    _add_mcp(tree.noun("mcp", "servers of tools, and which of their tools may be used"))
-    add_backup(tree.noun("backup", "the whole workspace in one file, and back"))
+    _add_sessions(tree.noun("sessions", "list, show, search, close and repair sessions"))
+    add_memory(tree.noun("memory", "what the gateway remembers about a chat"), count=_count)
+    _add_parked(tree.noun("parked", "messages that could not be answered or delivered"))
+    add_queues(tree.noun("queues", "the inbound queues on RabbitMQ"), count=_count)
+    _add_pairing(tree.noun("pairing", "approve people and groups that ask for access"))
+    add_cron(tree.noun("cron", "scheduled jobs"))
+    _add_tokens(tree.noun("tokens", "API tokens and their permissions"))
+    _add_mcp(tree.noun("mcp", "MCP servers and the tools that they offer"))
+    add_backup(tree.noun("backup", "back up, verify and restore the workspace"))
     add_downgrade(tree)
-    _add_config(tree.noun("config", "the configuration and its problems"))
-    add_systemd(tree.noun("systemd", "the units of the service"))
+    _add_config(tree.noun("config", "show and check the configuration"))
+    add_systemd(tree.noun("systemd", "systemd units for the gateway"))
     return parser
 
 
@@ -117,7 +120,7 @@ class _Tree:
     def __init__(self, parser: argparse.ArgumentParser, shared: _Parser) -> None:
         self._shared = shared
         self._verbs = parser.add_subparsers(
-            metavar="VERB", required=True, parser_class=_Parser, title="verbs"
+            metavar="COMMAND", required=True, parser_class=_Parser, title="commands"
         )
 
     def noun(self, name: str, help_text: str) -> _Tree:
@@ -140,7 +143,7 @@ class _Tree:
         )
         parser.set_defaults(handler=code)
         if keyed:
-            parser.add_argument("key", metavar="KEY", help="conversation, as channel:chat_id")
+            parser.add_argument("key", metavar="KEY", help="the chat, such as telegram:12345678")
         if as_json:
             parser.add_argument("--json", action="store_true", help="print one JSON document")
         return parser
@@ -151,105 +154,96 @@ def _sentence(text: str) -> str:
 
 
 def _add_globals(parser: argparse.ArgumentParser, default: str | None) -> None:
-    group = parser.add_argument_group("everywhere")
+    group = parser.add_argument_group("global options")
     group.add_argument(
         "--config",
         metavar="FILE",
         type=Path,
         default=default,
-        help="configuration file (else $CHAT_GATEWAY_CONFIG, ./chat-gateway.toml, "
+        help="configuration file (default: the first of $CHAT_GATEWAY_CONFIG, ./chat-gateway.toml, "
         "~/.config/chat-gateway/config.toml, /etc/chat-gateway/config.toml)",
     )
-    group.add_argument(
-        "--workspace", metavar="DIR", type=Path, default=default, help="folder of everything that is kept"
-    )
+    group.add_argument("--workspace", metavar="DIR", type=Path, default=default, help="folder for all data")
 
 
 def _seconds(text: str) -> float:
-    value = float(text)
-    if not 0 < value < float("inf"):
-        raise ValueError
-    return value
-
-
-# argparse names it in its error.
-_seconds.__name__ = "number of seconds"
+    with contextlib.suppress(ValueError):
+        if 0 < float(text) < float("inf"):
+            return float(text)
+    raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
 
 
 def _count(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise ValueError
-    return value
-
-
-_count.__name__ = "number from 1 on"
+    with contextlib.suppress(ValueError):
+        if int(text) > 0:
+            return int(text)
+    raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0")
 
 
 def _add_daemon(tree: _Tree) -> None:
     add_run(tree)
     add_terminal(tree, seconds=_seconds)
     status = tree.verb(
-        "status", "gateway.cli.status:status", "show lanes, queues, channels and cost", as_json=True
+        "status", "gateway.cli.status:status", "show what runs, what waits and today's cost", as_json=True
     )
     status.add_argument(
         "--alive",
         action="store_true",
-        help="say nothing, and exit 69 where no daemon of this machine or container is ready and answers",
+        help="print nothing; exit 0 if a gateway on this machine is ready, else 69 (for health checks)",
     )
     add_trace(tree, count=_count)
     doctor = tree.verb(
         "doctor",
         "gateway.cli.doctor:doctor",
-        "check configuration, broker, model, locks, transcripts and more",
-        more="Each check says ok, warn or fail, with a cure.",
+        "check configuration, queue, model, disk, transcripts and more",
+        more="Each check reports ok, warn or fail, and what to do. Exit 1 if a check failed.",
         as_json=True,
     )
     doctor.add_argument(
-        "--fix", action="store_true", help="first mend what needs nobody's decision, a line for each"
+        "--fix", action="store_true", help="first fix whatever is safe to fix, and say what was fixed"
     )
     doctor.add_argument(
         "--within",
         metavar="SECONDS",
         type=_seconds,
-        help="how long each look at a disk or a process may take; else 20 s, and more where all is read",
+        help="time limit of each check of a disk or process (default: 20, more where all files are read)",
     )
 
 
 def _add_sessions(tree: _Tree) -> None:
-    tree.verb("list", "gateway.cli.sessions:list_", "list conversations, newest first", as_json=True)
-    show = tree.verb("show", "gateway.cli.sessions:show", "show every message, oldest first", as_json=True)
-    show.add_argument("target", metavar="KEY|ULID", help="a conversation, or one session of it")
+    tree.verb("list", "gateway.cli.sessions:list_", "list all sessions, newest message first", as_json=True)
+    show = tree.verb("show", "gateway.cli.sessions:show", "show all messages, oldest first", as_json=True)
+    show.add_argument("target", metavar="KEY|ULID", help="a chat, or the id of a session")
     tree.verb(
-        "new", "gateway.cli.sessions:new", "end the session and begin another, as /new does", keyed=True
+        "new", "gateway.cli.sessions:new", "close the session and start a new one, like /new", keyed=True
     )
-    tree.verb("close", "gateway.cli.sessions:close", "end the session without beginning another", keyed=True)
+    tree.verb("close", "gateway.cli.sessions:close", "close the session of a chat", keyed=True)
     resume = tree.verb(
         "resume",
         "gateway.cli.sessions:resume",
-        "open an ended session again",
-        more="The active one is archived for it, and can be opened again in turn.",
+        "reopen a closed session",
+        more="The active session is archived first, and can be reopened later.",
         keyed=True,
     )
-    resume.add_argument("ulid", metavar="ULID", help="one of its ended sessions, as `sessions list` shows it")
+    resume.add_argument("ulid", metavar="ULID", help="id of a closed session, from `sessions list`")
     _add_ageing(tree)
     clear = tree.verb(
         "clear",
         "gateway.cli.sessions:clear",
-        "delete the active transcript, without archive or summary",
-        more="Stops the running turn; letters that wait in the queue stay.",
+        "delete the active session without archiving or summarizing it",
+        more="Stops the answer in progress. Messages that wait in the queue are still answered.",
         keyed=True,
     )
     clear.add_argument(
-        "--everything", action="store_true", help="also its archive, memory, facts, journal and media"
+        "--everything", action="store_true", help="also closed sessions, memory, facts, journal, media"
     )
     verify = tree.verb(
         "verify",
         "gateway.cli.sessions:verify",
-        "check transcripts and what lies beside them; exit 1 while one is damaged",
+        "check all transcripts and their index files; exit 1 if one is damaged",
         as_json=True,
     )
-    verify.add_argument("--repair", action="store_true", help="repair them; the original is kept beside each")
+    verify.add_argument("--repair", action="store_true", help="repair them, and keep each original")
     _add_interchange(tree)
 
 
@@ -259,35 +253,33 @@ def _add_interchange(tree: _Tree) -> None:
     take = tree.verb(
         "import",
         "gateway.cli.interchange:import_",
-        "take over conversations of another program",
-        more="An active session of the same key is archived first; the original stays as it is. "
-        "With --from nanobot PATH may be a whole workspace: sessions, memory and cron jobs are taken over.",
+        "import sessions from another program",
+        more="An active session of the same chat is archived first; the source is not changed. "
+        "With --from nanobot, PATH may be a whole workspace: sessions, memory and jobs are imported.",
     )
     take.add_argument(
         "--from", dest="format", metavar="FORMAT", choices=sources, required=True, help=", ".join(sources)
     )
-    take.add_argument("path", metavar="PATH", type=Path, help="a file, or a folder of them")
-    take.add_argument(
-        "--key", help="conversation it becomes (default: the source's, else cli:<id or file stem>)"
-    )
+    take.add_argument("path", metavar="PATH", type=Path, help="a file or a folder of files")
+    take.add_argument("--key", help="import as this chat (default: the source's, else cli:<id or file name>)")
     take.add_argument(
         "--write-config",
         action="store_true",
-        help='of a whole workspace: put memory.scope = "workspace" into the configuration file',
+        help='with a whole workspace: write memory.scope = "workspace" to the configuration file',
     )
     give = tree.verb(
-        "export", "gateway.cli.interchange:export", "write a session in the format of another program"
+        "export", "gateway.cli.interchange:export", "export a session in another program's format"
     )
     give.add_argument(
         "--to", dest="format", metavar="FORMAT", choices=sources, required=True, help=", ".join(formats)
     )
-    give.add_argument("target", metavar="KEY|ULID", help="a conversation, or one session of it")
+    give.add_argument("target", metavar="KEY|ULID", help="a chat, or the id of a session")
     give.add_argument(
         "-o",
         "--output",
         metavar="PATH",
         type=Path,
-        help="file or folder (default: stdout; overlay needs one)",
+        help="file or folder (default: stdout; overlay needs a folder)",
     )
 
 
@@ -295,85 +287,83 @@ def _add_ageing(tree: _Tree) -> None:
     search = tree.verb(
         "search",
         "gateway.cli.sessions:search",
-        "find words in the sessions of a conversation, newest first",
+        "search the sessions of a chat for words, newest match first",
         as_json=True,
         keyed=True,
     )
-    search.add_argument("words", metavar="WORD", nargs="+", help="a message must hold all of them")
+    search.add_argument("words", metavar="WORD", nargs="+", help="a message must contain all of them")
     search.add_argument(
         "--limit",
         metavar="N",
         type=_count,
         default=20,
-        help="how many messages at most (default: %(default)s)",
+        help="show at most N messages (default: %(default)s)",
     )
-    search.add_argument("--tools", action="store_true", help="in the results of tools, too")
+    search.add_argument("--tools", action="store_true", help="search tool results, too")
     prune = tree.verb(
         "prune",
         "gateway.cli.sessions:prune",
-        "delete and archive what is older than session.retention_days",
-        more="The daemon does the same at its start and daily.",
+        "delete or archive sessions older than session.retention_days",
+        more="A running gateway does this at start and daily.",
         as_json=True,
     )
-    prune.add_argument("--dry-run", action="store_true", help="only say what would be done")
+    prune.add_argument("--dry-run", action="store_true", help="only show what would be done")
 
 
 def _add_parked(tree: _Tree) -> None:
-    tree.verb("list", "gateway.cli.parked:list_", "list parked letters, oldest first", as_json=True)
+    tree.verb("list", "gateway.cli.parked:list_", "list parked messages, oldest first", as_json=True)
     for name, words, as_json in (
-        ("show", "show a parked letter whole", True),
-        ("retry", "put a parked letter back at the end of its queue", False),
-        ("drop", "remove a parked letter for good", False),
+        ("show", "show a parked message in full", True),
+        ("retry", "put a parked message back at the end of its queue", False),
+        ("drop", "delete a parked message for good", False),
     ):
         verb = tree.verb(name, f"gateway.cli.parked:{name}", words, as_json=as_json)
-        verb.add_argument("id", metavar="ID", type=message_id, help="as `parked list` shows it")
-        verb.add_argument("--key", help="which one, where several chats have a letter of this id")
+        verb.add_argument("id", metavar="ID", type=message_id, help="its id, from `parked list`")
+        verb.add_argument("--key", help="its chat, if several chats have a message with this id")
 
 
 def _add_pairing(tree: _Tree) -> None:
-    tree.verb("list", "gateway.cli.pairing:list_", "list who asks and who was let in", as_json=True)
-    approve = tree.verb("approve", "gateway.cli.pairing:approve", "let in who was told a code")
-    approve.add_argument("code", metavar="CODE", help="as the bot told it; valid for an hour")
-    revoke = tree.verb("revoke", "gateway.cli.pairing:revoke", "let somebody in no more")
-    revoke.add_argument("who", metavar="WHO", help="telegram:<id>, or <id> on every channel")
+    tree.verb("list", "gateway.cli.pairing:list_", "list requests and approvals", as_json=True)
+    approve = tree.verb("approve", "gateway.cli.pairing:approve", "approve whoever got a code")
+    approve.add_argument("code", metavar="CODE", help="the code that the bot sent; valid for an hour")
+    revoke = tree.verb("revoke", "gateway.cli.pairing:revoke", "revoke the access of a person or group")
+    revoke.add_argument("who", metavar="WHO", help="telegram:<id>, or <id> for all channels")
 
 
 def _add_tokens(tree: _Tree) -> None:
-    tree.verb("list", "gateway.cli.tokens:list_", "list the tokens and their rights", as_json=True)
+    tree.verb("list", "gateway.cli.tokens:list_", "list API tokens and their permissions", as_json=True)
     add = tree.verb(
         "add",
         "gateway.cli.tokens:add",
-        "make a token and print it, this once",
-        more="It counts where http.token is set, which has every right itself.",
+        "create an API token and print it; it is shown only once",
+        more="Tokens take effect if http.token is set; http.token itself has all permissions.",
     )
     add.add_argument("name", metavar="NAME", help="a-z, 0-9, - and _")
     add.add_argument(
         "--right",
         choices=("read", "write", "admin"),
         default="write",
-        help="read: look; write: also talk and change chats, memory and jobs; admin: all "
+        help="read: view; write: also chat, and change chats, memory and jobs; admin: everything "
         "(default: %(default)s)",
     )
-    revoke = tree.verb("revoke", "gateway.cli.tokens:revoke", "let a token open nothing any more, at once")
-    revoke.add_argument("name", metavar="NAME", help="as `tokens list` shows it")
+    revoke = tree.verb("revoke", "gateway.cli.tokens:revoke", "revoke an API token at once")
+    revoke.add_argument("name", metavar="NAME", help="its name, from `tokens list`")
 
 
 def _add_mcp(tree: _Tree) -> None:
     tree.verb(
-        "list", "gateway.cli.mcp:list_", "list servers, their tools, and what of them changed", as_json=True
+        "list", "gateway.cli.mcp:list_", "list MCP servers, their tools, and unapproved changes", as_json=True
     )
     approve = tree.verb(
-        "approve", "gateway.cli.mcp:approve", "let the tools of a server be used as it lists them now"
+        "approve", "gateway.cli.mcp:approve", "approve the tools of a server as it lists them now"
     )
-    approve.add_argument("name", metavar="NAME", help="as in [mcp.NAME] of the configuration")
+    approve.add_argument("name", metavar="NAME", help="its name, from [mcp.NAME] of the configuration")
 
 
 def _add_config(tree: _Tree) -> None:
     tree.verb(
-        "show", "gateway.cli.config:show", "print the configuration in force, secrets hidden", as_json=True
+        "show", "gateway.cli.config:show", "print the effective configuration without secrets", as_json=True
     )
-    tree.verb(
-        "check", "gateway.cli.config:check", "name every problem of the configuration at once", as_json=True
-    )
-    tree.verb("schema", "gateway.cli.config:schema", "print every key as a JSON Schema, for editors")
-    tree.verb("path", "gateway.cli.config:path", "print which configuration file is read", as_json=True)
+    tree.verb("check", "gateway.cli.config:check", "list all problems of the configuration", as_json=True)
+    tree.verb("schema", "gateway.cli.config:schema", "print a JSON Schema of the configuration, for editors")
+    tree.verb("path", "gateway.cli.config:path", "print which file is used", as_json=True)

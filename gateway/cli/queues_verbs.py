@@ -12,13 +12,13 @@ def add_queues(tree: Verbs, *, count: Callable[[str], int]) -> None:
     repartition = tree.verb(
         "repartition",
         "gateway.cli.queues:repartition",
-        "have another number of inbound queues on RabbitMQ, with what waits in them in its order",
-        more="The session daemons are stopped before; adapters may go on, and what comes meanwhile waits at "
-        "its platform. A kill costs nothing: call it again.",
+        "change the number of inbound queues on RabbitMQ; waiting messages keep their order",
+        more="Stop all processes of role session first; those of role channels may keep running. If it is "
+        "interrupted, run it again: no message is lost.",
     )
     repartition.add_argument(
         "count",
         metavar="N",
         type=count,
-        help="how many from now on, 1 to 256: broker.partitions of daemons",
+        help="new number, 1 to 256; set broker.partitions to the same",
     )

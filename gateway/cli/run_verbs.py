@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+
 from gateway.cli.memory_verbs import Verbs
 
 
@@ -10,34 +12,29 @@ def add_run(tree: Verbs) -> None:
     run = tree.verb(
         "run",
         "gateway.cli.run:run",
-        "run the daemon in the foreground",
-        more="Prints `ready` to stderr when it is; SIGTERM ends it once the running turns are done.",
+        "run the gateway in the foreground",
+        more="Prints `ready` to stderr when it is. SIGTERM stops it once the answers in progress are done.",
     )
     run.add_argument(
         "--role",
         choices=("all", "channels", "session"),
         default="all",
-        help="channels: the adapters; session: turns, memory and HTTP; either alone needs RabbitMQ",
+        help="channels: platforms and scheduled jobs; session: answers, memory and HTTP; both need RabbitMQ",
     )
     run.add_argument(
         "--workers",
         type=_workers,
         metavar="N",
-        help="processes that work on conversations, over RabbitMQ; 0: one a core (limits.workers)",
+        help="worker processes, with RabbitMQ; 0: one per core (default: limits.workers)",
     )
     run.add_argument(
         "--stop-on-eof",
         action="store_true",
-        help="end as at SIGTERM once stdin has ended: for a program that starts it and may be killed",
+        help="stop when stdin closes, so that it does not outlive the program that started it",
     )
 
 
 def _workers(text: str) -> int:
-    value = int(text)
-    if value < 0:
-        raise ValueError
-    return value
-
-
-# argparse names it in its error.
-_workers.__name__ = "whole number from 0"
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number")
+    return int(text)

@@ -19,27 +19,25 @@ def add_systemd(tree: Verbs) -> None:
     show = tree.verb(
         "show",
         "gateway.cli.systemd:show",
-        "print a unit, or another file of the service",
-        more="sandbox.conf is a drop-in that lets the tool `shell` use bubblewrap, "
-        "chat-gateway-user.service the unit of one person.",
+        "print a unit or another file of the service",
+        more="sandbox.conf is a drop-in that lets the tool `shell` use bubblewrap; "
+        "chat-gateway-user.service runs the gateway as your own user.",
     )
     show.add_argument("name", metavar="NAME", choices=NAMES, help=", ".join(NAMES))
     install = tree.verb(
         "install",
         "gateway.cli.systemd:install",
-        "write the units, the user and the folders of the service",
-        more="They start this program where it lies now. With --user it is one unit, of your own systemd, "
-        "which needs no root.",
+        "install the units and the files that create the service's user and folders",
+        more="The units start this program at its current path. With --user it installs one for your own "
+        "systemd, without root.",
     )
+    install.add_argument("--user", action="store_true", help="install a unit for your own user")
     install.add_argument(
-        "--user", action="store_true", help="the unit of one person, with your configuration"
-    )
-    install.add_argument(
-        "--to", metavar="DIR", type=Path, help="where to (default: /etc; with --user ~/.config/systemd/user)"
+        "--to", metavar="DIR", type=Path, help="folder (default: /etc; with --user ~/.config/systemd/user)"
     )
     for verb in (show, install):
         _add_program(verb)
 
 
 def _add_program(verb: argparse.ArgumentParser) -> None:
-    verb.add_argument("--program", metavar="FILE", type=Path, help="the program that the service starts")
+    verb.add_argument("--program", metavar="FILE", type=Path, help="the program to start (default: this one)")

@@ -17,20 +17,20 @@ def add_terminal(tree: Verbs, *, seconds: Callable[[str], float]) -> None:
         "chat",
         CHAT,
         "talk to the gateway in this terminal",
-        more="Attaches to a running daemon of this workspace; without one, and with the embedded queue, "
-        "works in its own process.",
+        more="Connects to the gateway that runs on this workspace. If none runs and the queue is embedded, "
+        "answers in its own process.",
     )
     chat.add_argument(
         "-m",
         "--message",
         metavar="TEXT",
-        help="send one message, print the reply to stdout and exit; what is piped in is added below it, "
-        "and - is that alone",
+        help="send one message, print the answer and exit; piped input is appended to TEXT; "
+        "- sends only the piped input",
     )
     chat.add_argument(
-        "--key", default="cli:direct", help="conversation, as channel:chat_id (default: %(default)s)"
+        "--key", default="cli:direct", help="the chat, as channel:chat_id (default: %(default)s)"
     )
-    chat.add_argument("--list", action="store_true", help="choose among this terminal's conversations first")
+    chat.add_argument("--list", action="store_true", help="choose one of the terminal's chats first")
     chat.add_argument(
         "--file",
         metavar="PATH",
@@ -38,18 +38,18 @@ def add_terminal(tree: Verbs, *, seconds: Callable[[str], float]) -> None:
         action="append",
         type=Path,
         default=[],
-        help="send a file along with the first message; may be given several times",
+        help="attach a file to the first message; may be repeated",
     )
-    chat.add_argument("--json", action="store_true", help="write one JSON object a line, for programs")
+    chat.add_argument("--json", action="store_true", help="print one JSON object per line, for programs")
     chat.add_argument(
-        "--timeout", metavar="S", type=seconds, help="seconds to wait for the reply (default: no limit)"
+        "--timeout", metavar="S", type=seconds, help="seconds to wait for the answer (default: no limit)"
     )
     _add_onboard(tree)
     completion = tree.verb(
         "completion",
         "gateway.cli.completion:completion",
-        "print the script that completes command lines in a shell",
-        more="Of bash: source <(chat-gateway completion bash); of zsh the same, after compinit; of fish: "
+        "print the completion script for a shell",
+        more="bash: source <(chat-gateway completion bash); zsh: the same, after compinit; fish: "
         "chat-gateway completion fish | source.",
     )
     completion.add_argument("shell", metavar="SHELL", choices=SHELLS, help=", ".join(SHELLS))
@@ -59,29 +59,27 @@ def _add_onboard(tree: Verbs) -> None:
     onboard = tree.verb(
         "onboard",
         "gateway.cli.onboard:onboard",
-        "lead from nothing to the first answer in a real chat",
-        more="Asks for a model, its key, a platform and its token, tries each, writes the configuration, and "
-        "lets its owner in. It may be run again and goes on where it stopped.",
+        "set up a model and a bot, up to the first answer in your chat",
+        more="Asks for a model, its API key, a platform and a bot token, tests each, writes the "
+        "configuration and approves your account. Run again, it continues where it stopped.",
     )
-    onboard.add_argument("--model", metavar="NAME", help="as LiteLLM names it, such as openai/gpt-4.1-mini")
+    onboard.add_argument("--model", metavar="NAME", help="its LiteLLM name, such as openai/gpt-4.1-mini")
+    onboard.add_argument("--api-base", metavar="URL", help="address of the model server, if you run your own")
+    onboard.add_argument("--key-file", metavar="FILE", type=Path, help="file with the API key of the model")
+    onboard.add_argument("--platform", choices=("telegram", "discord", "none"), help="platform of the bot")
+    onboard.add_argument("--token-file", metavar="FILE", type=Path, help="file with the bot token")
     onboard.add_argument(
-        "--api-base", metavar="URL", help="address of the model, where it is one of your own"
-    )
-    onboard.add_argument("--key-file", metavar="FILE", type=Path, help="holds the key of the model")
-    onboard.add_argument("--platform", choices=("telegram", "discord", "none"), help="where it is talked to")
-    onboard.add_argument("--token-file", metavar="FILE", type=Path, help="holds the token of the bot")
-    onboard.add_argument(
-        "--owner", metavar="ID", default="", help="numeric id that is let in unasked when it writes"
+        "--owner", metavar="ID", default="", help="your numeric user id, approved without asking"
     )
     onboard.add_argument(
         "--unit",
         metavar="DIR",
         type=Path,
-        help="write a systemd unit there (your own: ~/.config/systemd/user)",
+        help="write a systemd unit to DIR (your own units: ~/.config/systemd/user)",
     )
     onboard.add_argument(
-        "--yes", action="store_true", help="ask nothing: what no option says has its default"
+        "--yes", action="store_true", help="ask no questions; use the defaults for options not given"
     )
     onboard.add_argument(
-        "--dry-run", action="store_true", help="try everything, and only show what it would write"
+        "--dry-run", action="store_true", help="test everything, but only show what would be written"
     )

@@ -22,14 +22,14 @@ def add_trace(tree: Verbs, *, count: Callable[[str], int]) -> None:
     trace = tree.verb(
         "trace",
         "gateway.cli.trace:trace",
-        "tell the life of one message, in order of time",
-        more="Of queue, transcript, journal and ledger; exit 1 where nothing tells of it.",
+        "show what happened to one message, step by step",
+        more="Reads queue, transcript, journal and send log. Exit 1 if the message is unknown.",
         as_json=True,
     )
     trace.add_argument(
-        "id", metavar="ID", type=message_id, help="as the log, the transcript and `parked list` name it"
+        "id", metavar="ID", type=message_id, help="its id, from `sessions show`, `parked list` or the log"
     )
-    trace.add_argument("--key", help="its conversation; quicker, and needed where several have such an id")
+    trace.add_argument("--key", help="its chat: faster, and required if several chats have this id")
     usage = tree.verb(
         "usage",
         "gateway.cli.trace:usage",
@@ -37,6 +37,6 @@ def add_trace(tree: Verbs, *, count: Callable[[str], int]) -> None:
         as_json=True,
     )
     usage.add_argument(
-        "--days", metavar="N", type=count, default=30, help="how many days (default: %(default)s, at most 35)"
+        "--days", metavar="N", type=count, default=30, help="how many days, at most 35 (default: %(default)s)"
     )
-    usage.add_argument("--key", help="of one conversation alone")
+    usage.add_argument("--key", help="only this chat")

@@ -8,7 +8,7 @@ from gateway.__main__ import main
 
 
 @pytest.mark.parametrize("argv", [[], ["--workspace", "/somewhere"]])
-def test_the_bare_program_names_the_first_three_commands(
+def test_the_bare_program_names_the_first_commands(
     argv: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A short help on stderr, exit 2, no error."""
@@ -19,6 +19,7 @@ def test_the_bare_program_names_the_first_three_commands(
     assert (ended.value.code, out) == (2, "")
     assert "error" not in words
     assert [line.split()[1] for line in words.splitlines() if line.startswith("  chat-gateway")] == [
+        "onboard",
         "run",
         "chat",
         "doctor",
