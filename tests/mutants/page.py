@@ -9,7 +9,7 @@ from tests.mutants.record import HERE, Accepted, Count, Reasons, Sum, count, rea
 
 ROOT = HERE.parent.parent
 PAGE = ROOT / "docs" / "mutants.md"
-_HEAD = """# Mutants
+_HEAD = """# Mutation tests
 
 `make mutants` puts one fault at a time into the modules that decide, and runs the tests that decide over
 them: a fault that no test notices is a test that is missing, or code that nobody needs. This page is written
