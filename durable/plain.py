@@ -9,10 +9,10 @@ from typing import Any, Final
 
 # orjson writes 254 levels, and what this goes into has some of its own.
 MAX_DEPTH: Final = 200
-# Fillers, joiners and variation selectors that Unicode counts as letters, marks or symbols.
+# Fillers, joiners, variation selectors and tags that Unicode counts as letters, marks or symbols, or not yet.
 _SHAPELESS: Final = frozenset(
-    map(chr, (0x34F, 0x115F, 0x1160, 0x17B4, 0x17B5, 0x180B, 0x180C, 0x180D, 0x180F, 0x2800, 0x3164, 0xFFA0))
-) | frozenset(map(chr, (*range(0xFE00, 0xFE10), *range(0xE0100, 0xE01F0))))
+    "\u034f\u115f\u1160\u17b4\u17b5\u180b\u180c\u180d\u180f\u2065\u2800\u3164\uffa0\U00016fe4\U0001d159"
+) | frozenset(map(chr, (*range(0xFE00, 0xFE10), *range(0xFFF0, 0xFFF9), *range(0xE0000, 0xE1000))))
 
 
 def whole_text(text: str) -> str:

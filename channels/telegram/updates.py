@@ -92,7 +92,8 @@ def _unreadable(update: Raw, kind: str, me: TelegramBot, reason: str) -> Arrival
 def bots_named(update: Raw) -> set[str]:
     """Return the user names in a message that may be a bot's, in small letters; never raises."""
     try:
-        names = names_in(words_of(update[kind_of(update)]))
+        # Behind a command as well, as in /new@name.
+        names = re.findall(r"@(\w{1,64})", words_of(update[kind_of(update)]))
         return {name for each in names if (name := each.casefold()).endswith("bot")}
     except _FAULTS:
         return set()

@@ -47,7 +47,7 @@ ON_DISCORD = (
     ("~~~py\n| a |\n|---|\n~~~", "```py\n| a |\n|---|\n```"),
 )  # fmt: skip
 # Nothing of it is seen: zero-width space, word joiner, byte order mark, Hangul filler, blank Braille pattern.
-INVISIBLE = ("\u200b\u2060", "\ufeff \u00ad", "\u3164\u2800\ufe0f")
+INVISIBLE = ("\u200b\u2060", "\ufeff \u00ad", "\u3164\u2800\ufe0f\u2065\U000e0001\U000e0fff\U0001d159")
 
 
 def bold(sent: Any) -> list[str]:

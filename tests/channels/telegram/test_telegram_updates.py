@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from channels.base import Arrival
-from channels.telegram.updates import SkippedUpdate, TelegramBot, chat_and_topic, kind_of, read
+from channels.telegram.updates import SkippedUpdate, TelegramBot, bots_named, chat_and_topic, kind_of, read
 
 ME = TelegramBot(id=42, username="Gate_Bot")
 ADA = {"id": 7, "is_bot": False, "first_name": "Ada", "last_name": "King", "username": "ada"}
@@ -126,6 +126,13 @@ def test_a_mention_is_the_whole_name(text: str, mentioned: bool) -> None:
 def test_the_name_alone_without_an_entity_is_no_mention() -> None:
     """A name in a link or in code is none, as Telegram itself sees it."""
     assert not arrived(text="mail@gate_bot", chat=GROUP).mentioned
+
+
+def test_names_that_may_be_the_bots_new_one() -> None:
+    """After a command, and in a caption, as well."""
+    assert bots_named(update(text="/new@New_Bot and @ada")) == {"new_bot"}
+    assert bots_named(update(caption="@other_bot")) == {"other_bot"}
+    assert bots_named({"update_id": 1, "message": 5}) == set()
 
 
 def test_a_mention_in_a_caption() -> None:
