@@ -63,7 +63,7 @@ class Arrival:
         quoted: what it replies to.
         forwarded_from: who wrote the text, where it is forwarded; empty: the sender.
         part_of: the same for all parts of one album or of one long text that the platform cut.
-        long: its text is nearly as long as the platform allows, so that the next message may go on with it.
+        long: its text is so long that it may be cut, and the next message go on with it.
         sent_at: when the platform says it was written; of an edit, when it was edited.
         files: what came along, not fetched yet.
         unreadable: why nothing of the message can be understood; its chat is told so. Empty: it can be.

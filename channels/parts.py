@@ -18,8 +18,6 @@ Batch = list[tuple[Arrival, T]]
 
 # A part waits so long for the next one.
 WAIT_S: Final = 1.0
-# A text this close to the platform's limit may be the beginning of a longer one.
-NEAR_LIMIT_CHARS: Final = 100
 _MAX_PARTS: Final = 50
 _MAX_ALBUMS: Final = 1_000
 _COMMAND: Final = re.compile(r"/\w+(@\w+)?(\s|\Z)")
@@ -36,10 +34,14 @@ class _Group(Generic[T]):
             return False
         if self.album is not None:
             return True
-        is_other = (
-            arrival.files or arrival.reply_to or _COMMAND.match(arrival.text) or not arrival.text.strip()
+        first, _ = self.parts[0]
+        # All parts of a reply are replies to the same message.
+        is_same = (
+            arrival.reply_to in (None, first.reply_to) and arrival.forwarded_from == first.forwarded_from
         )
-        return not is_other and arrival.forwarded_from == self.parts[0][0].forwarded_from
+        return (
+            is_same and not arrival.files and bool(arrival.text.strip()) and not _COMMAND.match(arrival.text)
+        )
 
 
 class Parts(Generic[T]):

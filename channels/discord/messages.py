@@ -12,7 +12,6 @@ from typing import Any, Final, Literal
 
 from channels.base import Arrival, File, FileKind, Quote
 from channels.message import PROMISED, Sender, id_number
-from channels.parts import NEAR_LIMIT_CHARS
 
 Raw = Mapping[str, Any]
 Fetch = Callable[[str], AsyncIterator[bytes]]
@@ -32,6 +31,8 @@ _MARK: Final = re.compile(
 )
 # The second one is that of subscribers.
 _MAX_CHARS: Final = (2_000, 4_000)
+# A text this close to the limit may be the beginning of a longer one, which its sender had to cut.
+_NEAR_LIMIT_CHARS: Final = 100
 _VOICE: Final = 1 << 13
 _FORWARD: Final = 1
 _COMMAND, _BUTTON = 2, 3
@@ -223,7 +224,7 @@ def _message(
         reply_to=_replied(raw),
         quoted=quoted,
         forwarded_from=_origin(raw, me) if forward and not own else "",
-        long=any(0 <= most - len(str(raw.get("content") or "")) <= NEAR_LIMIT_CHARS for most in _MAX_CHARS),
+        long=any(0 <= most - len(str(raw.get("content") or "")) <= _NEAR_LIMIT_CHARS for most in _MAX_CHARS),
         sent_at=sent_at,
         files=files,
     )

@@ -10,7 +10,6 @@ from typing import Any, Final
 
 from channels.base import Arrival, File, FileKind, Quote
 from channels.message import Sender, id_number
-from channels.parts import NEAR_LIMIT_CHARS
 from channels.telegram.content import describe, held_media, is_service, part_answered
 from channels.telegram.written import inner, media_of, names_in, with_entities, words_of
 from channels.text import utf16_len
@@ -167,7 +166,8 @@ def _message(update: Raw, kind: str, me: TelegramBot, fetch: Fetch) -> Arrival |
         quoted=_quoted(message, me, fetch),
         forwarded_from=_origin(message["forward_origin"]) if message.get("forward_origin") else "",
         part_of=f"telegram:{chat}:album:{album}" if (album := message.get("media_group_id")) else None,
-        long=utf16_len(message.get("text") or "") >= _MAX_TEXT - NEAR_LIMIT_CHARS,
+        # Telegram's programs cut a long text at its last blank line, as far before the limit as half of it.
+        long=utf16_len(message.get("text") or "") > _MAX_TEXT // 2,
         sent_at=_instant(message["edit_date"] if edited and message.get("edit_date") else message["date"]),
         files=files,
     )

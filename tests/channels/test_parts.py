@@ -33,6 +33,14 @@ async def test_the_last_part_of_a_text_is_the_first_short_one() -> None:
     assert not parts.waiting
 
 
+async def test_all_parts_of_a_reply_are_replies_to_the_same_message() -> None:
+    parts: Parts[None] = Parts(lambda batch: None)
+
+    parts.take(arrival(1, long=True, reply_to="7"), None)
+
+    assert ids(parts.take(arrival(2, reply_to="7"), None)) == [["t:1", "t:2"]]
+
+
 async def test_what_is_no_part_ends_the_wait_and_comes_behind_it() -> None:
     """A command, an edit, a file, a reply, a picture of another album."""
     others = [

@@ -64,6 +64,12 @@ def test_a_message_in_private() -> None:
     assert (found.reply_to, found.files, found.moved_from) == (None, (), "")
 
 
+@pytest.mark.parametrize(("length", "long"), [(2048, False), (2050, True), (4096, True)])
+def test_a_text_may_go_on_in_the_next_message_from_half_of_the_limit_on(length: int, long: bool) -> None:
+    """Telegram's programs cut a long text at its last blank line in the second half."""
+    assert arrived(text="😀" * (length // 2)).long is long
+
+
 def test_an_edit_has_the_id_of_its_message_and_the_time_of_the_edit() -> None:
     """An edit names the message that it changes, and when."""
     found = arrived("edited_message", text="hullo", edit_date=1_700_000_060)
