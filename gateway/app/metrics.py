@@ -121,7 +121,8 @@ class Metrics(Observer):
         if call.usage is not None:
             self._tokens.labels(call.model, "prompt").inc(call.usage.prompt)
             self._tokens.labels(call.model, "completion").inc(call.usage.completion)
-            self._cost.labels(call.model).inc(max(call.usage.cost_usd, 0.0))
+            if call.usage.price is not None:
+                self._cost.labels(call.model).inc(max(call.usage.price, 0.0))
 
     def tool_ran(self, run: ToolRun) -> None:
         """Count a call of a tool."""

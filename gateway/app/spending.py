@@ -64,9 +64,4 @@ async def spent_today(spending: Spending) -> dict[str, Any]:
     """
     await spending.refresh()
     sums = spending.today()
-    return {
-        "turns": sums.turns,
-        "prompt_tokens": sums.prompt_tokens,
-        "completion_tokens": sums.completion_tokens,
-        "cost_usd": round(sums.cost_usd, 6),
-    }
+    return {"turns": sums.turns, **sums.usage.shown()}

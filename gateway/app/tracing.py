@@ -29,6 +29,7 @@ from channels.message import Inbound
 from gateway.observer import LetterSent, Observer, PlatformCall, TurnEnded
 from gateway.queue.mailbox import carried
 from session.models.calls import ModelCall
+from session.models.model import Usage
 from session.tools import ToolRun
 from session.transcript.key import SUBAGENTS
 from session.transcript.line import read_time
@@ -121,11 +122,7 @@ class Tracing(Observer):
         """Send the span of a request to a model."""
         fields: dict[str, Any] = {"gen_ai.request.model": call.model, "gen_ai.operation.name": "chat"}
         if call.usage is not None:
-            fields |= {
-                "gen_ai.usage.input_tokens": call.usage.prompt,
-                "gen_ai.usage.output_tokens": call.usage.completion,
-                "chat_gateway.cost_usd": call.usage.cost_usd,
-            }
+            fields |= _used(call.usage)
         if call.first_s is not None:
             fields["chat_gateway.first_token_s"] = round(call.first_s, 6)
         times = _Times(call.began_ns, call.began_ns + int(call.took_s * 1e9))
@@ -152,9 +149,7 @@ class Tracing(Observer):
             "chat_gateway.result": ended.result,
             "chat_gateway.tries": figures.tries,
             "chat_gateway.model_calls": figures.calls,
-            "chat_gateway.cost_usd": figures.usage.cost_usd,
-            "gen_ai.usage.input_tokens": figures.usage.prompt,
-            "gen_ai.usage.output_tokens": figures.usage.completion,
+            **_used(figures.usage),
         }
         name = "subagent" if inbound.channel == SUBAGENTS else "turn"
         self._emit(name, above, turn, turn_id, fields, fault=ended.reason)
@@ -265,6 +260,16 @@ def _delivery_id(above: SpanContext, out_id: str) -> int:
 
 def _header(trace_id: int, span_id: int) -> str:
     return f"00-{trace_id:032x}-{span_id:016x}-01"
+
+
+def _used(usage: Usage) -> dict[str, Any]:
+    fields = {
+        "gen_ai.usage.input_tokens": usage.prompt,
+        "gen_ai.usage.output_tokens": usage.completion,
+        "gen_ai.usage.cache_read.input_tokens": usage.cached,
+        "gen_ai.usage.cache_creation.input_tokens": usage.cache_written,
+    }
+    return fields if usage.price is None else fields | {"chat_gateway.cost_usd": usage.price}
 
 
 def _of(inbound: Inbound) -> dict[str, Any]:

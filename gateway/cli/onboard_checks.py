@@ -47,7 +47,7 @@ async def _answer_of(model: Model, settings: Settings) -> str:
     usage = answer.usage
     if usage is None:
         return said
-    price = f"${usage.cost_usd:.6f}" if usage.cost_usd else "price unknown"
+    price = f"${usage.cost_usd:.6f}" if usage.price is not None else "price unknown"
     return f"{said} ({usage.prompt} + {usage.completion} tokens, {price})"
 
 

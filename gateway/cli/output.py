@@ -12,7 +12,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TextIO
+from typing import Any, TextIO
 
 from durable import HintedError, NewerVersion
 from gateway.config import folder
@@ -79,6 +79,21 @@ def rows(items: Sequence[Mapping[str, object]], columns: Sequence[str]) -> None:
     widths = [max(len(line[place]) for line in table) for place in range(len(columns))]
     for line in table:
         data("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+
+
+def spent(sums: Mapping[str, Any]) -> str:
+    """Say what a sum of ``/v1/usage`` or ``/v1/status`` comes to, in tokens and dollars."""
+    # A daemon of an older version counts no caches.
+    cached, written = sums.get("cached_tokens", 0), sums.get("cache_written_tokens", 0)
+    cache = f" ({cached} read from cache, {written} written to it)" if cached or written else ""
+    return f"{sums['prompt_tokens']} + {sums['completion_tokens']} tokens{cache}, cost {cost(sums)}"
+
+
+def cost(sums: Mapping[str, Any]) -> str:
+    """Say the dollars of a sum, and whether there are tokens whose price is not known."""
+    if sums["cost_usd"] is None:
+        return "unknown"
+    return f"{sums['cost_usd']:.4f} USD" + (" + unknown" if sums.get("unpriced_tokens") else "")
 
 
 def counted(count: int, word: str) -> str:

@@ -211,8 +211,7 @@ def _lines(found: Mapping[str, Any]) -> Iterator[str]:
         yield f"media: {found['media_bytes'] / 2**20:.1f} MB of files that people sent"
     usage = found["usage_today"]
     if usage:
-        tokens = f"{usage['prompt_tokens']} + {usage['completion_tokens']} tokens"
-        yield f"today: {output.counted(usage['turns'], 'turn')}, {tokens}, {usage['cost_usd']:.4f} USD"
+        yield f"today: {output.counted(usage['turns'], 'turn')}, {output.spent(usage)}"
     for row in found.get("limits") or ():
         yield _limit(row)
 

@@ -15,7 +15,7 @@ from gateway.errors import GatewayError
 from session.disk.local_files import local_state
 from session.models.usage_report import MOST_DAYS, report
 
-_SUMS = ("turns", "calls", "prompt_tokens", "completion_tokens", "cost_usd")
+_TOKENS = ("prompt_tokens", "completion_tokens", "cached_tokens", "cache_written_tokens")
 # What a line of the table shows apart.
 _SHOWN = ("at", "step", "words", "source")
 
@@ -43,13 +43,13 @@ def usage(args: argparse.Namespace) -> int:
     found["days"] = [day for day in found["days"] if day["turns"] or day["calls"]]
     for name, title in (("days", "day"), ("models", "model"), ("people", "person"), ("chats", "key")):
         if found[name]:
-            output.rows(found[name], (title, *_SUMS))
+            rows = [{**row, "cost": output.cost(row)} for row in found[name]]
+            output.rows(rows, (title, "turns", "calls", *_TOKENS, "cost"))
             output.data("")
     total = found["total"]
-    tokens = f"{total['prompt_tokens']} + {total['completion_tokens']} tokens"
     output.shown(
         f"{found['from']} to {found['to']}: {output.counted(total['turns'], 'turn')}, "
-        f"{output.counted(total['calls'], 'other call')}, {tokens}, {total['cost_usd']:.4f} USD"
+        f"{output.counted(total['calls'], 'other call')}, {output.spent(total)}"
     )
     return 0
 
@@ -106,6 +106,8 @@ def _lines(found: Mapping[str, Any], zone: tzinfo) -> Iterator[str]:
 
 
 def _value(value: object) -> str:
+    if value is None:
+        return "unknown"
     if isinstance(value, float):
         return f"{value:.6f}".rstrip("0").rstrip(".")
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)

@@ -39,11 +39,14 @@ class CallOut(Shape):
 
 
 class SpentOut(Shape):
-    """What an answer took."""
+    """What an answer took, as ``Metrics``; of a cache, and without a price, only where there are some."""
 
     prompt: int
     completion: int
-    cost_usd: float
+    cost_usd: float | None
+    cached: int = 0
+    cache_written: int = 0
+    unpriced: int = 0
 
 
 class EntryOut(Shape):

@@ -6,16 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from gateway.http.shape import Open, Shape
-
-
-class Metrics(Shape):
-    """What the turns of a session used."""
-
-    prompt_tokens: int
-    completion_tokens: int
-    cost_usd: float
-    turns: int
+from gateway.http.shape import Metrics, Open, Shape
 
 
 class SessionRowOut(Shape):

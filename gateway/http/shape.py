@@ -51,6 +51,21 @@ class Open(BaseModel):
     model_config = ConfigDict(extra="allow")
 
 
+class Metrics(Shape):
+    """What turns used: of the prompt's tokens some were read from a cache or written to one.
+
+    ``cost_usd`` leaves out ``unpriced_tokens``, whose price nobody knows; null where it knows none at all.
+    """
+
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int
+    cache_written_tokens: int
+    unpriced_tokens: int
+    cost_usd: float | None
+    turns: int
+
+
 class ErrorOut(Shape):
     """What is wrong, and what would work (perhaps empty)."""
 

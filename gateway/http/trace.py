@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from gateway.http.errors import HttpError, json_response
 from gateway.http.peers import Alone, Peers
-from gateway.http.shape import Open, Shape, needs
+from gateway.http.shape import Metrics, Open, Shape, needs
 from gateway.service.chats import ChatService
 from gateway.service.client_message import MAX_KEY_CHARS
 from gateway.service.trace import NotTraced, TracedTwice, Tracer, is_in_lane, joined
@@ -52,14 +52,10 @@ class TraceOut(Shape):
     unknown: list[str]
 
 
-class SumsOut(Shape):
-    """Turns, other calls, tokens and dollars."""
+class SumsOut(Metrics):
+    """What turns and other calls used."""
 
-    turns: int
     calls: int
-    prompt_tokens: int
-    completion_tokens: int
-    cost_usd: float
 
 
 class DayOut(SumsOut):

@@ -323,11 +323,5 @@ def _spent(each: Subagent, usage: Path) -> Iterator[Step]:
         each.created_at.date() + timedelta(days=n) for n in range((last - each.created_at.date()).days + 1)
     ]
     for row in of_turn(usage, each.parent, each.id, days):
-        fields = {
-            "subagent": each.key,
-            "model": row.model,
-            "prompt": row.usage.prompt,
-            "completion": row.usage.completion,
-            "cost_usd": row.usage.cost_usd,
-        }
+        fields = {"subagent": each.key, "model": row.model, **row.usage.fields()}
         yield Step(row.at, "spent", "all model calls of the subagent together", "usage", fields)

@@ -214,8 +214,7 @@ def _tell(entry: Entry, reply: Reply, result: str, waited_s: float | None, took_
     if figures.tries:
         values |= {"attempt": figures.tries, "calls": figures.calls, "model_s": round(figures.model_s, 3)}
     if (usage := figures.usage) is not NOTHING:
-        values |= {"prompt": usage.prompt, "completion": usage.completion}
-        values["cost_usd"] = round(usage.cost_usd, 6)
+        values |= {**usage.fields(), "cost_usd": usage.shown()["cost_usd"]}
     log.info("turn.replied" if result == "reply" else "turn.ended", **values)
 
 

@@ -101,13 +101,13 @@ def _turn(lines: list[Line], began: str, losses: Losses) -> dict[str, Any]:
     if used:
         turn["toolsUsed"] = used
     sums = [usage_of(line) for line in lines]
-    if any(one.prompt_tokens or one.completion_tokens for one in sums):
+    if any(one.prompt or one.completion for one in sums):
         turn["tokens"] = {
-            "prompt": sum(one.prompt_tokens for one in sums),
-            "completion": sum(one.completion_tokens for one in sums),
+            "prompt": sum(one.prompt for one in sums),
+            "completion": sum(one.completion for one in sums),
         }
         losses.add("prices of answers", sum(one.cost_usd > 0 for one in sums))
-        losses.add("tokens of single requests", max(0, sum(one.prompt_tokens > 0 for one in sums) - 1))
+        losses.add("tokens of single requests", max(0, sum(one.prompt > 0 for one in sums) - 1))
     if not _is_plain(lines):
         turn["messages"] = [_message(line, names) for line in lines]
     return turn

@@ -152,8 +152,8 @@ def _metadata(conversation: Conversation, records: list[dict[str, Any]]) -> dict
         "cronJobId": inner.get("cron_job_id"),
         "systemPromptOverride": inner.get("instructions"),
         "metrics": {
-            "promptTokens": sum(one.prompt_tokens for one in sums),
-            "completionTokens": sum(one.completion_tokens for one in sums),
+            "promptTokens": sum(one.prompt for one in sums),
+            "completionTokens": sum(one.completion for one in sums),
             "costUsd": sum(one.cost_usd for one in sums),
         },
     }

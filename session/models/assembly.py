@@ -129,8 +129,10 @@ class Assembly:
         if self.begun and not ended:
             raise ModelFailed("the answer broke off")
 
-    def answer(self, cost_usd: float, *, model: str = "") -> Answer:
+    def answer(self, cost_usd: float | None, *, model: str = "") -> Answer:
         """Return the whole; fields that nobody here knows go back to ``model`` alone.
+
+        ``cost_usd`` is None where the price is not known.
 
         Raises:
             ModelRefused: the provider's content policy ended it.
@@ -145,7 +147,8 @@ class Assembly:
         usage = None
         if self.usage is not None:
             prompt, completion = counts_of(self.usage)
-            usage = Usage(prompt=prompt, completion=completion, cost_usd=cost_usd)
+            unpriced = prompt + completion if cost_usd is None else 0
+            usage = Usage(prompt, completion, cost_usd or 0.0, *cache_counts_of(self.usage), unpriced)
         empty = is_blank(text) and not calls
         finish = self._finish(calls, empty=empty)
         if empty:
@@ -226,6 +229,13 @@ def counts_of(usage: Any) -> tuple[int, int]:
     """Return the tokens of a request and of its answer; 0 for what is no count."""
     prompt, completion = (getattr(usage, f"{what}_tokens", None) for what in ("prompt", "completion"))
     return _count(prompt), _count(completion)
+
+
+def cache_counts_of(usage: Any) -> tuple[int, int]:
+    """Return how many of a request's tokens a cache was read for, and how many were written to one."""
+    details, (prompt, _) = getattr(usage, "prompt_tokens_details", None), counts_of(usage)
+    cached = min(_count(getattr(details, "cached_tokens", None)), prompt)
+    return cached, min(_count(getattr(details, "cache_write_tokens", None)), prompt - cached)
 
 
 def _count(value: object) -> int:

@@ -159,9 +159,19 @@ class LiteLLM:
         asked = {prompt.model or self.name, *self.fallbacks}
         models = [model for model in asked if not self._lacks_key(model)]
         lib = library.load() if models else None
-        known = [dollars(lib, model, prompt_tokens=tokens, completion_tokens=answer) for model in models]
+        known = [self._most(lib, model, tokens, answer) for model in models]
         priced = [cost for cost in known if cost is not None]
         return Need(tokens + answer, max(priced, default=None if models else 0.0))
+
+    def _most(self, lib: Any, model: str, tokens: int, answer: int) -> float | None:
+        counts = {"prompt_tokens": tokens, "completion_tokens": answer}
+        if self._marks(model, self._reductions.of(model)):
+            # All of it may have to be written to the cache, which is dearer.
+            counts["cache_creation_input_tokens"] = tokens
+        return dollars(lib, model, **counts)
+
+    def _marks(self, model: str, reduced: Reduced) -> bool:
+        return self._cache and "cache" not in reduced.without and wants_marks(model, provider_of(model))
 
     def takes(self, part: PartKind) -> bool:
         """Say whether a request may hold such parts; imports LiteLLM, which takes seconds at first.
@@ -380,9 +390,8 @@ class LiteLLM:
         messages = legal_ids(prompt.messages)
         for message in messages:
             put_back(message, model)
-        provider = provider_of(model)
-        if self._cache and "cache" not in without and wants_marks(model, provider):
-            mark(messages, in_parts=provider == "openrouter")
+        if self._marks(model, reduced):
+            mark(messages, in_parts=provider_of(model) == "openrouter")
         stream = stream and "stream" not in without
         arguments |= {"model": model, "messages": messages, "stream": stream}
         arguments["timeout"] = library.timeouts(self._timeout_s)
@@ -406,17 +415,19 @@ class LiteLLM:
             self._supported[model] = frozenset(known)
         return self._supported[model]
 
-    def _cost(self, model: str, usage: Any) -> float:
-        """Return dollars from LiteLLM's price map, 0.0 for a model that is not in it."""
-        if usage is None or not self._priced.get(model, True):
-            return 0.0
-        # The count of a cache costs less; one that is odd must not be taken for a model without a price.
+    def _cost(self, model: str, usage: Any) -> float | None:
+        """Return dollars from LiteLLM's price map, None for a model that has no price there."""
         prompt, completion = counts_of(usage)
+        if not (prompt or completion):
+            return 0.0
+        if not self._priced.get(model, True):
+            return None
+        # The count of a cache costs less; one that is odd must not be taken for a model without a price.
         cost = dollars(library.loaded(), model, usage_object=usage)
         if cost is None or cost < 0:
             cost = dollars(library.loaded(), model, prompt_tokens=prompt, completion_tokens=completion)
         self._priced[model] = cost is not None
-        return cost or 0.0
+        return cost
 
     def _clean(self, text: str) -> str:
         return cleaned(text, secrets=(self._api_key,))
@@ -471,8 +482,9 @@ class LiteLLMEmbedder:
         except ValueError as error:
             raise BadAnswer(f"{self._model}: {error}") from error
         tokens = int(getattr(answer.usage, "prompt_tokens", 0) or 0)
-        cost = dollars(library.loaded(), self._model, prompt_tokens=tokens) or 0.0
-        return Embedded(vectors, Usage(prompt=tokens, cost_usd=cost))
+        cost = dollars(library.loaded(), self._model, prompt_tokens=tokens)
+        unpriced = tokens if cost is None else 0
+        return Embedded(vectors, Usage(tokens, cost_usd=cost or 0.0, unpriced=unpriced))
 
 
 def _files_in(prompt: Prompt) -> set[PartKind]:

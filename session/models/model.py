@@ -65,16 +65,60 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Tokens of one request as the provider counted them, and its price."""
+    """Tokens of one request or of several, as the provider counted them, and their price.
+
+    Of the ``prompt``, ``cached`` tokens were read from the provider's cache and ``cache_written`` ones put
+    there. ``unpriced`` tokens, whose price nobody knows, are not in ``cost_usd``.
+    """
 
     prompt: int = 0
     completion: int = 0
     cost_usd: float = 0.0
+    cached: int = 0
+    cache_written: int = 0
+    unpriced: int = 0
 
     def __add__(self, other: Usage) -> Usage:
         """Sum up what two requests cost."""
-        prompt, completion = self.prompt + other.prompt, self.completion + other.completion
-        return Usage(prompt, completion, self.cost_usd + other.cost_usd)
+        return Usage(
+            self.prompt + other.prompt,
+            self.completion + other.completion,
+            self.cost_usd + other.cost_usd,
+            self.cached + other.cached,
+            self.cache_written + other.cache_written,
+            self.unpriced + other.unpriced,
+        )
+
+    @property
+    def price(self) -> float | None:
+        """Dollars; None where no price of any token is known."""
+        return self.cost_usd if self.cost_usd or not self.unpriced else None
+
+    def fields(self) -> dict[str, int | float | None]:
+        """Return it as lines and traces hold it; a cost of 0 without ``unpriced`` is not known."""
+        found = {"prompt": self.prompt, "completion": self.completion, "cost_usd": self.price}
+        caches = {"cached": self.cached, "cache_written": self.cache_written}
+        found |= {name: count for name, count in caches.items() if count}
+        return found | {"unpriced": self.unpriced} if self.unpriced or not self.cost_usd else found
+
+    def shown(self) -> dict[str, int | float | None]:
+        """Return it as a sum that other programs see."""
+        return {
+            "prompt_tokens": self.prompt,
+            "completion_tokens": self.completion,
+            "cached_tokens": self.cached,
+            "cache_written_tokens": self.cache_written,
+            "unpriced_tokens": self.unpriced,
+            "cost_usd": None if self.price is None else round(self.price, 6),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """Sums over a session or a day: exchanges that people opened, and what all requests used."""
+
+    turns: int = 0
+    usage: Usage = field(default_factory=Usage)
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,14 +214,10 @@ class Meter:
         """Whether ``request`` does anything."""
         return self._reserving is not None
 
-    def add(self, prompt: int, completion: int, cost_usd: float) -> None:
-        """Add one request."""
-        self.usage += Usage(prompt, completion, cost_usd)
-
     def count(self, usage: Usage | None) -> None:
         """Add one request, as far as the provider counted it."""
         if usage is not None:
-            self.add(usage.prompt, usage.completion, usage.cost_usd)
+            self.usage += usage
 
     @asynccontextmanager
     async def request(self, model: Model, prompt: Prompt, *, tokens: int = 0) -> AsyncIterator[None]:

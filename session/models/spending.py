@@ -27,10 +27,9 @@ from session.errors import NewerFormat, NotNow, OverCap, StoreError
 from session.models import caps as capped
 from session.models.cap_warnings import CapWarnings
 from session.models.caps import Ask, Cap, Caps, Refused, next_day, refused
-from session.models.model import Embedder, Model, Need, Payer, Prompt, Usage
+from session.models.model import Embedder, Model, Need, Payer, Prompt, Totals, Usage
 from session.models.prices import Pricing
 from session.models.tally import HOUR, Tally, added
-from session.models.totals import Totals
 from session.models.usage_files import DayFiles, Disk, Exchange
 from session.models.usage_lines import Hold, SpendingRow, UsageLine
 

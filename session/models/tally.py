@@ -7,8 +7,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 
-from session.models.model import Payer, Usage
-from session.models.totals import Totals
+from session.models.model import Payer, Totals, Usage
 from session.models.usage_lines import Hold, SpendingRow, UsageLine
 
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
@@ -167,13 +166,7 @@ class Tally:
 
 def added(sums: Totals, row: SpendingRow) -> Totals:
     """Add a row to the sums of a day."""
-    usage = row.usage
-    return Totals(
-        sums.turns + row.turn,
-        sums.prompt_tokens + usage.prompt,
-        sums.completion_tokens + usage.completion,
-        sums.cost_usd + usage.cost_usd,
-    )
+    return Totals(sums.turns + row.turn, sums.usage + row.usage)
 
 
 def _plus(sums: Amount, usage: Usage) -> Amount:

@@ -52,8 +52,8 @@ class SpendingRow:
             "at": self.at.isoformat(),
             "key": _sound(self.key),
             "person": _sound(self.person),
-            "prompt": self.usage.prompt,
-            "completion": self.usage.completion,
+            **self.usage.fields(),
+            # An older version passes over a line whose cost is no number.
             "cost_usd": self.usage.cost_usd,
         }
         if not self.turn:
@@ -134,11 +134,15 @@ def is_cut_short(line: bytes, *, last: bool) -> bool:
 
 
 def _row(fields: Any, at: datetime) -> SpendingRow:
+    prompt, completion, cost_usd = int(fields["prompt"]), int(fields["completion"]), float(fields["cost_usd"])
+    cached, written = int(fields.get("cached", 0)), int(fields.get("cache_written", 0))
+    # An older version wrote a cost of 0 where it knew none.
+    unpriced = int(fields.get("unpriced", 0 if cost_usd else prompt + completion))
     return SpendingRow(
         at,
         str(fields["key"]),
         str(fields["person"]),
-        Usage(int(fields["prompt"]), int(fields["completion"]), float(fields["cost_usd"])),
+        Usage(prompt, completion, cost_usd, cached, written, unpriced),
         turn=fields.get("turn") is not False,
         job=str(fields.get("job", "")),
         id=str(fields.get("id", "")),

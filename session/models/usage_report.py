@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
 
 from session.errors import StoreError
+from session.models.model import Usage
 from session.models.usage_files import KEPT_DAYS
 from session.models.usage_lines import SpendingRow, read_line
 
@@ -17,31 +18,21 @@ MOST_DAYS = KEPT_DAYS
 
 @dataclass(slots=True)
 class Sums:
-    """Turns, other calls, tokens and dollars."""
+    """Turns, other calls, and what they used."""
 
     turns: int = 0
     calls: int = 0
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-    cost_usd: float = 0.0
+    usage: Usage = field(default_factory=Usage)
 
     def add(self, row: SpendingRow) -> None:
         """Add one turn or call."""
         self.turns += row.turn
         self.calls += not row.turn
-        self.prompt_tokens += row.usage.prompt
-        self.completion_tokens += row.usage.completion
-        self.cost_usd += row.usage.cost_usd
+        self.usage += row.usage
 
-    def as_dict(self) -> dict[str, int | float]:
+    def as_dict(self) -> dict[str, int | float | None]:
         """Return it as clients see it."""
-        return {
-            "turns": self.turns,
-            "calls": self.calls,
-            "prompt_tokens": self.prompt_tokens,
-            "completion_tokens": self.completion_tokens,
-            "cost_usd": round(self.cost_usd, 6),
-        }
+        return {"turns": self.turns, "calls": self.calls, **self.usage.shown()}
 
 
 def report(folder: Path, *, today: date, days: int, key: str = "") -> dict[str, Any]:
@@ -98,12 +89,12 @@ def of_turn(folder: Path, key: str, message_id: str, days: Iterable[date]) -> li
 
 
 def _ranked(name: str, found: dict[str, Sums]) -> list[dict[str, Any]]:
-    ranked = sorted(
-        found.items(),
-        key=lambda item: (-item[1].cost_usd, -item[1].prompt_tokens - item[1].completion_tokens, item[0]),
-    )
+    def rank(item: tuple[str, Sums]) -> tuple[float, int, str]:
+        usage = item[1].usage
+        return -usage.cost_usd, -usage.prompt - usage.completion, item[0]
+
     # Lines of earlier versions name no model.
-    return [{name: who or None, **sums.as_dict()} for who, sums in ranked]
+    return [{name: who or None, **sums.as_dict()} for who, sums in sorted(found.items(), key=rank)]
 
 
 def _rows(path: Path, day: date) -> Iterator[SpendingRow]:

@@ -13,7 +13,7 @@ import structlog
 
 from session.disk.layout import Layout, Seen, seen
 from session.errors import StoreError
-from session.models.totals import Totals
+from session.models.model import Totals
 from session.transcript import archive
 from session.transcript.agent import DEFAULT, agent_in, shown
 from session.transcript.archive import Archived
@@ -70,12 +70,7 @@ class SessionRow:
             "cron_job_id": self.cron_job_id,
             "active": self.active,
             "agent": self.agent,
-            "metrics": {
-                "prompt_tokens": self.totals.prompt_tokens,
-                "completion_tokens": self.totals.completion_tokens,
-                "cost_usd": self.totals.cost_usd,
-                "turns": self.totals.turns,
-            },
+            "metrics": {**self.totals.usage.shown(), "turns": self.totals.turns},
         }
 
 

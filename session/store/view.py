@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from session.errors import StoreError
-from session.models.totals import Totals
+from session.models.model import Totals
 from session.transcript.archive import previous_in
 from session.transcript.index import Exchange, spent
 from session.transcript.journal import Build, Journal, JournalState, Record, SessionPlace, Told
@@ -152,7 +152,7 @@ class View:
         if exchange is None or exchange.final is None:
             return 0, 0
         counts = [spent(line.get("usage")) for line in self.lines(exchange.start, exchange.final + 1)]
-        return sum(prompt for prompt, _, _ in counts), sum(completion for _, completion, _ in counts)
+        return sum(each[0] for each in counts), sum(each[1] for each in counts)
 
     def totals(self) -> Totals:
         """Sum up the session's turns, tokens and price."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from session.transcript.attachments import attachments_of
 from session.transcript.history import is_deletion, is_record
-from session.transcript.index import spent
+from session.transcript.index import usage_of
 from session.transcript.line import decode, read_time, stamp
 from session.transcript.repair import plain_text
 
@@ -105,8 +105,9 @@ def _of_assistant(line: Mapping[str, Any]) -> dict[str, Any]:
         found["calls"] = calls
     usage = line.get("usage")
     if isinstance(usage, Mapping):
-        prompt, completion, cost_usd = spent(usage)
-        found["usage"] = {"prompt": max(prompt, 0), "completion": max(completion, 0), "cost_usd": cost_usd}
+        used = usage_of(line)
+        counts = {"prompt": max(used.prompt, 0), "completion": max(used.completion, 0)}
+        found["usage"] = used.fields() | counts
     answers = line.get("answers")
     if isinstance(answers, list):
         found["answers"] = [str(id_) for id_ in answers]

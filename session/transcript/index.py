@@ -8,13 +8,14 @@ import zlib
 from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from itertools import islice
+from operator import add
 from typing import Any, Protocol
 
 import orjson
 
-from session.models.totals import Totals
+from session.models.model import Totals, Usage
 from session.transcript.line import decode
 from session.transcript.lines import walk
 
@@ -29,6 +30,7 @@ _NEWEST_IDS_MAX = 32
 _NEWEST_SHARE = 4
 # A number beyond it counts as 0.
 _MAX = 1e15
+_OLDER_FIELDS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,15 +331,14 @@ def _merged(begins: array[int], more: Iterable[tuple[str, int]]) -> array[int]:
 
 def sum_up(sums: Totals, lines: Iterable[bytes]) -> Totals:
     """Add to ``sums`` what ``lines`` say."""
-    turns, prompt, completion, cost = sums.turns, sums.prompt_tokens, sums.completion_tokens, sums.cost_usd
+    turns, used = sums.turns, astuple(sums.usage)
     for raw in lines:
         if b'"user"' not in raw and b'"usage"' not in raw:
             continue
         line = decode(raw)
         turns += line.get("role") == "user"
-        used = spent(line.get("usage"))
-        prompt, completion, cost = prompt + used[0], completion + used[1], cost + used[2]
-    return Totals(turns, prompt, completion, cost)
+        used = tuple(map(add, used, spent(line.get("usage"))))
+    return Totals(turns, Usage(*used))
 
 
 def copies_behind(line: Mapping[str, Any]) -> int:
@@ -350,19 +351,26 @@ def _is_record(line: Mapping[str, Any]) -> bool:
     return line.get("role") == "system" and type(line.get("kind")) is str
 
 
-def usage_of(line: Mapping[str, Any]) -> Totals:
-    """Read what a stored line says that its request cost."""
-    return Totals(0, *spent(line.get("usage")))
+def usage_of(line: Mapping[str, Any]) -> Usage:
+    """Read what a stored line says that its request used."""
+    return Usage(*spent(line.get("usage")))
 
 
-def spent(usage: object) -> tuple[int, int, float]:
-    """Read tokens and price out of a ``usage``; what cannot be meant counts as 0."""
+def spent(usage: object) -> tuple[int, int, float, int, int, int]:
+    """Read the fields of a ``Usage`` out of a stored one; what cannot be meant counts as 0."""
     if not isinstance(usage, dict):
-        return 0, 0, 0.0
+        return 0, 0, 0.0, 0, 0, 0
     prompt, completion, cost = usage.get("prompt"), usage.get("completion"), usage.get("cost_usd")
     if not (type(prompt) is int and type(completion) is int and abs(prompt) + abs(completion) < _MAX):
         prompt, completion = int(_number(prompt)), int(_number(completion))
-    return prompt, completion, cost if type(cost) is float and -_MAX < cost < _MAX else _number(cost)
+    if not (type(cost) is float and -_MAX < cost < _MAX):
+        cost = _number(cost)
+    # An older version wrote a cost of 0 where it knew none.
+    unpriced = 0 if cost else prompt + completion
+    if len(usage) == _OLDER_FIELDS:
+        return prompt, completion, cost, 0, 0, unpriced
+    cached, written = int(_number(usage.get("cached"))), int(_number(usage.get("cache_written")))
+    return prompt, completion, cost, cached, written, int(_number(usage.get("unpriced", unpriced)))
 
 
 def _is_plain(id_: str) -> bool:

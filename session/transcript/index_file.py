@@ -7,19 +7,19 @@ import hashlib
 import os
 import struct
 from array import array
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 
 from durable import make_folder, new_file, write_all
 from session.errors import StoreError
-from session.models.totals import Totals
+from session.models.model import Totals, Usage
 from session.transcript.index import Older
 from session.transcript.lines import pread
 
-VERSION = 1
+VERSION = 2
 _MAGIC = b"cg-index"
 # In the byte order of this machine: the index of another one is not believed.
-_HEAD = struct.Struct("=8sIQQQqqQQQQQqqqd16s")
+_HEAD = struct.Struct("=8sIQQQqqQQQQQqqqdqqq16s")
 _DIGEST_BYTES = 16
 _SAMPLES = 32
 _SAMPLE_BYTES = 4096
@@ -66,7 +66,7 @@ def pack(saved: Saved) -> bytes:
     older, sums = saved.older, saved.older.totals
     counts = (len(older.begins), len(older.finals), len(older.records))
     sizes = (saved.body_at, saved.end, *counts)
-    spent = (sums.turns, sums.prompt_tokens, sums.completion_tokens, sums.cost_usd)
+    spent = (sums.turns, *astuple(sums.usage))
     head = _HEAD.pack(_MAGIC, VERSION, older.lines, *saved.identity, *sizes, *spent, saved.samples)
     data = b"".join([head, *(part.tobytes() for part in _parts(saved))])
     return data + hashlib.blake2b(data, digest_size=_DIGEST_BYTES).digest()
@@ -84,7 +84,8 @@ def unpack(data: bytes) -> Saved | None:
     ):
         return None
     lines, identity, (body_at, end), counts = head[2], head[3:7], head[7:9], head[9:12]
-    saved = Saved(identity, body_at, end, array("Q"), Older(lines, totals=Totals(*head[12:16])), head[16])
+    totals = Totals(head[12], Usage(*head[13:19]))
+    saved = Saved(identity, body_at, end, array("Q"), Older(lines, totals=totals), head[19])
     at = _HEAD.size
     for part, count in zip(_parts(saved), (lines, *counts), strict=True):
         piece = body[at : at + count * part.itemsize]

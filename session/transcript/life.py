@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from session.transcript.index import spent
+from session.transcript.index import usage_of
 from session.transcript.journal_lines import Entry
 from session.transcript.line import decode, dump, read_time
 
@@ -49,7 +49,12 @@ class Step:
     def as_dict(self) -> dict[str, Any]:
         """Return it as clients see it."""
         at = self.at.astimezone(UTC).isoformat() if self.at is not None else None
-        kept = {name: value for name, value in self.fields.items() if value not in (None, "")}
+        # A cost of null is one that nobody knows.
+        kept = {
+            name: value
+            for name, value in self.fields.items()
+            if value not in (None, "") or name == "cost_usd"
+        }
         return {"at": at, "step": self.step, "words": self.words, "source": self.source, **kept}
 
 
@@ -236,12 +241,7 @@ def _called(line: Line) -> list[str]:
 
 
 def _cost(line: Line, before: datetime | None) -> dict[str, Any]:
-    usage = line.get("usage")
-    found = (
-        dict(zip(("prompt", "completion", "cost_usd"), spent(usage), strict=True))
-        if isinstance(usage, dict)
-        else {}
-    )
+    found = usage_of(line).fields() if isinstance(line.get("usage"), dict) else {}
     return {**found, **_took(line, before)}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator
+from dataclasses import astuple
 from itertools import accumulate, count
 from operator import add
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import orjson
 
 from session.errors import StoreError
-from session.models.totals import Totals
+from session.models.model import Totals, Usage
 from session.transcript.index import Older, begin, copies_behind, spent
 from session.transcript.line import ROLES
 from session.transcript.lines import pread
@@ -35,8 +36,7 @@ class Survey:
         self._records = array("I")
         self._begins = [array("Q") for _ in range(_BUCKETS)]
         self._last_id = ""
-        self._turns = self._prompt = self._completion = 0
-        self._cost = 0.0
+        self._turns, self._used = 0, [*astuple(Usage())]
         # So many of the first lines are copies, whose costs the archive counts that they come from.
         self._copies = 0
 
@@ -63,10 +63,7 @@ class Survey:
                 if "message_id" in line or role == "system":
                     self._mark(at, role, line)
                 if "usage" in line and at >= self._copies:
-                    prompt, completion, cost = spent(line["usage"])
-                    self._prompt += prompt
-                    self._completion += completion
-                    self._cost += cost
+                    self._used = [*map(add, self._used, spent(line["usage"]))]
             # One byte more each, for its newline.
             ends = list(map(add, accumulate(map(len, lines)), count(self.end + 1)))
             self.starts.append(self.end)
@@ -96,7 +93,7 @@ class Survey:
         together = array("Q")
         for bucket in self._begins:
             together.extend(sorted(bucket))
-        totals = Totals(self._turns, self._prompt, self._completion, self._cost)
+        totals = Totals(self._turns, Usage(*self._used))
         return Older(len(self.starts), together, self._finals, self._records, totals)
 
 

@@ -406,8 +406,7 @@ class _Turn:
         for line in self._session.lines(exchange.start, exchange.stop):
             if line.get("role") == "assistant" and line.get("tool_calls"):
                 self._calls.count(line)
-                spent = usage_of(line)
-                self.meter.add(spent.prompt_tokens, spent.completion_tokens, spent.cost_usd)
+                self.meter.count(usage_of(line))
 
 
 def _tokens_of(answer: Answer) -> str:

@@ -41,11 +41,7 @@ class TurnLines:
 
     def assistant(self, answer: Answer, **fields: Any) -> dict[str, Any]:
         """Build the line of what the model answered, text or calls, with what it cost."""
-        usage = answer.usage and {
-            "prompt": answer.usage.prompt,
-            "completion": answer.usage.completion,
-            "cost_usd": answer.usage.cost_usd,
-        }
+        usage = answer.usage and answer.usage.fields()
         calls = [
             {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
             for call in answer.tool_calls

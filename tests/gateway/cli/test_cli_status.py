@@ -38,10 +38,9 @@ def test_usage_without_a_daemon(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert main(verb) == 0
     shown = capsys.readouterr().out
 
-    nothing = {"turns": 0, "prompt_tokens": 0, "completion_tokens": 0, "cost_usd": 0}
-    assert before["usage_today"] == nothing
-    assert after["usage_today"] == {"turns": 1, "prompt_tokens": 20, "completion_tokens": 4, "cost_usd": 0.5}
-    assert "today: 1 turn, 20 + 4 tokens, 0.5000 USD" in shown
+    assert before["usage_today"] == {"turns": 0, **Usage().shown()}
+    assert after["usage_today"] == {"turns": 1, **Usage(20, 4, 0.5).shown()}
+    assert "today: 1 turn, 20 + 4 tokens, cost 0.5000 USD" in shown
 
 
 def test_how_much_media_takes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,9 +11,8 @@ import pytest
 
 from session.errors import ModelAway, NotNow
 from session.memory.budget import Budget
-from session.models.model import Answer, Usage
+from session.models.model import Answer, Totals, Usage
 from session.models.spending import Spending
-from session.models.totals import Totals
 from tests.session.memory_place import ADA, BOB, START, Clock, open_workspace, saved, spending_of, talk
 from tests.session.spending_victim import AtOnce
 
@@ -51,7 +50,7 @@ async def test_a_day_whose_money_is_spent(tmp_path: Path) -> None:
     async with open_workspace(tmp_path, dear, run=True, clock=clock, spending=spending) as workspace:
         await workspace.turn(ADA, talk(10))
         await workspace.jobs.settled()
-        assert spending.today() == Totals(0, 100, 10, 1.5)
+        assert spending.today() == Totals(0, Usage(100, 10, 1.5))
 
         await workspace.turn(BOB, talk(10))
         assert await workspace.new(ADA)
@@ -87,7 +86,7 @@ async def test_an_answer_that_cannot_be_used_has_cost_what_it_cost(tmp_path: Pat
         await workspace.jobs.settled()
 
         assert workspace.jobs.shown()["reasons"] == ["failed"]
-        assert spending.today() == Totals(0, 200, 20, 1.0)
+        assert spending.today() == Totals(0, Usage(200, 20, 1.0))
 
 
 async def test_budget_per_day(tmp_path: Path) -> None:

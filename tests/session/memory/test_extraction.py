@@ -334,7 +334,7 @@ async def test_its_cost_counts_and_a_reached_cap_refuses(tmp_path: Path) -> None
         await house.said(ADA, [*exchange(0, minute=0), *exchange(1, minute=1)])
         await drawn(house)
 
-        assert spending.today().cost_usd == 0.25
+        assert spending.today().usage.cost_usd == 0.25
 
 
 async def test_what_reads_like_an_order_is_kept_as_quoted_data(tmp_path: Path) -> None:

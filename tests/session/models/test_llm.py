@@ -204,7 +204,7 @@ def test_ids_of_other_providers_are_shortened_alike() -> None:
 
 @both_ways
 async def test_usage_and_price(server: ModelServer, on_delta: OnDelta | None) -> None:
-    """Tokens are the provider's count; the price is LiteLLM's, 0.0 for a model it does not know."""
+    """Tokens are the provider's count; the price is LiteLLM's, None for a model it does not know."""
     known = LiteLLM(name="openai/gpt-4o-mini", api_base=server.url)
     unknown = LiteLLM(name="openai/stub", api_base=server.url)
     server.script += [Reply(text="a", usage={"prompt_tokens": 1000, "completion_tokens": 100})] * 2
@@ -219,9 +219,25 @@ async def test_usage_and_price(server: ModelServer, on_delta: OnDelta | None) ->
     assert second.usage is not None
     assert (first.usage.prompt, first.usage.completion) == (1000, 100)
     assert first.usage.cost_usd == pytest.approx(1000 * 0.15e-6 + 100 * 0.6e-6)
-    assert second.usage.cost_usd == 0.0
+    assert (second.usage.price, second.usage.unpriced) == (None, 1100)
     assert window == (128000, 0)
     assert other == 8192
+
+
+@pytest.mark.parametrize(
+    ("name", "cache", "cost"),
+    [
+        ("anthropic/claude-sonnet-4-5", True, 1000 * 3.75e-6 + 100 * 15e-6),
+        ("anthropic/claude-sonnet-4-5", False, 1000 * 3e-6 + 100 * 15e-6),
+        ("openrouter/anthropic/claude-sonnet-4.5", True, None),
+        ("ollama_chat/llama3.1", True, 0.0),
+    ],
+)
+def test_the_most_that_a_request_may_cost(name: str, cache: bool, cost: float | None) -> None:
+    """All of it may have to be written to a cache; a price of 0 is one on one's own machine alone."""
+    model = LiteLLM(name=name, api_key="k", max_output_tokens=100, cache=cache)
+
+    assert model.most(prompt("hi"), 1000).cost_usd == pytest.approx(cost)
 
 
 @both_ways

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -64,6 +65,17 @@ async def test_tokens_and_cost_of_a_stream_are_counted() -> None:
 
     assert answer.text == "hello"
     assert answer.usage == Usage(10, 5, pytest.approx(0.000105))
+
+
+async def test_what_a_cache_held_is_part_of_the_prompt_at_its_own_price() -> None:
+    """Anthropic itself counts only what is neither read from the cache nor written to it."""
+    begun: dict[str, Any] = copy.deepcopy(BEGIN[0])
+    begun["message"]["usage"] |= {"cache_read_input_tokens": 800, "cache_creation_input_tokens": 100}
+    async with anthropic(begun, *BEGIN[1:], TEXT, *END) as model:
+        answer = await model.ask(prompt("q" * 4000), lambda _: None)
+
+    cost = 10 * 3e-6 + 800 * 0.3e-6 + 100 * 3.75e-6 + 5 * 15e-6
+    assert answer.usage == Usage(910, 5, pytest.approx(cost), 800, 100)
 
 
 @pytest.mark.parametrize("before", [[], [*BEGIN, TEXT]], ids=["at once", "in its middle"])

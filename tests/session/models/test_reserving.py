@@ -154,13 +154,13 @@ async def test_a_meter_waits_for_room_and_goes_on_when_there_is_some(tmp_path: P
 
     async def ask() -> None:
         async with second.request(Priced(), prompt("hello")):
-            second.add(1, 1, 0.1)
+            second.count(Usage(1, 1, 0.1))
 
     async with first.request(Priced(), prompt("hello")):
         waiting = asyncio.create_task(ask())
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(asyncio.shield(waiting), 0.05)
-        first.add(1, 1, 0.05)
+        first.count(Usage(1, 1, 0.05))
     await asyncio.wait_for(waiting, 10)
 
     await mine.refresh()
@@ -327,7 +327,7 @@ async def test_a_clock_that_leaps_finds_each_day_as_it_was(tmp_path: Path) -> No
 
     assert passes(await mine.reserve(BOB, TENTH, Usage())) is False
     assert await mine.reserve(BOB, Need(1, 0.05), Usage()) is None
-    assert mine.today().cost_usd == 0.95
+    assert mine.today().usage.cost_usd == 0.95
 
 
 async def test_vectors_are_held_for_while_they_are_asked_for(tmp_path: Path) -> None:

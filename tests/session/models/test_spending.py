@@ -17,9 +17,8 @@ import structlog
 from session.disk.threads import DiskThreads
 from session.errors import NewerFormat, NotNow
 from session.models.caps import Caps
-from session.models.model import Usage
+from session.models.model import Totals, Usage
 from session.models.spending import Spending
-from session.models.totals import Totals
 from session.models.usage_files import KEPT_DAYS, DayFiles
 from session.models.usage_lines import SpendingRow
 from tests.support.clock import Clock
@@ -84,14 +83,14 @@ def in_the_way(workspace: Path) -> Path:
 async def test_a_turn_counts_at_once_and_after_a_restart(tmp_path: Path) -> None:
     async with daemon(tmp_path) as one:
         one.spending.record("cli:ada", "cli:ada", ONE)
-        assert one.spending.today() == Totals(1, 10, 2, 0.5)
+        assert one.spending.today() == Totals(1, Usage(10, 2, 0.5))
         assert one.spending.within_hour("cli:ada") == [NOON]
         await one.spending.refresh()
-        assert one.spending.today() == Totals(1, 10, 2, 0.5)
+        assert one.spending.today() == Totals(1, Usage(10, 2, 0.5))
 
     async with daemon(tmp_path) as again:
         await again.spending.refresh()
-        assert again.spending.today() == Totals(1, 10, 2, 0.5)
+        assert again.spending.today() == Totals(1, Usage(10, 2, 0.5))
         assert again.spending.within_hour("cli:ada") == [NOON]
 
     assert rows_in(tmp_path / "2027-01-01.jsonl") == [
@@ -139,7 +138,7 @@ async def test_one_that_is_not_durable_touches_no_disk(tmp_path: Path) -> None:
         one.spending.record("a:1", "a:1", ONE)
         await one.spending.refresh()
 
-        assert one.spending.today() == Totals(1, 10, 2, 0.5)
+        assert one.spending.today() == Totals(1, Usage(10, 2, 0.5))
         assert one.visits == 0
     assert not (tmp_path / "usage").exists()
 
@@ -272,14 +271,14 @@ async def test_a_call_that_is_no_turn_counts_in_all_but_turns(tmp_path: Path) ->
     async with daemon(tmp_path) as one, daemon(tmp_path) as other:
         one.spending.record("a:1", "a:1", ONE)
         one.spending.pay("a:1", Usage(100, 20, 2.0))
-        assert one.spending.today() == Totals(1, 110, 22, 2.5)
+        assert one.spending.today() == Totals(1, Usage(110, 22, 2.5))
         assert (len(one.spending.within_hour("a:1")), one.spending.within_hour("")) == (1, [])
 
         await one.spending.aclose()
         await other.spending.refresh()
 
         for spending in (one.spending, other.spending):
-            assert spending.today() == Totals(1, 110, 22, 2.5)
+            assert spending.today() == Totals(1, Usage(110, 22, 2.5))
             assert (len(spending.within_hour("a:1")), spending.within_hour("")) == (1, [])
 
 
@@ -339,7 +338,7 @@ async def test_what_is_counted_as_a_visit_ends_is_written_at_the_close(tmp_path:
     await spending.aclose()
 
     assert len(rows_in(tmp_path / "2027-01-01.jsonl")) == 3
-    assert spending.today() == Totals(1, 20, 4, 1.0)
+    assert spending.today() == Totals(1, Usage(20, 4, 1.0))
 
 
 async def test_what_is_counted_while_a_visit_only_reads_is_written_at_the_close(tmp_path: Path) -> None:

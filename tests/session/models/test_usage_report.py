@@ -44,14 +44,29 @@ def test_sums_by_day_chat_person_and_model(tmp_path: Path) -> None:
         ("small", 7),
         (None, 1),
     ]
-    assert found["total"] == {
-        "turns": 3,
-        "calls": 1,
-        "prompt_tokens": 118,
-        "completion_tokens": 5,
-        "cost_usd": 0.76,
-    }
+    assert found["total"] == {"turns": 3, "calls": 1, **Usage(118, 5, 0.76).shown()}
     assert (of_one["total"]["turns"], len(of_one["days"])) == (1, 1)
+
+
+def test_what_has_no_price_is_unknown_and_no_part_of_a_sum(tmp_path: Path) -> None:
+    """Lines of an older version have no word of caches, and 0 where no price was known."""
+    older = b'{"at": "%s", "key": "web:a", "person": "", "prompt": %d, "completion": 1, "cost_usd": %s}\n'
+    at = NOW.isoformat().encode()
+    rows = [
+        SpendingRow(NOW, "web:b", "", Usage(100, 10, 0.25, 80, 5), model="big"),
+        SpendingRow(NOW, "web:c", "", Usage(50, 5, unpriced=55), model="odd"),
+        SpendingRow(NOW, "web:d", "", Usage(7, 1), model="ollama/own"),
+    ]
+    lines = [older % (at, 10, b"0.0"), older % (at, 20, b"0.5"), *(row.to_bytes() for row in rows)]
+    (tmp_path / f"{NOW:%Y-%m-%d}.jsonl").write_bytes(b'{"v": 1}\n' + b"".join(lines))
+
+    found = report(tmp_path, today=NOW.date(), days=1)
+
+    models = {row["model"]: row for row in found["models"]}
+    costs = {name: (row["cost_usd"], row["unpriced_tokens"]) for name, row in models.items()}
+    assert costs == {"big": (0.25, 0), "odd": (None, 55), "ollama/own": (0.0, 0), None: (0.5, 11)}
+    assert (models["big"]["cached_tokens"], models["big"]["cache_written_tokens"]) == (80, 5)
+    assert (found["total"]["cost_usd"], found["total"]["unpriced_tokens"]) == (0.75, 66)
 
 
 def test_without_any_files_all_is_nothing(tmp_path: Path) -> None:

@@ -172,7 +172,7 @@ async def test_what_it_costs_is_counted_and_a_cap_leaves_the_order_of_the_words(
     await spending.aclose()
     assert asked == 1
     assert (row["used"], row["reserved"]) == (4, 0)
-    assert (spending.today().turns, spending.today().prompt_tokens) == (0, 4)
+    assert (spending.today().turns, spending.today().usage.prompt) == (0, 4)
     assert len(words.asked) == asked
     assert found[0] == BY_WORDS
 

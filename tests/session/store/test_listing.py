@@ -11,6 +11,7 @@ import pytest
 
 from session.disk.layout import Seen, seen
 from session.errors import StoreError
+from session.models.model import Usage
 from session.store import listing
 from session.store.listing import SessionRow, said_since
 from session.store.store import Store
@@ -113,7 +114,7 @@ async def test_rows_tell_what_is_in_the_files(make: Make) -> None:
             "cron_job_id": "job",
             "active": True,
             "agent": "default",
-            "metrics": {"prompt_tokens": 11, "completion_tokens": 6, "cost_usd": 0.75, "turns": 2},
+            "metrics": Usage(11, 6, 0.75).shown() | {"turns": 2},
         }
         assert (view := await store.look_up(row.id)) is not None
         assert view.key == "cron:job"

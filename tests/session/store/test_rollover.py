@@ -324,7 +324,7 @@ async def test_what_is_kept_is_found_and_paid_once(store: Store) -> None:
     assert [hit.text for hit in found.hits] == ["word b", "word b", "word a", "word a"]
     assert [hit.active for hit in found.hits] == [True, True, False, False]
     assert [(hit.text, hit.id) for hit in again.hits] == [(f"word {id_}", old) for id_ in "bbaa"]
-    assert sum(row.totals.prompt_tokens for row in rows.values()) == 20
+    assert sum(row.totals.usage.prompt for row in rows.values()) == 20
     assert sum(row.totals.turns for row in rows.values()) == 3
     assert rows[old].totals.turns == 2
 
@@ -344,5 +344,5 @@ async def test_copies_are_paid_once_in_a_big_session_too(store: Store, padding: 
 
     [row] = await store.rows()
 
-    assert (row.totals.turns, row.totals.prompt_tokens) == (99, 990)
+    assert (row.totals.turns, row.totals.usage.prompt) == (99, 990)
     assert row.message_count == 200
