@@ -38,6 +38,7 @@ NOUNS = {
     "mcp": "a call of a tool on a server outside, beside the bare client",
     "takeover": "64 running turns whose daemon is killed, or freezes",
     "limited": "20 chats at a model that lets one request through per second",
+    "bill": "what a provider bills for a long tool turn, with cache marks and without",
     "litellm": "whole turns through LiteLLM, beside LiteLLM alone",
     "scale": "a million chats a day, simulated from what a turn costs",
 }
