@@ -20,13 +20,16 @@ from tests.support.model_server import ModelServer, Reply
 from tests.support.place import with_model
 from tests.support.until import until
 
-# By how many days ago: (chat, person, model, tokens in, tokens out, dollars).
+# By how many days ago: (chat, person, model, tokens in, tokens out, dollars, tokens without a price).
 SPENT = {
     3: [
-        ("telegram:1", "ada", "anthropic/large", 1_500, 500, 0.25),
-        ("telegram:1", "ada", "anthropic/large", 2_500, 500, 0.75),
+        ("telegram:1", "ada", "anthropic/large", 1_500, 500, 0.25, 0),
+        ("telegram:1", "ada", "anthropic/large", 2_500, 500, 0.75, 0),
     ],
-    1: [("discord:2", "", "openai/small", 40_000, 9_000, 1.5)],
+    1: [
+        ("discord:2", "", "openai/small", 40_000, 9_000, 1.5, 0),
+        ("web:3", "", "openrouter/odd", 100, 10, 0.0, 110),
+    ],
 }
 LIMITS = {"limits.tokens_per_day": 100_000, "limits.cost_per_day_usd": 2.0}
 
@@ -39,8 +42,8 @@ async def gateway(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Gat
     for ago, rows in SPENT.items():
         day = (NOW - timedelta(days=ago)).replace(hour=12)
         lines = [
-            SpendingRow(day, key, person, Usage(*tokens, cost), model=model).to_bytes()
-            for key, person, model, *tokens, cost in rows
+            SpendingRow(day, key, person, Usage(*tokens, cost, unpriced=unpriced), model=model).to_bytes()
+            for key, person, model, *tokens, cost, unpriced in rows
         ]
         (folder / f"{day:%Y-%m-%d}.jsonl").write_bytes(b'{"v":1}\n' + b"".join(lines))
     async with ModelServer() as model, Daemon(workspace, config=with_model(model, **LIMITS)) as daemon:
@@ -59,7 +62,7 @@ async def cells(table: Locator) -> list[list[str]]:
 async def test_what_was_spent(console: Console) -> None:
     """Sums, each day, model, chat and person, and what is left of the budgets; a far cap flattens nothing."""
     page = await console.open("usage")
-    await expect(tile(page, "Turns")).to_have_text("3")
+    await expect(tile(page, "Turns")).to_have_text("4")
     shown = {
         what: await tile(page, what).inner_text()
         for what in ("Background calls", "Tokens in", "Tokens out", "Cost")
@@ -74,13 +77,21 @@ async def test_what_was_spent(console: Console) -> None:
     tallest = max([await each.evaluate("(one) => one.getBBox().height") for each in await columns.all()])
     await page.get_by_role("button", name="7 days").click()
     await expect(page.get_by_role("button", name="7 days")).to_have_attribute("aria-pressed", "true")
-    await expect(tile(page, "Turns")).to_have_text("3")
+    await expect(tile(page, "Turns")).to_have_text("4")
 
-    assert shown == {"Background calls": "0", "Tokens in": "44k", "Tokens out": "10k", "Cost": "$2.50"}
-    assert [row[1] for row in by_day] == ["$1.00", "$1.50"]
+    assert shown == {"Background calls": "0", "Tokens in": "44k", "Tokens out": "10k", "Cost": "≥ $2.50"}
+    assert [row[1] for row in by_day] == ["$1.00", "≥ $1.50"]
     assert ranked == {
-        "By model": [["openai/small", "1", "49k", "$1.50"], ["anthropic/large", "2", "5,000", "$1.00"]],
-        "By chat": [["discord:2", "1", "49k", "$1.50"], ["telegram:1", "2", "5,000", "$1.00"]],
+        "By model": [
+            ["openai/small", "1", "49k", "$1.50"],
+            ["anthropic/large", "2", "5,000", "$1.00"],
+            ["openrouter/odd", "1", "110", "unknown"],
+        ],
+        "By chat": [
+            ["discord:2", "1", "49k", "$1.50"],
+            ["telegram:1", "2", "5,000", "$1.00"],
+            ["web:3", "1", "110", "unknown"],
+        ],
         "By person": [["ada", "2", "5,000", "$1.00"]],
     }
     assert "100,000 left of 100,000" in budgets

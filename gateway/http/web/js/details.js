@@ -2,7 +2,7 @@
 
 import { del, get, part, patch, post } from "./api.js";
 import { h, replace } from "./dom.js";
-import { compact, number, usd, when } from "./format.js";
+import { compact, cost, number, when } from "./format.js";
 import { overview } from "./overview.js";
 import { go, href } from "./router.js";
 import { S } from "./strings.js";
@@ -43,7 +43,7 @@ function numbers(found) {
     [S.details.state, found.active ? S.details.active : S.details.endedAt(when(found.ended_at))],
     [S.details.created, when(found.created_at)], [S.details.messages, number(found.message_count)],
     [S.details.tokens, S.details.tokensOf(compact(found.metrics.prompt_tokens), compact(found.metrics.completion_tokens))],
-    found.agent !== "default" && [S.details.agent, found.agent], [S.details.cost, usd(found.metrics.cost_usd)], found.model && [S.details.model, found.model], found.summary && [S.details.summary, found.summary],
+    found.agent !== "default" && [S.details.agent, found.agent], [S.details.cost, cost(found.metrics)], found.model && [S.details.model, found.model], found.summary && [S.details.summary, found.summary],
   ]);
 }
 

@@ -72,6 +72,8 @@ export function usd(value) {
   const digits = value === 0 || Math.abs(value) >= 1 ? 2 : 4;
   return `$${value.toFixed(digits)}`;
 }
+// A sum may leave out tokens whose price nobody knows.
+export const cost = (sums) => (sums.unpriced_tokens && sums.cost_usd ? "≥ " : "") + usd(sums.cost_usd);
 export function bytes(value) {
   if (typeof value !== "number") return "";
   if (value < 1000) return `${value} B`;

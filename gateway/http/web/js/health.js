@@ -2,7 +2,7 @@
 
 import { get } from "./api.js";
 import { h, replace } from "./dom.js";
-import { ago, bytes, compact, number, span, usd, when } from "./format.js";
+import { ago, bytes, compact, cost, number, span, when } from "./format.js";
 import { href } from "./router.js";
 import { S } from "./strings.js";
 import { badge, card, empty, facts, failed, head, loading, tableOf } from "./ui.js";
@@ -53,7 +53,7 @@ function body(found) {
   return [
     h("div.tiles", {}, tile(found.ready ? S.health.ready : S.health.notReady, S.health.state), tile(number(running), S.health.running),
       tile(found.queues ? number(waiting) : "–", S.health.waiting), tile(parked === undefined ? "–" : number(parked), S.health.parked),
-      spent && tile(compact(spent.prompt_tokens + spent.completion_tokens), S.health.tokens), spent && tile(usd(spent.cost_usd), S.health.cost)),
+      spent && tile(compact(spent.prompt_tokens + spent.completion_tokens), S.health.tokens), spent && tile(cost(spent), S.health.cost)),
     h("div.cards", {}, parts(found.parts), daemon(found)),
     card(S.health.lanes, found.silent.length > 0 && h("p.error", { role: "alert" }, S.health.silent(found.silent.length)), lanes(found.lanes)),
     card(S.health.queues, found.queues ? queuesTable(queues) : h("p", {}, S.health.queueAway), unserved(found.unserved)),

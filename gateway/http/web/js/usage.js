@@ -3,7 +3,7 @@
 import { get, perhaps } from "./api.js";
 import { bar, columns } from "./charts.js";
 import { h, replace } from "./dom.js";
-import { compact, number, usd, utcDay } from "./format.js";
+import { compact, cost, number, usd, utcDay } from "./format.js";
 import { titleOf } from "./chats.js";
 import { overview } from "./overview.js";
 import { href } from "./router.js";
@@ -37,7 +37,7 @@ const tile = (value, what) => h("div.tile", {}, h("span.value", {}, value), h("s
 
 function today(status) {
   const spent = status.usage_today;
-  return spent && h("div.tiles", {}, tile(number(spent.turns), S.usage.turns), tile(compact(spent.prompt_tokens), S.usage.prompt), tile(compact(spent.completion_tokens), S.usage.completion), tile(usd(spent.cost_usd), S.usage.cost));
+  return spent && h("div.tiles", {}, tile(number(spent.turns), S.usage.turns), tile(compact(spent.prompt_tokens), S.usage.prompt), tile(compact(spent.completion_tokens), S.usage.completion), tile(cost(spent), S.usage.cost));
 }
 
 function budgets(status) {
@@ -58,11 +58,11 @@ function history(found, status) {
   const [tokenCap, tokenLegend] = capOf(cap("tokens_per_day"), highest((day) => day.prompt_tokens + day.completion_tokens), compact);
   const [costCap, costLegend] = capOf(cap("cost_per_day_usd"), highest((day) => day.cost_usd), usd);
   return [
-    h("div.tiles", {}, tile(number(all.turns), S.usage.turns), tile(number(all.calls), S.usage.calls), tile(compact(all.prompt_tokens), S.usage.prompt), tile(compact(all.completion_tokens), S.usage.completion), tile(usd(all.cost_usd), S.usage.cost)),
+    h("div.tiles", {}, tile(number(all.turns), S.usage.turns), tile(number(all.calls), S.usage.calls), tile(compact(all.prompt_tokens), S.usage.prompt), tile(compact(all.completion_tokens), S.usage.completion), tile(cost(all), S.usage.cost)),
     h("div.cards", {},
       card(null, columns({ title: S.usage.tokensByDay, format: compact, cap: tokenCap, legend: [["", S.usage.prompt], ["two", S.usage.completion], ...tokenLegend],
         rows: found.days.map((day) => ({ label: utcDay(day.day), values: [day.prompt_tokens, day.completion_tokens], told: S.usage.tokensOf(number(day.prompt_tokens), number(day.completion_tokens)) })) })),
-      card(null, columns({ title: S.usage.costByDay, format: usd, cap: costCap, legend: costLegend.length ? [["", S.usage.cost], ...costLegend] : [], rows: found.days.map((day) => ({ label: utcDay(day.day), values: [day.cost_usd ?? 0], told: usd(day.cost_usd) })) }))),
+      card(null, columns({ title: S.usage.costByDay, format: usd, cap: costCap, legend: costLegend.length ? [["", S.usage.cost], ...costLegend] : [], rows: found.days.map((day) => ({ label: utcDay(day.day), values: [day.cost_usd ?? 0], told: cost(day) })) }))),
     card(null, columns({ title: S.usage.turnsByDay, format: compact, rows: found.days.map((day) => ({ label: utcDay(day.day), values: [day.turns], told: number(day.turns) })) })),
     h("div.cards", {}, ranked(S.usage.byModel, found.models, (row) => row.model ?? S.usage.unnamed), ranked(S.usage.byChat, found.chats, (row) => chatOf(row.key)), found.people.length > 0 && ranked(S.usage.byPerson, found.people, (row) => row.person ?? S.usage.unnamed)),
   ];
@@ -82,7 +82,7 @@ function capOf(cap, highest, format) {
 }
 
 const ranked = (title, rows, name) => card(title, numbersOf(title, [S.usage.who, S.usage.turns, S.usage.tokens, S.usage.cost],
-  rows.slice(0, MOST_ROWS).map((row) => [name(row), number(row.turns), compact(row.prompt_tokens + row.completion_tokens), usd(row.cost_usd)])), rows.length > MOST_ROWS && h("p.hint", {}, S.usage.more(rows.length - MOST_ROWS)));
+  rows.slice(0, MOST_ROWS).map((row) => [name(row), number(row.turns), compact(row.prompt_tokens + row.completion_tokens), cost(row)])), rows.length > MOST_ROWS && h("p.hint", {}, S.usage.more(rows.length - MOST_ROWS)));
 
 // A table whose columns but the first are figures.
 function numbersOf(...given) {
