@@ -28,7 +28,7 @@ SPENT = {
     ],
     1: [
         ("discord:2", "", "openai/small", 40_000, 9_000, 1.5, 0),
-        ("web:3", "", "openrouter/odd", 100, 10, 0.0, 110),
+        ("web:3", "", "openrouter/odd", 30, 10, 0.0, 40),
     ],
 }
 LIMITS = {"limits.tokens_per_day": 100_000, "limits.cost_per_day_usd": 2.0}
@@ -85,12 +85,12 @@ async def test_what_was_spent(console: Console) -> None:
         "By model": [
             ["openai/small", "1", "49k", "$1.50"],
             ["anthropic/large", "2", "5,000", "$1.00"],
-            ["openrouter/odd", "1", "110", "unknown"],
+            ["openrouter/odd", "1", "40", "unknown"],
         ],
         "By chat": [
             ["discord:2", "1", "49k", "$1.50"],
             ["telegram:1", "2", "5,000", "$1.00"],
-            ["web:3", "1", "110", "unknown"],
+            ["web:3", "1", "40", "unknown"],
         ],
         "By person": [["ada", "2", "5,000", "$1.00"]],
     }
