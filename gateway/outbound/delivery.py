@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from gateway.outbound.pieces import RateLimit, instead, pieces
 from gateway.outbound.sender import Errand, Gone, PieceRefused, PieceSender, Undecided
 from gateway.queue.mailbox import Letter, Mailbox, ParkedAs, carried, outbound
 from gateway.queue.retry import back_off_s
+from gateway.turns.event import WAITING
 from gateway.turns.policy import broken
 from session.transcript.line import read_time
 
@@ -246,7 +247,7 @@ class Delivery:
         missing = [number for number in range(len(todo)) if number not in progress.sent]
         # A notice that takes the place of a question stands where that stood.
         if missing and (out.buttons or (out.kind == "notice" and not progress.draft)):
-            await self._draft_left(out)
+            progress = replace(progress, draft=await self._draft_left(out) or progress.draft)
         for number in missing:
             errand = Errand(
                 out,
@@ -300,12 +301,25 @@ class Delivery:
         if self._drafts is not None and out.kind == "reply" and out.in_reply_to:
             await self._drafts.close(out.key, out.in_reply_to)
 
-    async def _draft_left(self, out: Outbound) -> None:
-        """Leave the draft of the reply as it stands: what comes after a notice stands below it."""
-        if self._drafts is not None and out.in_reply_to:
-            await self._drafts.leave(out.key, out.in_reply_to)
-            reply = f"{out.in_reply_to}#reply"
-            await self._sender.durably(lambda: self._ledger.drop_draft(out.key, reply))
+    async def _draft_left(self, out: Outbound) -> str:
+        """Leave the draft of the reply as it stands: what comes after a notice stands below it.
+
+        A notice that ends its message takes the draft's place: half an answer must not look like one.
+
+        Returns:
+            the platform's id of the draft whose place it takes; empty: it takes none.
+        """
+        if self._drafts is None or not out.in_reply_to:
+            return ""
+        await self._drafts.leave(out.key, out.in_reply_to)
+        reply, half = f"{out.in_reply_to}#reply", ""
+        reason = out.id.rpartition("#notice.")[2].partition(".")[0]
+        if out.kind == "notice" and reason not in WAITING:
+            half = (await self._sender.durably(lambda: self._ledger.progress(out.key, reply))).draft
+        if half:
+            await self._sender.note_draft(out, half, later=out.id)
+        await self._sender.durably(lambda: self._ledger.drop_draft(out.key, reply))
+        return half
 
     def _tell(self, entry: _Entry, result: str, pieces: int) -> None:
         """Write the one line of the log that a letter has in the end, and let it be counted."""

@@ -229,7 +229,7 @@ class PieceSender:
                 async with asyncio.timeout(self._time_for(content)):
                     platform_id = await self._channel.send(piece)
             if errand.closing and out.replaced_by:
-                await self._stands(out, platform_id, later=out.replaced_by)
+                await self.note_draft(out, platform_id, later=out.replaced_by)
             await self._accepted(errand, platform_id)
 
     @asynccontextmanager
@@ -268,7 +268,7 @@ class PieceSender:
         channel = self._channel
         return out.buttons[: channel.buttons_max] if isinstance(channel, Presses) else ()
 
-    async def _stands(self, out: Outbound, platform_id: str, *, later: str) -> None:
+    async def note_draft(self, out: Outbound, platform_id: str, *, later: str) -> None:
         """Note what the letter ``later`` changes when it comes: to it this message is a draft."""
 
         async def note() -> None:

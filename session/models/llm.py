@@ -258,6 +258,9 @@ class LiteLLM:
                 refused = not isinstance(error.__cause__, (TimeoutError, type(None))) and not written.any
                 found = self._smaller(error, model, prompt, reduced, sent) if refused else None
                 if found is None:
+                    if isinstance(error, BadAnswer) and error.__cause__ is None:
+                        # It was answered, though in a way that is of no use.
+                        self._reductions.keep(model, reduced, said)
                     raise
                 reduced, name, words = found
                 said[name] = words

@@ -43,6 +43,7 @@ async def gateway(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Gat
                 "tools.policy.write": "ask",
                 "facts.enabled": False,
                 "limits.tokens_per_day": 2_000_000,
+                "limits.model_tries": 2,
                 "media.max_mb": 1,
                 "agents": {"coder": {"description": "writes code"}},
             },

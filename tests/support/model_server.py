@@ -37,7 +37,8 @@ What a request gets, first that applies:
 6. ``stub: <newest user text, without its markers>``.
 
 ``/v1/embeddings`` has a script and a list of its own, ``server.vectors`` and ``server.embedded`` (the texts
-of each request): texts that share words of four letters are near to each other.
+of each request): texts that share words of four letters are near to each other. ``/v1/api/generate`` answers
+``ok``, as Ollama does.
 
 A request for a session's summary or name, which the background makes when it likes, is none of all these: it
 is answered with ``Summary <n>`` or ``Name <n>``, or with what ``server.aside`` says, is found in
@@ -200,6 +201,11 @@ class ModelServer:
             return
         if method == "POST" and path.endswith("/embeddings"):
             await self._embed(json.loads(body), writer, left)
+            return
+        if method == "POST" and path.endswith("/api/generate"):
+            said = {"model": "stub", "created_at": "2026-01-01T00:00:00Z", "response": "ok", "done": True}
+            send(writer, 200, json.dumps(said).encode() + b"\n", {"content-type": "application/x-ndjson"})
+            await writer.drain()
             return
         if method != "POST" or not path.endswith("/chat/completions"):
             send(writer, 404, {"error": {"message": f"no route {path}", "type": "not_found"}})

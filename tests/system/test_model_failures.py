@@ -14,9 +14,11 @@ import httpx
 from session.errors import RequestTooLarge
 from tests.support.harness import Daemon, ask, status
 from tests.support.model_server import ModelServer, Reply, Seen
-from tests.support.place import with_model
+from tests.support.place import lines_of, with_model
 from tests.support.rate_limit import RateLimit
+from tests.support.telegram_server import TelegramServer
 from tests.support.until import until
+from tests.system.platform_place import ADA, with_telegram
 
 CHATS = 20
 TRIES = 3
@@ -138,6 +140,32 @@ async def test_the_failures_of_a_message_are_bounded_and_told(tmp_path: Path) ->
     assert (whole[0], "set aside" in whole[1]) == (422, True)
     assert (standing["cause"], "add credit" in standing["hint"]) == ("quota", True)
     assert paid["reply"] == "stub: unpaid"
+
+
+async def test_half_an_answer_is_no_message_once_it_is_parked(tmp_path: Path) -> None:
+    """The draft of each try becomes the notice; after it the chat goes on without the half."""
+    half = "These words begin an answer. "
+    async with TelegramServer() as server, ModelServer() as model:
+        torn = Reply(half * 4, kind="cut", slow_s=2.5)
+        model.chooses = lambda seen: torn if seen.text == "torn" else None
+        config = with_telegram(server) | with_model(model, **{"limits.model_tries": 2})
+        async with Daemon(tmp_path, config=config) as daemon:
+            asked = server.message_of[server.write(ADA, "torn")]
+            drawn = await server.said(ADA, lambda sent: sent.text == half.strip())
+            server.write(ADA, "later")
+            await server.said(ADA, lambda sent: sent.text == "stub: later")
+            (parked,) = await _parked(daemon)
+            lines = lines_of(tmp_path, f"telegram_{ADA}")
+            assert await daemon.stop() == 0
+
+    failed, answer = server.sent_to(ADA)
+    assert (failed.message_id, failed.reply_to) == (drawn.message_id, asked)
+    assert failed.text.startswith("The language model failed while it answered this message")
+    assert answer.text == "stub: later"
+    assert [seen.text for seen in model.turns] == ["torn", "torn", "later"]
+    assert half not in str(model.turns[-1].messages)
+    said = [line["content"] for line in lines if line["role"] == "assistant"]
+    assert (parked["attempts"], said) == (2, ["stub: later"])
 
 
 async def _said(daemon: Daemon, text: str, *, key: str = "") -> dict[str, Any]:

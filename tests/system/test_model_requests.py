@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sys
 from collections import Counter
@@ -258,3 +259,121 @@ async def test_tools_of_servers_are_such_as_every_provider_takes(tmp_path: Path)
     assert left_out["count"] == 180 + crowded[0].index("mcp_m1_t0") - 128
     assert not {*left_out["tools"]} & {*crowded[0]}
     assert "a request holds 128 tools" in parts["model"]["error"]
+
+
+PNG = b"\x89PNG\r\n\x1a\n" + b"\0" * 40
+TABLE = "openai/gpt-3.5-turbo"
+# An agent's model, what ``model.takes`` says of it, and which of a picture and a paper it is sent.
+TAKEN: dict[str, tuple[str, list[str], list[str]]] = {
+    "blind": (TABLE, [], []),
+    "seeing": (TABLE, ["image"], ["image_url"]),
+    "reading": ("openai/nobody-knows-it", ["pdf"], ["file"]),
+    "unknown": ("openai/nobody-knows-it", [], ["image_url", "file"]),
+    "refusing": ("openai/text-alone", [], []),
+}
+
+
+def kinds_in(seen: Seen) -> list[str]:
+    content = seen.messages[-1]["content"]
+    return (
+        [block["type"] for block in content if block["type"] != "text"] if isinstance(content, list) else []
+    )
+
+
+async def test_pictures_go_to_models_that_take_them_and_no_address_shows_its_key(tmp_path: Path) -> None:
+    """``model.takes`` decides, then LiteLLM's table, which the operator is told of; else it is tried once."""
+    secrets = ["k3y-of-5", "long-key-of-agents-4711", "key-of-a-platform-0815", "key-of-tools-1234"]
+    agents: dict[str, Any] = {
+        name: {"model": {"name": named, "takes": takes}} for name, (named, takes, _) in TAKEN.items()
+    }
+    agents["away"] = {"model": {"name": "openai/away", "api_base": f"http://127.0.0.1:9/v1?key={secrets[1]}"}}
+    bindings = [{"agent": name, "chat": f"web:{name}"} for name in agents]
+    async with ModelServer() as model:
+        for name in TAKEN:
+            agents[name]["model"]["api_base"] = model.url
+        model.chooses = lambda seen: (
+            Reply(status=400, error={"message": "image_url: only text is supported"})
+            if seen.body["model"] == "text-alone" and kinds_in(seen)
+            else None
+        )
+        config = with_model(
+            f"{model.url}?key={secrets[0]}",
+            agents=agents,
+            bindings=bindings,
+            mcp={"gone": {"url": f"http://127.0.0.1:9/mcp?key={secrets[3]}"}},
+            **{"channels.discord.api_base_url": f"http://127.0.0.1:9/api?key={secrets[2]}"},
+        )
+        async with (
+            Daemon(tmp_path, config=config) as daemon,
+            httpx.AsyncClient(base_url=daemon.url, timeout=90) as http,
+        ):
+            files = [
+                (await http.post("/v1/media", content=data, params={"name": name})).json()
+                for name, data in (("a.png", PNG), ("b.pdf", b"%PDF-1.4\n"))
+            ]
+            for name in [*TAKEN, "unknown"]:
+                said = {"chat_id": name, "text": f"look, {name}", "attachments": files}
+                answer = (await http.post("/v1/messages", params={"wait": 60}, json=said)).json()
+                assert answer["reply"].startswith(f"stub: look, {name}"), answer
+            parts = (await status(daemon))["parts"]
+            waiting = asyncio.create_task(ask(daemon, "web:away", "away", "is anybody there?"))
+            await daemon.said("model.away")
+            shown = [(await http.get(path)).text for path in ("/v1/config", "/v1/status", "/readyz")]
+            waiting.cancel()
+            verbs = ["config show", "config show --json", "status", "doctor --json"]
+            shown += [(await command(tmp_path, *verb.split(), config=config))[1] for verb in verbs]
+            await daemon.kill()
+
+    for name, (_, _, kinds) in TAKEN.items():
+        sent = [seen for seen in model.turns if seen.text.startswith(f"look, {name}")]
+        assert [kinds_in(seen) for seen in sent][-1] == kinds
+        # What is not sent is named.
+        for kind, file in (("image_url", "a.png"), ("file", "b.pdf")):
+            assert kind in kinds or file in str(sent[-1].messages[-1])
+    told = {(row["model"], row["left_out"]): row["hint"] for row in rows_of(daemon, "model.request_reduced")}
+    assert {*told} == {
+        (TABLE, "image"),
+        (TABLE, "pdf"),
+        ("openai/text-alone", "image"),
+        ("openai/text-alone", "pdf"),
+    }
+    assert all("model.takes" in hint for hint in told.values())
+    assert (
+        f"{TABLE}: requests go without image: LiteLLM's table says that it takes none"
+        in parts["model"]["error"]
+    )
+    for text in (*shown, daemon.log.decode()):
+        assert not [secret for secret in secrets if secret in text]
+    assert "http://127.0.0.1:9/v1?***" in shown[0]
+
+
+async def test_doctor_and_onboard_ask_as_a_turn_does(tmp_path: Path) -> None:
+    """Where the model passes only with less, doctor says so; an answer that is cut proves it is there."""
+
+    def plain(seen: Seen) -> Reply:
+        for field in ("tools", "stream_options"):
+            if seen.body.get(field):
+                return Reply(status=400, error={"message": f"{field}: Extra inputs are not permitted"})
+        return Reply(text="", reasoning="The user wants me to", finish="length")
+
+    async with ModelServer() as model:
+        model.chooses = plain
+        config = with_model(model, **{"model.max_output_tokens": 777})
+        _, checked = await command(tmp_path, "doctor", "--json", config=config)
+        ollama = {"model.name": "ollama/stub", "model.api_base": model.url}
+        _, without = await command(tmp_path, "doctor", "--json", config=ollama)
+        first = model.seen[0].body
+        file = tmp_path / "config.toml"
+        words = ("--config", str(file), "onboard", "--yes", "--model", "openai/stub", "--api-base", model.url)
+        code, said = await command(tmp_path, *words, "--platform", "none", config={})
+
+    assert (len(first["tools"]), first["stream"], first["max_tokens"]) == (1, True, 777)
+    (found,) = [row for row in json.loads(checked) if row["name"] == "model"]
+    assert found["level"] == "warn"
+    assert found["text"].startswith("openai/stub answers; ")
+    for field in ("tools", "stream_options"):
+        assert f"requests go without {field}: status 400: {field}: Extra inputs" in found["text"]
+    (found,) = [row for row in json.loads(without) if row["name"] == "model"]
+    assert (found["level"], found["cure"]) == ("warn", 'write it as "ollama_chat/stub"')
+    assert (code, 'name = "openai/stub"' in file.read_text()) == (0, True), said
+    assert model.seen[-1].body["max_tokens"] == 4096
