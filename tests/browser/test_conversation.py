@@ -439,6 +439,33 @@ async def test_the_operator_sees_why_a_message_was_set_aside(console: Console) -
     await expect(row).to_have_count(0)
 
 
+async def test_half_an_answer_goes_with_its_last_try(console: Console) -> None:
+    """Each try is shown from its beginning; once the message is parked its notice stands alone, also anew."""
+    tries = [asyncio.Event(), asyncio.Event()]
+    model = console.gateway.model
+    model.script += [
+        Reply(text=f"try {n} begins and never ends as it should", kind="unended", half=half)
+        for n, half in enumerate(tries)
+    ]
+    page = await console.open("chats/web:torn")
+    await console.say("tell me all")
+    for n, half in enumerate(tries):
+        await expect(page.locator("article.draft")).to_contain_text(f"try {n} be")
+        await expect(page.locator("article.draft")).not_to_contain_text(f"try {1 - n}")
+        half.set()
+
+    for _ in range(2):
+        notice = page.locator("article.notice", has_text="The language model failed while it answered")
+        await expect(notice).to_have_count(1)
+        await expect(notice.locator(".why")).to_contain_text("Why: failed")
+        await expect(console.entry("tell me all")).to_have_count(1)
+        await expect(page.get_by_text("try ")).to_have_count(0)
+        await expect(page.get_by_role("button", name="Stop")).to_be_hidden()
+        await page.reload()
+    await console.say("and now?")
+    await console.sees("stub: and now?")
+
+
 async def test_the_list_keeps_the_newest_in_view(console: Console) -> None:
     """At its top what comes is seen at once; further down it is told, and what is read stays in its place."""
     for number in range(16):
