@@ -64,7 +64,7 @@ def parts_of_turns(application: Parts) -> Standing:
 def _notes(services: SessionServices) -> list[str]:
     """Say what requests to the models of all agents leave out."""
     agents = services.agents.values()
-    notes = [note for agent in agents for note in getattr(agent.model, "notes", list)()]
+    notes = [note for agent in agents for note, _ in getattr(agent.model, "notes", list)()]
     if left_out := sorted({name for agent in agents for name in agent.turns.toolbox.left_out}):
         names = ", ".join(left_out[:3]) + (", …" if len(left_out) > 3 else "")
         notes.append(f"a request holds {MAX_TOOLS} tools, {len(left_out)} are left out: {names}")

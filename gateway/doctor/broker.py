@@ -17,7 +17,7 @@ from gateway.app.served import served
 from gateway.config.settings import Settings
 from gateway.doctor import certificates
 from gateway.doctor.finding import DISK_CURE, GRACE_S, LOCAL_S, Check, bounded, in_own_loop, looked, patient
-from gateway.errors import GatewayError, MailboxDown, StateInUse
+from gateway.errors import MailboxDown, StateInUse
 from gateway.outbound.unserved import cure_of, in_words, unserved
 from gateway.queue.embedded.left import CURE, left_behind
 from gateway.queue.mailbox import Mailbox
@@ -122,13 +122,11 @@ async def _queue(settings: Settings) -> list[Check] | Running:
                 Check("broker", "fail", f"{what}: {fault}", health.hint or "start it, or correct broker.url")
             ]
         depths = await mailbox.depths(RepliedChannels(settings.state).names())
-    except StateInUse as in_use:
+    except StateInUse:
         running = DaemonRegistry(settings.workspace).running()
         if running:
             return running[0]
-        return [Check("broker", "fail", str(in_use), in_use.hint)]
-    except GatewayError as error:
-        return [Check("broker", "fail", str(error), error.hint)]
+        raise
     finally:
         for task in (serve, ready):
             task.cancel()

@@ -95,19 +95,21 @@ async def bounded(
 ) -> T | Check:
     """Return what ``work`` comes to; what fails, or takes longer than ``within_s`` seconds, is a finding.
 
-    ``asked`` is what does not answer then, ``cure`` what to do about it. ``where``: the path that a refusal
-    of the disk is put into words for; ``grace_s``: how many seconds what ends by itself may take for that.
+    ``asked`` is what does not answer then, ``cure`` what to do about it and about an error without a hint.
+    ``where``: the path that a refusal of the disk is put into words for; ``grace_s``: how many seconds what
+    ends by itself may take for that.
     """
     try:
         return await in_time(work, within_s + grace_s)
     except Hung:
         return Check(name, "fail", f"no answer from {asked} within {within_s:g} s", cure, hangs=True)
     except (GatewayError, SessionError, ChannelError) as error:
-        return Check(name, "fail", str(error), error.hint)
+        return Check(name, "fail", str(error), error.hint or cure)
     except OSError as error:
         said = folder.explain(where, error) if where is not None else ""
-        text, cure = (str(said), "look at what lies there, and whose it is") if said else (str(error), "")
-        return Check(name, "fail", text, cure)
+        return Check(
+            name, "fail", str(said or error), "look at what lies there, and whose it is" if said else cure
+        )
 
 
 async def looked(name: str, look: Look, workspace: Path, *, within_s: float = LOCAL_S) -> list[Check]:

@@ -43,7 +43,7 @@ def fix(settings: Settings) -> Iterator[tuple[str, str]]:
             cure = "run it as root" if isinstance(error, PermissionError) else f"look at {where}"
             yield f"{name} of {workspace} stay as they are: {where}: {error.strerror}", cure
         except (GatewayError, SessionError) as error:
-            yield f"{name}: {error}", error.hint
+            yield f"{name}: {error}", error.hint or "chat-gateway doctor"
 
 
 def _owners(settings: Settings) -> Iterator[str]:

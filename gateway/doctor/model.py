@@ -33,17 +33,18 @@ async def _asked(settings: Settings, model: Model) -> Check:
     except ModelRefused as error:
         return Check("model", "fail", _said(settings, error), error.hint or "correct model.name")
     except SessionError as error:
-        return Check("model", "warn", _said(settings, error), error.hint)
+        cure = error.hint or "ask again; if it stays so, choose another model: docs/models.md"
+        return Check("model", "warn", _said(settings, error), cure)
     except TimeoutError:
         return Check(
             "model", "fail", f"{settings.model.name}: no answer in {MODEL_S:g} s", "check model.api_base"
         )
-    notes: list[str] = getattr(model, "notes", list)()
-    found = [*((note, "") for note in notes), *await asyncio.to_thread(model_warnings, settings)]
+    notes: list[tuple[str, str]] = getattr(model, "notes", list)()
+    found = [*notes, *await asyncio.to_thread(model_warnings, settings)]
     if found:
         texts, cures = zip(*found, strict=True)
         said = "; ".join((f"{settings.model.name} answers", *texts))
-        return Check("model", "warn", said, "; ".join(filter(None, cures)))
+        return Check("model", "warn", said, "; ".join(dict.fromkeys(cures)))
     return Check("model", "ok", f"{settings.model.name} answers")
 
 

@@ -137,7 +137,8 @@ def _transcripts(settings: Settings) -> list[Check]:
     problems = [*asyncio.run(_verify(settings)), *cron.damaged_changes(settings.workspace)]
     cure = "chat-gateway sessions verify --repair"
     found = [
-        Check("transcripts", "warn", f"{problem['file']}: {problem['problem']}", cure) for problem in problems
+        Check("transcripts", "warn", f"{row['file']}: {row['problem']}", row.get("cure", cure))
+        for row in problems
     ]
     found += _moved_by_nanobot(settings.workspace / ".nanobot" / "workspace-id")
     return found or [Check("transcripts", "ok", "all can be read in full")]

@@ -14,6 +14,7 @@ from session.kept.damage import findings
 from session.store.store import Store
 from session.subagents.records import SubagentFiles
 
+BY_HAND = "a person decides: look at the file, then mend it, move it away, or put a backup in its place"
 Row = dict[str, Any]
 
 
@@ -49,6 +50,8 @@ def check(layout: Layout, *, repair: bool, owner: str) -> list[Row]:
     rows = []
     for path, problem, mend in findings(layout, owner):
         row: Row = {"file": local_name(layout.workspace, path), "problem": problem, "repaired": False}
+        if mend is None:
+            row["cure"] = BY_HAND
         if repair and mend is not None:
             try:
                 mend()

@@ -198,8 +198,8 @@ class LiteLLM:
         """Return the window that the model's server named when it refused a request; 0: it never did."""
         return self._reductions.of(self.name).window
 
-    def notes(self) -> list[str]:
-        """Say what requests leave out because a provider or LiteLLM's table refuses it."""
+    def notes(self) -> list[tuple[str, str]]:
+        """Say what requests leave out since a provider or LiteLLM's table refuses it, each with its cure."""
         return self._reductions.notes()
 
     async def ask(self, prompt: Prompt, on_delta: OnDelta | None = None) -> Answer:

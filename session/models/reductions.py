@@ -81,6 +81,7 @@ _LIMIT = re.compile(r"(?<!use )(?<!use .)(?<!favor of )(?<!favor of .)\b(max_(?:
 # From so many tools that are refused one by one on, none is sent.
 MOST_TOOLS_REFUSED = 8
 
+GO_WITHOUT = "nothing, where its answers do without it; else choose another model or server"
 log = structlog.get_logger("model")
 
 
@@ -120,21 +121,21 @@ class Reductions:
     known: dict[str, Reduced] = field(default_factory=dict)
     # Kinds of files that a provider refused, by model.
     refused_parts: dict[str, set[str]] = field(default_factory=dict)
-    _notes: dict[tuple[str, str], str] = field(default_factory=dict)
+    _notes: dict[tuple[str, str], tuple[str, str]] = field(default_factory=dict)
 
-    def notes(self) -> list[str]:
-        """Say what requests leave out, for the operator."""
+    def notes(self) -> list[tuple[str, str]]:
+        """Say what requests leave out, each with what the operator can do."""
         return list(self._notes.values())
 
     def of(self, model: str) -> Reduced:
         """Return how requests to a model begin."""
         return self.known.get(model, Reduced())
 
-    def note(self, model: str, name: str, said: str, hint: str = "") -> None:
+    def note(self, model: str, name: str, said: str, hint: str = GO_WITHOUT) -> None:
         """Tell the operator once that something is left out."""
         if (model, name) in self._notes:
             return
-        self._notes[model, name] = f"{model}: requests go without {name}: {said}"
+        self._notes[model, name] = f"{model}: requests go without {name}: {said}", hint
         log.warning("model.request_reduced", model=model, left_out=name, said=said, hint=hint)
 
     def keep(self, model: str, reduced: Reduced, said: Mapping[str, str]) -> None:
@@ -143,7 +144,7 @@ class Reductions:
         # Another request may have learned something meanwhile.
         self.known[model] = replace(reduced, without=reduced.without | before.without)
         for name in sorted(reduced.without - before.without):
-            self.note(model, name, said.get(name, ""), _TOOLS_HINT if name == "tools" else "")
+            self.note(model, name, said.get(name, ""), _TOOLS_HINT if name == "tools" else GO_WITHOUT)
         if reduced.max_tokens not in (0, before.max_tokens):
             words, hint = said.get("fewer", ""), "set model.max_output_tokens"
             if reduced.window:
