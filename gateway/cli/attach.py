@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from gateway.app.daemons import DaemonRegistry
 from gateway.config.settings import Settings
-from gateway.errors import GatewayError, Unreachable
+from gateway.errors import GatewayError, StateInUse, Unreachable
 
 if TYPE_CHECKING:
     from gateway.http.client import Client
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 OPEN_WITHIN_S = 10.0
+_ENDS_WITHIN_S, _LOOK_S = 5.0, 0.1
 
 
 def complete(work: Coroutine[Any, Any, T]) -> T:
@@ -67,9 +69,10 @@ async def queue(settings: Settings) -> AsyncIterator[Mailbox]:
     """Open the workspace's queue in this process, and nothing else.
 
     Raises:
-        StateInUse: a daemon holds it and does not answer.
+        StateInUse: a daemon holds it and does not answer, or is ending.
         Unreachable: the broker is away.
     """
+    await until_ended(settings)
     # A verb that a daemon answers starts twice as fast without an application in this process.
     from gateway.app.mailboxes import open_mailbox
 
@@ -87,6 +90,21 @@ async def queue(settings: Settings) -> AsyncIterator[Mailbox]:
             yield mailbox
         finally:
             serving.cancel()
+
+
+async def until_ended(settings: Settings) -> None:
+    """Wait a little for a daemon that is ending: it holds the embedded queue while turns still run.
+
+    Raises:
+        StateInUse: they run on.
+    """
+    registry, last = DaemonRegistry(settings.workspace), time.monotonic() + _ENDS_WITHIN_S
+    while settings.broker.embedded and (ending := registry.ending()):
+        if time.monotonic() > last:
+            most = f"its running turns have {settings.limits.drain_s:g} s at most"
+            hint = "wait until it has ended, which chat-gateway status shows, and call this again"
+            raise StateInUse(f"process {ending[0].pid} is ending and holds the queue; {most}", hint=hint)
+        await asyncio.sleep(_LOOK_S)
 
 
 async def parked_files(settings: Settings) -> frozenset[str]:

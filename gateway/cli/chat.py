@@ -111,6 +111,7 @@ async def _here(settings: Settings, *, message: str | None) -> AsyncIterator[_He
 
     Raises:
         Unreachable: the queue needs a daemon, or no model can answer the one ``message``.
+        StateInUse: a daemon is ending.
     """
     if not settings.broker.embedded:
         raise Unreachable("no daemon of this workspace answers", hint="chat-gateway run")
@@ -121,6 +122,7 @@ async def _here(settings: Settings, *, message: str | None) -> AsyncIterator[_He
         and (standing := standing_of(build_model(settings))).foreseen
     ):
         raise no_answer(standing)
+    await attach.until_ended(settings)
     # `chat` starts sooner without an application in this process where a daemon answers.
     from gateway.app.app import Application
     from gateway.service.chats import ChatService

@@ -32,6 +32,18 @@ first steps:
 
 `{PROGRAM} COMMAND --help` explains each command.
 """
+# Commands of other programs, and what does the same here.
+MEANT = {
+    "init": f"{PROGRAM} onboard",
+    "logs": "journalctl -u chat-gateway; without a service they stand in the terminal of the gateway",
+    "restart": "sudo systemctl restart chat-gateway; without a service Ctrl-C in its terminal, then run it",
+    "setup": f"{PROGRAM} onboard",
+    "start": f"{PROGRAM} run",
+    "stop": "sudo systemctl stop chat-gateway; without a service Ctrl-C in the terminal of the gateway",
+    "update": "docs/install.md, Upgrading",
+    "upgrade": "docs/install.md, Upgrading",
+    "version": f"{PROGRAM} --version",
+}
 
 
 class _Parser(argparse.ArgumentParser):
@@ -48,7 +60,9 @@ class _Parser(argparse.ArgumentParser):
             message = f"{what} {found[2]}"
             if len(choices) < 12:
                 message += f"; choose from {', '.join(choices)}"
-            if near := get_close_matches(found[2].strip("'"), choices, 1):
+            if found[1] == "COMMAND" and self.prog == PROGRAM and found[2].strip("'") in MEANT:
+                advice = MEANT[found[2].strip("'")]
+            elif near := get_close_matches(found[2].strip("'"), choices, 1):
                 is_option = found[1].startswith("-")
                 advice = f"{self.prog} {found[1]} {near[0]}" if is_option else f"{self.prog} {near[0]}"
         self.exit(2, f"error: {message}\ntry: {advice}\n")

@@ -123,9 +123,11 @@ async def _queue(settings: Settings) -> list[Check] | Running:
             ]
         depths = await mailbox.depths(RepliedChannels(settings.state).names())
     except StateInUse:
-        running = DaemonRegistry(settings.workspace).running()
-        if running:
+        registry = DaemonRegistry(settings.workspace)
+        if running := registry.running():
             return running[0]
+        if ending := registry.ending():
+            return [Check("broker", "ok", f"{what}: held by process {ending[0].pid}, which is ending")]
         raise
     finally:
         for task in (serve, ready):

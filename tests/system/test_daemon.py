@@ -129,8 +129,21 @@ async def test_a_drain_that_takes_too_long_is_cut_and_still_ends_with_0(tmp_path
         await asked
 
 
+async def test_a_verb_waits_a_little_for_one_that_is_ending(tmp_path: Path) -> None:
+    async with Daemon(tmp_path, config={"model.echo_delay_s": 150, "limits.drain_s": 1}) as daemon:
+        asked = asyncio.ensure_future(ask(daemon, "web:a", "1", "one", wait_s=1))
+        await until_running(daemon, 0)
+        daemon.signal(signal.SIGTERM)
+        await until(lambda: bool(DaemonRegistry(tmp_path).ending()))
+
+        listed = await asyncio.to_thread(run, tmp_path, "parked", "list", "--json")
+        await asked
+
+    assert (listed.returncode, listed.stdout) == (0, "[]\n"), listed.stderr
+
+
 async def test_a_second_sigterm_ends_it_within_3_s(tmp_path: Path) -> None:
-    """Before it ``status`` says that it is ending; behind it the log says that a turn was cut."""
+    """Before it all verbs say that it is ending; behind it the log says that a turn was cut."""
     async with Daemon(tmp_path, config={"model.echo_delay_s": 150, "limits.drain_s": 150}) as daemon:
         asked = asyncio.ensure_future(ask(daemon, "web:a", "1", "one", wait_s=1))
         await until_running(daemon, 0)
@@ -138,6 +151,8 @@ async def test_a_second_sigterm_ends_it_within_3_s(tmp_path: Path) -> None:
         await daemon.said("daemon.draining")
         await until(lambda: bool(DaemonRegistry(tmp_path).ending()))
         shown, found = [await asyncio.to_thread(run, tmp_path, "status", *args) for args in ([], ["--json"])]
+        verbs = ("parked list", "chat -m hello", "memory erase cli:a --yes", "doctor --json")
+        told = await asyncio.gather(*(asyncio.to_thread(run, tmp_path, *verb.split()) for verb in verbs))
         daemon.signal(signal.SIGTERM)
 
         # Turn and drain would take 150.
@@ -150,6 +165,16 @@ async def test_a_second_sigterm_ends_it_within_3_s(tmp_path: Path) -> None:
     assert (shown.returncode, found.returncode) == (0, 0), shown.stderr + found.stderr
     assert "ends; its running turns have " in shown.stdout
     assert "no daemon runs" not in shown.stderr
+    for verb, done in zip(verbs[:-1], told, strict=False):
+        assert done.returncode == 73, (verb, done)
+        assert f"process {daemon.pid} is ending and holds the queue; its running turns " in done.stderr
+        assert (
+            "try: wait until it has ended, which chat-gateway status shows, and call this again"
+            in done.stderr
+        )
+    queue = next(check for check in json.loads(told[-1].stdout) if check["name"] == "broker")
+    assert queue["level"] == "ok"
+    assert queue["text"].endswith("which is ending")
     assert json.loads(found.stdout)["ending"] and DaemonRegistry(tmp_path).ending() == []
     # So long it lets itself be held up.
     assert LAST_WORDS_S <= 3

@@ -295,5 +295,8 @@ def _holder(note: bytes) -> str:
 
 def _in_use(state: Path, holder: str) -> StateInUse:
     message = f"another chat-gateway{holder} uses the queue in {state}"
-    hint = 'stop it, or let several daemons share RabbitMQ: broker.url = "amqp://user:password@host:5672/"'
+    hint = (
+        "wait where it is ending, which chat-gateway status shows; else stop it, or let several daemons "
+        'share RabbitMQ: broker.url = "amqp://user:password@host:5672/"'
+    )
     return StateInUse(message, hint=hint)

@@ -374,3 +374,18 @@ def test_rows_line_up_and_nothing_is_printed_for_nothing(capsys: pytest.CaptureF
     )
 
     assert capsys.readouterr().out == "KEY        PARKED AT\ncli:a [2J\nb          3\n"
+
+
+@pytest.mark.parametrize(
+    ("word", "advice"),
+    [
+        ("restart", "sudo systemctl restart chat-gateway"),
+        ("sesions", "chat-gateway sessions"),
+        ("init", "onboard"),
+    ],
+)
+def test_a_word_that_is_no_verb_leads_to_what_is_meant(word: str, advice: str, tmp_path: Path) -> None:
+    done = command(word, cwd=tmp_path)
+
+    assert done.returncode == 2
+    assert advice in done.stderr.splitlines()[-1]
