@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+import regex
+
 from durable import is_blank
 
 Measure = Callable[[str], int]
@@ -24,15 +26,10 @@ _LINE: Final = re.compile(r"[^\n]*\n?")
 _SPACES: Final = re.compile(r"\s*")
 _SENTENCE_ENDS: Final = (". ", "! ", "? ", "… ", ".\t", "。", "！", "？")
 _WORD_ENDS: Final = (" ", "\t", "\u3000", "\u200b")
-# Numbering and sacred signs that belong to the letter after them.
-_PREPENDED: Final = frozenset(
-    "\u0600\u0601\u0602\u0603\u0604\u0605\u06dd\u070f\u0890\u0891\u08e2\u0d4e\U000110bd\U000110cd\U000111c2"
-    "\U000111c3\U000113d1\U0001193f\U00011941\U00011a3a\U00011a84\U00011a85\U00011a86\U00011a87\U00011a88\U00011a89"
-    "\U00011d46\U00011f02"
-)
-_EXTENDING: Final = frozenset([0x200C, 0x200D, 0x0E33, 0x0EB3, 0xFF9E, 0xFF9F, *range(0x1F3FB, 0x1F400)])
-# Its canonical combining class: the consonant after it belongs to the same cluster.
-_VIRAMA: Final = 9
+# A character as a reader sees it: an extended grapheme cluster.
+_CLUSTER: Final = regex.compile(r"\X")
+# No cluster that people write is longer; a run of flags is, and is then paired from there.
+_LOOK_BACK: Final = 256
 
 # Text that is no prose, whose stars, underscores and backslashes belong to it.
 _NOT_PROSE: Final = re.compile(
@@ -66,45 +63,21 @@ def utf16_len(text: str) -> int:
 def is_boundary(text: str, at: int, start: int = 0) -> bool:
     """Say whether a cut before ``text[at]`` leaves every character whole as a reader sees it.
 
-    It never cuts a surrogate pair, a letter from its marks, a flag, a joined emoji or a Hangul syllable; in
-    doubt it says no. ``start`` is an earlier place known to be a boundary.
+    It never cuts a surrogate pair or a grapheme cluster: a letter from its marks, a flag, a joined emoji.
+    ``start`` is an earlier place known to be a boundary.
     """
     if at <= start or at >= len(text):
         return True
-    before, after = ord(text[at - 1]), ord(text[at])
-    if before < 0x300 and after < 0x300:
-        return not (before == 0x0D and after == 0x0A)
-    if 0xD800 <= before < 0xDC00 and 0xDC00 <= after < 0xE000:
+    before, after = text[at - 1], text[at]
+    if before.isascii() and after.isascii():
+        return (before, after) != ("\r", "\n")
+    if "\ud800" <= before < "\udc00" <= after < "\ue000":
         return False
-    if text[at - 1] == "\n":
-        return True
-    if _extends(after) or text[at - 1] in _PREPENDED or before == 0x200D:
-        return False
-    if 0x1F1E6 <= before < 0x1F200 and 0x1F1E6 <= after < 0x1F200:
-        return _flags_before(text, at, start) % 2 == 0
-    if _is_hangul(before) and _is_hangul(after):
-        return False
-    return not (unicodedata.combining(chr(before)) == _VIRAMA and unicodedata.category(chr(after)) == "Lo")
-
-
-def _extends(code: int) -> bool:
-    return code in _EXTENDING or 0xE0000 <= code < 0xE1000 or unicodedata.category(chr(code))[0] == "M"
-
-
-def _is_hangul(code: int) -> bool:
-    return (
-        0x1100 <= code < 0x1200
-        or 0xA960 <= code < 0xA980
-        or 0xD7B0 <= code < 0xD800
-        or (0xAC00 <= code < 0xD7A4)
-    )
-
-
-def _flags_before(text: str, at: int, start: int) -> int:
-    first = at
-    while first > start and 0x1F1E6 <= ord(text[first - 1]) < 0x1F200:
-        first -= 1
-    return at - first
+    begin = at - 1
+    while begin > start and not text[begin].isascii() and at - begin < _LOOK_BACK:
+        begin -= 1
+    # Whether a cluster ends depends on nothing behind the character that follows.
+    return any(begin + found.end() == at for found in _CLUSTER.finditer(text[begin : at + 1]))
 
 
 def reach(text: str, start: int, room: int, measure: Measure) -> int:
@@ -158,9 +131,12 @@ def _word(text: str, low: int, end: int) -> int:
 
 def _whole_character(text: str, start: int, end: int) -> int:
     end = max(end, start + 1)
-    at = end
-    while at > start and not is_boundary(text, at, start):
-        at -= 1
+    at = start
+    # A slice, since ``regex`` counts flags from the beginning of what it is given.
+    for found in _CLUSTER.finditer(text[start : end + 1]):
+        if start + found.end() > end:
+            break
+        at = start + found.end()
     if at > start:
         return at
     pair = end < len(text) and "\ud800" <= text[end - 1] < "\udc00" <= text[end] < "\ue000"

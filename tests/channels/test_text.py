@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import time
-import unicodedata
 from collections.abc import Callable
 
 import pytest
@@ -39,8 +38,8 @@ MEASURES = st.sampled_from([len, utf16_len])
 
 
 def visible(text: str) -> str:
-    """What is left of a text without white space and control characters."""
-    return "".join(char for char in text if not char.isspace() and unicodedata.category(char) != "Cc")
+    """What is left of a text without white space and characters that have no shape."""
+    return "".join(char for char in text if not is_blank(char))
 
 
 def without_fences(text: str) -> str:
