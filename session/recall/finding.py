@@ -7,16 +7,15 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from session.disk.layout import read_file
 from session.errors import StoreError
 from session.recall.index import ASSISTANT, Place, Source, WordIndex
-from session.recall.ranking import COMMON_NAME, NAME, OTHER_FORM, PHRASE, Row, Traits, rank
+from session.recall.ranking import COMMON_NAME, NAME, OTHER_FORM, Row, Traits, rank
 from session.recall.reading import Kind, digest, excerpt, fact_of, note_of, of_notes, speaker, told
-from session.recall.words import days, expression, forms, names, phrase, terms
+from session.recall.words import days, expression, forms, names, terms
 from session.transcript.line import decode
 from session.transcript.lines import pread
 from session.transcript.loading import load
@@ -153,17 +152,7 @@ def _scores(index: WordIndex, wanted: Sequence[str]) -> list[dict[Row, float]]:
         of_term = scores[number]
         for row, score in of_form.items():
             of_term[row] = max(of_term.get(row, 0.0), score * OTHER_FORM)
-    _raise_phrases(index, wanted, scores)
     return scores
-
-
-def _raise_phrases(index: WordIndex, wanted: Sequence[str], scores: Sequence[dict[Row, float]]) -> None:
-    """Let two words that follow each other in the question count more where they do so in a row, too."""
-    for at, (first, second) in enumerate(pairwise(wanted)):
-        both = scores[at].keys() & scores[at + 1].keys()
-        rows = index.holding(phrase(first, second), both) if both else ()
-        for of_term in scores[at : at + 2]:
-            of_term.update({row: PHRASE * of_term[row] for row in rows})
 
 
 def _candidates(scores: Sequence[Mapping[Row, float]]) -> list[Row]:

@@ -305,19 +305,6 @@ class WordIndex:
         """Return the rows said on some days, with what that is worth; see ``matching.said_on``."""
         return self._file.run(lambda file: said_on(file, days, held)) or {}
 
-    def holding(self, expression: str, rows: Collection[Row]) -> set[Row]:
-        """Return those of some rows that hold an expression."""
-
-        def look(file: sqlite3.Connection) -> set[Row]:
-            # Within their bounds, so that little else is looked at.
-            found = file.execute(
-                "SELECT rowid FROM texts WHERE texts MATCH ? AND rowid BETWEEN ? AND ?",
-                (expression, min(rows), max(rows)),
-            )
-            return {row for (row,) in found}.intersection(rows)
-
-        return self._file.run(look) or set()
-
     def places(self, rows: Iterable[Row]) -> dict[Row, Place]:
         """Return where rows stand, those that may be found."""
         return {row[0]: _place(row) for row in self._of_rows(_PLACE, rows)}

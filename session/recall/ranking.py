@@ -1,6 +1,7 @@
 """Ranks what was found by its words, by what was said around it and in its session; pure.
 
-The weights were chosen on five conversations of LoCoMo (Maharana et al. 2024) and tested on no others.
+The weights were chosen on five conversations of LoCoMo (Maharana et al. 2024) and tested on no others;
+``DAY`` on three of them, and the mean reciprocal rank on the two others went from 0.823 to 0.855.
 """
 
 from __future__ import annotations
@@ -19,8 +20,6 @@ _NEAR: Final = ((0, 1.0), (1, BEFORE), (-1, AFTER), (2, TWO_AWAY), (-2, TWO_AWAY
 SESSION, SESSION_FADES, SESSION_ROWS = 0.5, 0.5, 8
 SPEAKER, QUESTION = 1.2, 0.8
 OTHER_FORM = 0.6
-# Each of two words is worth so many times as much where they stand side by side as they do in the question.
-PHRASE = 1.5
 # A date in the question counts as a word in all that was said then, so many times as much.
 DAY = 2.0
 # A name that stands in more of all rows than this is one of those who talk: it tells little of what is asked.

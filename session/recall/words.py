@@ -111,12 +111,6 @@ def expression(term: str) -> str:
     return f'"{indexed(term).strip()}"'
 
 
-def phrase(first: str, second: str) -> str:
-    """Write two neighbouring terms as FTS5 searches them; pairs of a dense script share a character."""
-    shared = _DENSE_ONE.match(first) is not None and first[-1] == second[0]
-    return expression(first + second[1:] if shared else f"{first} {second}")
-
-
 def _parts(word: str) -> Iterator[str]:
     """Take a run of a dense script apart into pairs, which are about its words, and others at apostrophes.
 

@@ -40,23 +40,6 @@ async def test_what_was_said_a_moment_ago_is_found_with_all_that_is_known_of_it(
     assert hit.text == "My sister adopted two ferrets"
 
 
-@pytest.mark.parametrize(
-    ("question", "first", "other"),
-    [
-        ("Where was the boat race?", "The boat race was a joy", "The race was by a boat"),
-        ("東京都の天気", "今日の東京都の空", "京都の空と東京今日"),
-    ],
-)
-async def test_words_in_the_order_of_the_question_come_first(
-    question: str, first: str, other: str, tmp_path: Path
-) -> None:
-    """A newer message with the same words apart comes behind."""
-    async with place(tmp_path) as here:
-        await here.say(ADA, first, "yes", "well", "no", other, "fine")
-
-        assert (await here.texts(ADA, question))[0] == first
-
-
 @pytest.mark.parametrize("date", ["2026-03-09", "2026-03", "March 9th", "in March", "2026年3月9日"])
 async def test_what_was_said_on_the_day_of_the_question_comes_first(date: str, tmp_path: Path) -> None:
     """Messages, notes and facts alike; later ones with the same words come behind."""

@@ -10,7 +10,7 @@ from session.recall.finding import Question, find
 from session.recall.index import Piece, Source, WordIndex
 from session.recall.ranking import Traits, rank
 from session.recall.reading import of_line
-from session.recall.words import days, expression, indexed, names, phrase, terms
+from session.recall.words import days, expression, indexed, names, terms
 
 
 @pytest.mark.parametrize(
@@ -65,13 +65,6 @@ def test_nothing_in_a_word_is_an_operator() -> None:
     assert expression("and") == '"and"'
     assert expression("狗叫") == '"狗  叫"'
     assert indexed("ein 狗x") == "ein  狗 x"
-
-
-def test_two_words_in_a_row_are_a_phrase() -> None:
-    """Two pairs of a dense script share the character between them."""
-    assert phrase("boat", "house") == '"boat house"'
-    assert phrase("我的", "的狗") == '"我  的  狗"'
-    assert phrase("狗", "boat") == '"狗  boat"'
 
 
 def test_a_word_counts_for_what_stands_beside_it_too() -> None:
