@@ -119,5 +119,8 @@ class Parts(Generic[T]):
         parts: Batch[T] = []
         for arrival, mark in group.parts:
             meta = {**arrival.meta, PARTS: ids}
-            parts.append((replace(arrival, mentioned=mentioned, part_of=part_of, meta=meta), mark))
+            # All of them are replies to one message, which is shown once.
+            quoted = arrival.quoted if arrival is first or arrival.reply_to != first.reply_to else None
+            part = replace(arrival, mentioned=mentioned, quoted=quoted, part_of=part_of, meta=meta)
+            parts.append((part, mark))
         return parts

@@ -21,6 +21,8 @@ _UNDERLINE: Final = re.compile(rb"(?<![ \t])[ \t]*+\n[ \t>]*+(?:=++|-++)[ \t]*+(
 _CELL_MARKS: Final = re.compile(
     r"\*\*(?=\S)(?P<bold>[^*]+)(?<=\S)\*\*|(?<!`)(?P<tick>`{1,9})(?!`)(?P<code>[^`]+)(?P=tick)(?!`)|\\(?P<bar>\|)"
 )
+# To Discord a single underscore within a word is no mark.
+_MARKED: Final = re.compile(rb"[*~\\]|__|\b_|_\b")
 # Double bars that enclose no spoiler.
 _BARS: Final = re.compile(rb"\|\|(?=[^\s|])[^\n|]*(?<=[^\s|\\])\|\|(?!\|)|(?P<stray>(?<!\\)\|{2,})")
 _RULE: Final = "─" * 12
@@ -119,7 +121,11 @@ class _Rewriter:
 
     def _as_written(self) -> Iterator[Edit]:
         """Escape what is no mark: stars and underscores in paths and the like, bars around no spoiler."""
-        literal = [(start, end, escaped.decode()) for start, end, escaped in not_prose(self.source)]
+        literal = [
+            (start, end, escaped.decode())
+            for start, end, escaped in not_prose(self.source)
+            if _MARKED.search(self.source, start, end)
+        ]
         bars = (found for found in _BARS.finditer(self.source) if found["stray"])
         literal += [(*found.span(), "\\|" * len(found[0])) for found in bars]
         # Discord makes links of these, in which a backslash would be part of the address.

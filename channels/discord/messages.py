@@ -336,9 +336,10 @@ def _quote(raw: Raw | None, me: DiscordBot, fetch: Fetch) -> Quote:
         files = tuple(_files(messages, fetch))
         text = _named("\n".join(filter(None, map(_words, messages))), messages, me)
         author: Raw = raw["author"]
+        unsaid = _UNREADABLE if int(raw.get("type", 0)) in _SPOKEN else "[service message]"
         return Quote(
             author=_sender(author, raw.get("member")).name,
-            text=text or ("" if files else _UNREADABLE),
+            text=text or ("" if files else unsaid),
             message_id=str(id_number(raw["id"])),
             own=str(author["id"]) == me.id and not _forward(raw),
             files=files,

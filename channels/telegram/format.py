@@ -27,7 +27,9 @@ _OUTER_FIRST: Final = (_QUOTES, frozenset({"pre"}), _LINKS)
 # Not torn where a piece can hold it.
 _WHOLE: Final = _CODE | _LINKS
 # Telegram makes a link of a file name whose suffix is a top-level domain, unless it is code.
-_FILE_SUFFIX: Final = re.compile(r"(?<=\w)\.(?:cc|md|mov|pl|py|rs|sh|zip)(?![\w/@-]|\.\w)")
+_FILE_SUFFIX: Final = re.compile(
+    r"(?<=\w)\.(?:cc|md|mov|pl|pm|properties|ps|pub|py|rs|sh|tf|zip)(?![\w/@-]|\.\w)"
+)
 _FILE_STEM: Final = re.compile(r"(?<![\w./~@:=&?#%\\-])(?:(?:[\w~-]*|\.\.?)/[\w./~-]+|[\w.~-]+)\Z")
 _MAX_FILE_STEM: Final = 100
 _MAX_FILE_NAMES: Final = 50

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from channels.base import Arrival
+from channels.base import Arrival, Quote
 from channels.message import PARTS, Sender
 from channels.parts import Batch, Parts
 
@@ -36,9 +36,12 @@ async def test_the_last_part_of_a_text_is_the_first_short_one() -> None:
 async def test_all_parts_of_a_reply_are_replies_to_the_same_message() -> None:
     parts: Parts[None] = Parts(lambda batch: None)
 
-    parts.take(arrival(1, long=True, reply_to="7"), None)
+    quote = Quote(text="as said")
 
-    assert ids(parts.take(arrival(2, reply_to="7"), None)) == [["t:1", "t:2"]]
+    parts.take(arrival(1, long=True, reply_to="7", quoted=quote), None)
+    (batch,) = parts.take(arrival(2, reply_to="7", quoted=quote), None)
+
+    assert [(each.id, each.quoted) for each, _ in batch] == [("t:1", quote), ("t:2", None)]
 
 
 async def test_what_is_no_part_ends_the_wait_and_comes_behind_it() -> None:

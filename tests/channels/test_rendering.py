@@ -152,7 +152,7 @@ def test_blocks_stand_apart_and_nothing_is_lost(render: Render) -> None:
         ("`- [ ] a` and `| a |`\n\n    ---\n    #### a", "`- [ ] a` and `| a |`\n\n    ---\n    #### a"),
         ("~~~\nunclosed", "```\nunclosed"),
         ("a/__init__.py, 2*3 `2*3` https://a.b/_c_/你/_d_", r"a/\_\_init\_\_.py, 2\*3 `2*3` https://a.b/_c_/你/_d_"),
-        ("a.__b__ and c.__d__, **e/f_g**", r"a.\_\_b\_\_ and c.\_\_d\_\_, **e/f\_g**"),
+        ("a.__b__ and c.__d__, **e/f_g**, h/_i_", r"a.\_\_b\_\_ and c.\_\_d\_\_, **e/f_g**, h/\_i_"),
         (r"C:\_a \\b\c .\_d", r"C:\\\_a \\\\b\\c .\\\_d"),
         ("if a || b: `c || d` || e, ||f||", r"if a \|\| b: `c || d` \|\| e, ||f||"),
         ("a&copy;b &lt;c&gt; &amp; & `&lt;`", r"a©b \<c\> \& & `&lt;`"),

@@ -98,6 +98,18 @@ def test_an_answer_to_the_bot_is_meant_for_it(author: str, meant: bool) -> None:
     assert (arrival.mentioned, arrival.reply_to) == (meant, "55")
 
 
+@pytest.mark.parametrize(("kind", "text"), [(7, "[service message]"), (0, "[a message that cannot be read]")])
+def test_an_answer_to_what_says_nothing(kind: int, text: str) -> None:
+    """Discord itself offers to wave at who has just joined."""
+    reference, wave = {"message_id": "55", "channel_id": "10"}, [{"name": "Wave"}]
+    joined = raw("", type=kind)
+    found = raw("", type=19, sticker_items=wave, message_reference=reference, referenced_message=joined)
+    quoted = arrived(found).quoted
+
+    assert quoted is not None
+    assert (quoted.author, quoted.text) == ("Ada", text)
+
+
 def test_a_forwarded_message_is_no_answer_and_brings_its_content() -> None:
     """What was forwarded is what was said."""
     shot = {"message": {"content": "far away", "attachments": [attachment("image/png")]}}

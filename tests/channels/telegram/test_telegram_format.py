@@ -216,6 +216,7 @@ async def test_what_it_renders_is_taken_by_the_server_as_it_is() -> None:
             "![a](https://b.example)",
             [("text_link", "![a](https://b.example)")],
         ),
+        ("main.tf, id_rsa.pub", "main.tf, id_rsa.pub", [("code", "main.tf"), ("code", "id_rsa.pub")]),
         ("**__init__** of __main__", "__init__ of __main__", [("bold", "__init__")]),
         ("| a | b |\n|---|---|\n| `c | d` | `e||f` |", "a     | b\n------+-----\nc | d | e||f", TABLE),
         (
