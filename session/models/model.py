@@ -95,11 +95,12 @@ class Usage:
         return self.cost_usd if self.cost_usd or not self.unpriced else None
 
     def fields(self) -> dict[str, int | float | None]:
-        """Return it as lines and traces hold it; a cost of 0 without ``unpriced`` is not known."""
+        """Return it as lines and traces hold it; without ``unpriced`` a cost of 0 is not known at all."""
         found = {"prompt": self.prompt, "completion": self.completion, "cost_usd": self.price}
         caches = {"cached": self.cached, "cache_written": self.cache_written}
         found |= {name: count for name, count in caches.items() if count}
-        return found | {"unpriced": self.unpriced} if self.unpriced or not self.cost_usd else found
+        read_as = 0 if self.cost_usd else self.prompt + self.completion
+        return found if self.unpriced == read_as else found | {"unpriced": self.unpriced}
 
     def shown(self) -> dict[str, int | float | None]:
         """Return it as a sum that other programs see."""

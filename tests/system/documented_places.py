@@ -165,7 +165,8 @@ async def with_a_bot(folder: Path) -> AsyncIterator[Typist]:
         tools = mcp_place.at(folder, port)
         stack.enter_context(mcp_place.served(folder / "mcp.log", port))
         config = with_telegram(server, stream=False) | {
-            "model.name": "openai/stub",
+            # With a price.
+            "model.name": "openai/gpt-4o-mini",
             "model.api_base": model.url,
             "agents": {"coder": {}},
             "mcp": {"time": {"url": tools.url, "headers_file": str(tools.headers_file)}},
