@@ -30,7 +30,6 @@ class Fitted:
         self._renamed = _renamed(set(_property_names(schema)))
         # The server's own keys, by those that are offered.
         self._own = {new: old for old, new in self._renamed.items()}
-        self._names: dict[str, str] = {}
         self._defs: dict[str, Any] = {}
         root = {name: value for name, value in schema.items() if name not in _NOT_AT_ROOT}
         properties, required = self._folded(schema, set())
@@ -87,23 +86,22 @@ class Fitted:
             return {}
         sound: dict[str, Any] = {}
         for name, value in schema.items():
-            if name == "properties":
-                sound[name] = {self._key(key): self._sound(each) for key, each in value.items()}
+            if name in ("properties", "patternProperties", "dependentSchemas"):
+                key = self._key if name == "properties" else str
+                sound[name] = {key(each): self._sound(inner) for each, inner in value.items()}
             elif name in ("required", "type") and isinstance(value, list):
                 known = schema.get("properties", {})
                 kept = [self._key(each) for each in value if name == "type" or each in known]
                 sound |= {name: list(dict.fromkeys(kept))} if kept else {}
             elif name == "$ref":
                 sound[name] = self._reference(value)
-            elif name in ("patternProperties", "dependentSchemas"):
-                sound[name] = {key: self._sound(each) for key, each in value.items()}
             elif isinstance(value, list) and name in (*MANY, "items"):
                 sound |= {name: [self._sound(each) for each in value]} if value else {}
             elif name in ONE:
                 sound[name] = self._sound(value) if isinstance(value, dict) else value
             elif name in KEYWORDS and name not in NAMED and (value != [] or name == "default"):
                 sound[name] = value
-        return _with_limits(_with_items(sound))
+        return _updated(sound)
 
     def _key(self, name: str) -> str:
         return self._renamed.get(name, name)
@@ -112,27 +110,23 @@ class Fitted:
         """Put what a reference names into ``$defs``: where it stood may be renamed or folded."""
         if ref == "#":
             return ref
-        if ref not in self._names:
-            name = _plain(ref.rpartition("/")[2])
-            self._names[ref] = name if name not in self._defs else _marked(name, ref)
-            self._defs[self._names[ref]] = {}
-            self._defs[self._names[ref]] = self._sound(resolved(ref, self._root))
-        return f"#/$defs/{self._names[ref]}"
+        name = _marked(_plain(ref.rpartition("/")[2]), ref)
+        if name not in self._defs:
+            self._defs[name] = {}
+            self._defs[name] = self._sound(resolved(ref, self._root))
+        return f"#/$defs/{name}"
 
 
-def _with_items(schema: dict[str, Any]) -> dict[str, Any]:
-    """Say what an array holds; a list of schemas, one for each place, becomes a choice."""
-    kinds = schema.get("type")
+def _updated(schema: dict[str, Any]) -> dict[str, Any]:
+    """Say what each array holds by one schema, and write exclusive limits as numbers.
+
+    In earlier drafts an array has a schema for each place, and a flag says what ``minimum`` means.
+    """
+    kinds, items = schema.get("type"), schema.get("items")
     if "array" in (kinds if isinstance(kinds, list) else [kinds]) or {"items", "prefixItems"} & schema.keys():
-        items = schema.get("items")
         places = [*schema.pop("prefixItems", ()), *(items if isinstance(items, list) else [items])]
         each = [place for place in places if isinstance(place, dict) and place]
         schema["items"] = {"anyOf": each} if len(each) > 1 else each[0] if each else dict(_ANYTHING)
-    return schema
-
-
-def _with_limits(schema: dict[str, Any]) -> dict[str, Any]:
-    """Write exclusive limits as numbers: in an earlier draft they say what ``minimum`` means."""
     for limit, exclusive in (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")):
         if isinstance(schema.get(exclusive), bool) and schema.pop(exclusive) and limit in schema:
             schema[exclusive] = schema.pop(limit)

@@ -99,10 +99,6 @@ class Reduced:
     max_tokens: int = 0
     window: int = 0
 
-    def but(self, name: str) -> Reduced:
-        """Leave out one thing more."""
-        return replace(self, without=self.without | {name})
-
     def prompt(self, prompt: Prompt) -> Prompt:
         """Leave tools and fields of messages out of a prompt."""
         if not self.without:
@@ -202,7 +198,9 @@ def smaller(
     if fewer := _fewer(said, reduced, sent=sent, tokens=tokens, too_long=too_long):
         return fewer, "fewer"
     name = "" if too_long else _tool_at_fault(said, reduced, sent) or _part_at_fault(said, reduced, sent)
-    return (reduced.but(name), name) if name and name not in reduced.without else None
+    if not name or name in reduced.without:
+        return None
+    return replace(reduced, without=reduced.without | {name}), name
 
 
 def is_short(said: Complaint, *, asked: int, tokens: int) -> bool:

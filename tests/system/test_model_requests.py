@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 
 from tests.session.mcp.mcp_place import HERE, WILD
 from tests.support.harness import Daemon, ask, command, status
@@ -206,6 +207,7 @@ async def test_the_limit_of_an_answer_has_two_names(tmp_path: Path) -> None:
     assert stateless.status_code == 400
 
 
+@pytest.mark.ordinary_user
 async def test_tools_of_servers_are_such_as_every_provider_takes(tmp_path: Path) -> None:
     """Arguments get back under the server's own names; what is left out the operator reads everywhere."""
     odd = {f"told_{name}": schema for name, (schema, _, _) in FITTED.items()}
