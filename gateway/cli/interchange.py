@@ -24,7 +24,7 @@ from session.errors import LineTooLong
 from session.interchange.conversation import BadFormat, Conversation, Files
 from session.interchange.formats import FORMATS, SOURCES
 from session.interchange.nanobot import with_pictures
-from session.interchange.records import stem_of
+from session.interchange.records import check_size, stem_of
 from session.store.store import Store
 from session.transcript.key import SessionKey, derived_id
 from session.transcript.line import is_ulid
@@ -137,6 +137,7 @@ def _target(where: Path, name: str, settings: Settings) -> Path:
 
 def _decoded(name: str, files: Files) -> list[Conversation]:
     """Read the sessions in the files, before anything here makes way. Raises BadFormat, LineTooLong."""
+    check_size(files)
     found = SOURCES[name].decode(files)
     for conversation in found:
         check(conversation)

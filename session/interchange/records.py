@@ -7,11 +7,35 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from session.interchange.conversation import Losses
-from session.transcript.line import dump, read_time
+from session.interchange.conversation import BadFormat, Files, Losses
+from session.transcript.line import MAX_LINE_BYTES, dump, read_time
 
 # Readers want a time where no file names one.
 NO_TIME = "1970-01-01T00:00:00.000000+00:00"
+# Decoded, a short line takes about 5 kB of memory.
+MAX_LINES = 100_000
+
+
+def check_size(files: Files) -> None:
+    """Let pass JSONL files that memory has room for, before any line is decoded.
+
+    Raises:
+        BadFormat: a line is over ``MAX_LINE_BYTES``, or a file has over ``MAX_LINES``.
+    """
+    for path, data in files.items():
+        if not path.endswith(".jsonl"):
+            continue
+        if data.count(b"\n") > MAX_LINES:
+            hint = f"split {path}, or leave out its oldest lines; line 1 goes into each part"
+            raise BadFormat(f"{path} has over {MAX_LINES:,} lines", hint=hint)
+        start, number = 0, 1
+        while start < len(data):
+            end = data.find(b"\n", start)
+            end = len(data) if end < 0 else end
+            if end - start > MAX_LINE_BYTES:
+                hint = f"remove line {number} of {path}, or what makes it so long"
+                raise BadFormat(f"line {number} of {path} is over {MAX_LINE_BYTES // 2**20} MB", hint=hint)
+            start, number = end + 1, number + 1
 
 
 def json_lines(data: bytes, losses: Losses) -> Iterator[dict[str, Any]]:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from gateway.cli.parser import parse
 from session.interchange.formats import FORMATS
+from session.interchange.records import MAX_LINES
+from session.transcript.line import MAX_LINE_BYTES
 from tests.gateway.cli_place import SAMPLES, Ran, listed, session_file, shown, write
 
 ULID = "01KH9Z3Q3BZ63Q2JQ3VM15EA2A"
@@ -157,3 +161,52 @@ def test_a_folder_without_sessions_is_no_success(tmp_path: Path, name: str) -> N
     assert ran.code == 1
     assert f"none holds no session of the format {name}" in ran.err
     assert "try: " in ran.err
+
+
+HEAD, SHORT = b'{"_type":"metadata"}\n', b'{"role":"user","content":"hi"}\n'
+LARGE = {
+    "a line": (
+        HEAD + SHORT + b"x" * (MAX_LINE_BYTES + 1),
+        "line 3 of big.jsonl is over 16 MB",
+        "remove line 3",
+    ),
+    "lines": (HEAD + SHORT * MAX_LINES, "big.jsonl has over 100,000 lines", "split big.jsonl"),
+}
+
+
+@pytest.mark.parametrize("kind", LARGE)
+def test_what_is_too_large_is_refused_before_it_takes_memory(tmp_path: Path, kind: str) -> None:
+    """Decoded, the lines would take half a gigabyte."""
+    data, problem, cure = LARGE[kind]
+    file = tmp_path / "big.jsonl"
+    file.write_bytes(data)
+    code = (
+        "import resource, sys\nfrom gateway.__main__ import main\n"
+        "code = main(sys.argv[1:])\n"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)\nsys.exit(code)"
+    )
+    verb = ("sessions", "import", "--from", "nanobot", str(file))
+
+    done = subprocess.run(
+        [sys.executable, "-c", code, "--workspace", str(tmp_path / "w"), *verb],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 1
+    assert f"error: {problem}\n" in done.stderr
+    assert f"try: {cure}" in done.stderr
+    assert int(done.stdout) < 160 * 1024
+
+
+def test_a_large_file_of_a_workspace_stops_no_other(tmp_path: Path) -> None:
+    folder = tmp_path / "theirs" / "sessions"
+    folder.mkdir(parents=True)
+    (folder / "telegram_1.jsonl").write_bytes(LARGE["a line"][0])
+    (folder / "telegram_2.jsonl").write_bytes(HEAD + SHORT)
+
+    ran = Ran(tmp_path / "w", "sessions", "import", "--from", "nanobot", folder.parent)
+
+    assert "telegram_1.jsonl is left out: remove line 3 of " in ran.err
+    assert [row["key"] for row in listed(tmp_path / "w")] == ["telegram:2"]
