@@ -325,7 +325,7 @@ def test_a_person_runs_it_under_a_systemd_of_their_own(service: Box) -> None:
     "operation", "`onboard` as root gives the system service its first model key, readable by nobody else."
 )
 def test_root_leads_the_service_to_its_first_model(service: Box) -> None:
-    """`onboard` tries the key and writes it where the service can read it, and nobody else."""
+    """It tries the key, writes it where the service can read it and nobody else, and restarts the service."""
     program = ("/usr/lib/chat-gateway/bin/python3", "-m", "tests.support.model_server", "--port", "8099")
     service.run("systemd-run", "--unit=model", "--working-directory=/run/share", *program, check=True)
     address = "http://127.0.0.1:8099/v1"
@@ -334,13 +334,19 @@ def test_root_leads_the_service_to_its_first_model(service: Box) -> None:
     )
     write(service, Path("/run/key"), "the-key\n")
     onboard = ("--yes", "--model", "openai/stub", "--api-base", address, "--key-file", "/run/key")
-    service.run(*told("onboard").split()[1:], *onboard, "--platform", "none", check=True)
-    service.run("systemctl", "restart", UNIT, check=True)
+    service.run("systemctl", "start", UNIT, check=True)
+    before = service.shown(UNIT, "MainPID")
+    said = service.run(*told("onboard").split()[1:], *onboard, "--platform", "none", check=True).stderr
+    after = service.shown(UNIT, "MainPID"), service.shown(UNIT, "ActiveState")
     answer = service.run(*AS_SERVICE, "chat", "-m", "hello", check=True).stdout
     modes = service.run("sh", "-c", f"stat -c '%a %U %G' {CONFIG} {CONFIG.parent}/secrets/*").stdout
     service.run("rm", "-r", f"{CONFIG.parent}/secrets", check=True)
     service.run("systemctl", "stop", "model", check=True)
 
+    assert f"restarts it: systemctl restart {UNIT}" in said
+    assert "counts from its next start on" not in said
+    assert before not in ("0", after[0])
+    assert after[1] == "active"
     assert answer == "stub: hello\n"
     assert modes.splitlines() == ["640 root chat-gateway", "640 root chat-gateway"]
 
