@@ -46,13 +46,7 @@ def matching(file: sqlite3.Connection, expressions: Sequence[str]) -> list[dict[
 
 
 def said_on(file: sqlite3.Connection, days: Sequence[str], held: Collection[Row]) -> dict[Row, float]:
-    """Return the rows said on days, of ``held`` all and the newest others, each with the same score.
-
-    Args:
-        file: the index.
-        days: patterns of ISO dates, for LIKE.
-        held: rows that hold words of the question.
-    """
+    """Return rows said on days (patterns for LIKE), of ``held`` all and the newest others, with one score."""
     like = " OR ".join(["day LIKE ?"] * len(days))
     spans = file.execute(f"SELECT first, last FROM days WHERE {like} ORDER BY first", days).fetchall()  # noqa: S608
     firsts = [first for first, _ in spans]

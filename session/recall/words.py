@@ -98,7 +98,7 @@ def days(question: str) -> list[str]:
             month = str(_MONTHS.index(month[:3].lower()) // 3 + 1)
         if given.keys() != {"m"}:
             found.append(f"{year}-{month.zfill(2)}-{day.zfill(2)}")
-    return found
+    return list(dict.fromkeys(found))[:MAX_TERMS]
 
 
 def forms(term: str) -> tuple[str, ...]:

@@ -39,6 +39,7 @@ def test_a_question_is_its_telling_words(question: str, wanted: list[str]) -> No
 def test_a_long_question_is_cut() -> None:
     """So that no question costs more than another."""
     assert len(terms(" ".join(f"w{number}" for number in range(10_000)))) == 24
+    assert len(days(" ".join(f"{number}-01" for number in range(1000, 9999)))) == 24
 
 
 def test_a_name_is_written_as_one_and_does_not_begin_the_question() -> None:
