@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import subprocess
 import sys
@@ -14,7 +15,6 @@ from typing import Any, TypeVar
 
 import uvloop
 
-from gateway.app import collector
 from gateway.app import log as logs
 from gateway.app.app import Application
 from gateway.config.load import load
@@ -58,7 +58,7 @@ async def kept_up(built: Application) -> AsyncIterator[Application]:
     with Path(os.devnull).open("w") as nowhere:
         logs.setup(built.settings, stream=nowhere)
         async with built.open() as opened:
-            collector.calm()
+            gc.freeze()
             yield opened
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import os
 import time
@@ -20,7 +21,6 @@ from channels.base import Pulse
 from channels.cron.schedule import ms_of
 from channels.cron.scheduler import build
 from channels.message import Inbound
-from gateway.app import collector
 from gateway.app import log as logs
 from gateway.inbound.intake import Intake
 from gateway.queue.embedded.mailbox import EmbeddedMailbox
@@ -116,7 +116,7 @@ async def _clock(workspace: Path, late: list[float]) -> AsyncIterator[None]:
         tasks = [asyncio.ensure_future(mailbox.serve())]
         await mailbox.ready()
         tasks.append(asyncio.ensure_future(clock.run()))
-        collector.calm()
+        gc.freeze()
         try:
             yield
         finally:

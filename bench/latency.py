@@ -38,7 +38,6 @@ from bench.application import run as run_loop
 from bench.backlog import OUT, declare_out, of_ours, of_relay, running
 from bench.place import TEXT, folder
 from bench.row import Row, quantile
-from gateway.app import huge_pages
 from gateway.queue.mailbox import Post
 from session.models.llm import LiteLLM
 from session.models.model import Prompt, ToolSpec
@@ -242,8 +241,6 @@ async def _beside(
     waits: Samples = {"ours": [], "peer": []}
     # It imports LiteLLM here, which takes longer than a connection may rest.
     await ask({"messages": [{"role": "user", "content": "hello"}], "stream": True})
-    # What is compared is the gateway's work, and not on which pages it is done.
-    huge_pages.HugePages().gather()
     async with _Client.open(url) as client, httpx.AsyncClient() as looking:
         for number in range(FIRST + FIRST_WARM):
             ours = await client.first(chat, number)

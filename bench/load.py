@@ -11,7 +11,6 @@ from typing import Any
 
 from bench.place import Instant, folder, one_core, place, transcript
 from bench.row import Row, median, times_faster
-from gateway.app import collector
 from session.models.model import Answer, OnDelta, Prompt
 from session.transcript.key import SessionKey
 from tests.support import peers
@@ -28,7 +27,7 @@ def run() -> list[Row]:
     that wakes a sleeping core pays for the core. What that adds is told in a row of its own. Each side's
     garbage collector is set as its own program sets it.
     """
-    collector.calm()
+    gc.freeze()
     with one_core():
         opened, theirs = _compare(_open, consolidated=MESSAGES - FRESH, history=0)
         asked, theirs_asked = _compare(_ask, consolidated=MESSAGES - FRESH, history=100)

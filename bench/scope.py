@@ -7,6 +7,7 @@ messages; the first one, which reads the facts, apart from them.
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import time
 from datetime import UTC
@@ -18,7 +19,6 @@ from bench.application import settings
 from bench.place import folder
 from bench.recall import ADA, Words, ended, lateness
 from bench.row import Row, median, quantile
-from gateway.app import collector
 from gateway.app.sessions import SessionServices
 from session.context.request import Request, TurnContext, place_of
 from session.recall.tool import MemorySearch
@@ -106,7 +106,7 @@ def _fill(workspace: Path, words: Words) -> int:
 
 
 async def _measured(services: SessionServices, words: Words) -> tuple[list[float], list[float], float, float]:
-    collector.calm()
+    gc.freeze()
     async with services.store.open(BOB) as session:
         await _parts(services, session, words, 0)
     async with services.store.open(ADA) as session:

@@ -8,7 +8,6 @@ from durable.append import append_whole, begin_sync
 from durable.aside import replace, replace_below, replacing, settle
 from durable.beside import sweep
 from durable.bounded_dict import BoundedDict
-from durable.cores import keep_to_core
 from durable.database import Database, Job, Schema, in_memory, reading, settle_copy
 from durable.errors import Damaged, HintedError, LockHeld, NewerVersion, causes
 from durable.files import discard, new_file, open_private, touch, write_all, write_lines
@@ -50,7 +49,6 @@ __all__ = [
     "is_blank",
     "is_free",
     "keep_owner",
-    "keep_to_core",
     "like",
     "locked",
     "make_below",

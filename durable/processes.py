@@ -1,4 +1,4 @@
-"""Processes that work for this one: on every core that it might use, with nothing of its environment."""
+"""Processes that work for this one, with nothing of its environment."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-
-from durable.cores import on_any_core
 
 PIPE, NOTHING = subprocess.PIPE, subprocess.DEVNULL
 _NO_ENV: Mapping[str, str] = MappingProxyType({})
@@ -24,10 +22,9 @@ def spawn(argv: Sequence[str], *, stdout: int = PIPE) -> subprocess.Popen[bytes]
     Raises:
         OSError: it cannot be started.
     """
-    with on_any_core():
-        return subprocess.Popen(  # noqa: S603 - each caller says what it starts
-            argv, stdin=PIPE, stdout=stdout, stderr=NOTHING, bufsize=0, env={}, start_new_session=True
-        )
+    return subprocess.Popen(  # noqa: S603 - each caller says what it starts
+        argv, stdin=PIPE, stdout=stdout, stderr=NOTHING, bufsize=0, env={}, start_new_session=True
+    )
 
 
 async def spawn_async(
@@ -55,7 +52,6 @@ async def spawn_async(
         OSError: it cannot be started.
         ValueError: a word or a name of the environment has a null byte.
     """
-    with on_any_core():
-        return await asyncio.create_subprocess_exec(
-            *argv, stdin=stdin, stdout=stdout, stderr=stderr, env=dict(env), cwd=cwd, start_new_session=apart
-        )
+    return await asyncio.create_subprocess_exec(
+        *argv, stdin=stdin, stdout=stdout, stderr=stderr, env=dict(env), cwd=cwd, start_new_session=apart
+    )

@@ -7,9 +7,7 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
-from types import ModuleType
 
-from gateway.app import collector
 from gateway.cli import parser
 from gateway.config.finding import adopt_environment
 
@@ -28,12 +26,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 def run(args: argparse.Namespace) -> int:
     """Import the code of the verb, which nothing before has, run it and return the exit code."""
     module, _, function = args.handler.partition(":")
-    collector.relax()
     # Whatever is made in a workspace is its owner's alone.
     os.umask(0o077)
     adopt_environment(getattr(args, "config", None))
     try:
-        code: int = getattr(_imported(module), function)(args)
+        code: int = getattr(importlib.import_module(module), function)(args)
         sys.stdout.flush()
     except KeyboardInterrupt:
         return 130
@@ -60,13 +57,6 @@ def _open_what_is_shut() -> None:
         if getattr(sys, name) is None:
             # It gets the lowest number that is free: the one that is missing.
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode, encoding="utf-8"))
-
-
-def _imported(name: str) -> ModuleType:
-    if name in sys.modules:
-        return sys.modules[name]
-    with collector.importing():
-        return importlib.import_module(name)
 
 
 def _abandon_stdout() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -14,7 +15,7 @@ from typing import Any, Protocol
 import structlog
 
 from durable import first_of
-from gateway.app import collector, descriptors, huge_pages
+from gateway.app import descriptors
 from gateway.app import log as logs
 from gateway.app.app import Application
 from gateway.app.daemons import DaemonRegistry
@@ -118,11 +119,12 @@ async def _main(
         http.bind()
     ending = Ending(application)
     ending.listen()
-    collector.calm()
+    # What was imported stays: no garbage collection walks over it again.
+    gc.freeze()
     manager = Manager()
     with manager.watching(lambda: _standing(application)):
         serve = http.serve if http is not None else None
-        async with AsyncExitStack() as ended, huge_pages.kept(), application.open(serve=serve):
+        async with AsyncExitStack() as ended, application.open(serve=serve):
             if http is not None:
                 await http.bound.wait()
             # Whoever looks for a daemon to talk to finds none where there are metrics alone.

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Callable
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from gateway.app import collector
 from gateway.app.agents import AgentServices, Shared
 from gateway.app.approvals import keep_pruned
 from gateway.app.embedding import build_embeddings
@@ -67,7 +67,6 @@ class SessionServices:
         observer: Observer = Observer(),  # noqa: B008 - it does nothing
     ) -> None:
         self.spawning = spawning
-        self._tidying = collector.Tidying()
         cache_bytes = settings.session.cache_mb * 2**20
         self.store = Store(settings.workspace, zone=settings.zone, clock=clock, cache_bytes=cache_bytes)
         every = {name: settings_of(settings, name) for name in ("", *settings.agents)}
@@ -184,7 +183,6 @@ class SessionServices:
         agent = self.agents.get(agent_in(session.metadata)) or self.agents[""]
         if reply.usage is not None and not agent.model.plain:
             self.jobs.turn_ended(session)
-            self._tidying.soon()
             self.recall.note(session.key)
 
     async def scope_with(self, key: str, agent: str | None) -> Scope:
@@ -238,14 +236,15 @@ class SessionServices:
         await self.aside(ready)
         if self.plain:
             return
-        with collector.importing():
-            for agent in self.agents.values():
-                if isinstance(agent.model, Warms):
-                    try:
-                        await agent.model.warm()
-                    except ModelAway as error:
-                        # Each turn tries again; until then its lane waits as in any outage of the model.
-                        log.error("model.not_loaded", error=str(error), hint=error.hint)
+        for agent in self.agents.values():
+            if isinstance(agent.model, Warms):
+                try:
+                    await agent.model.warm()
+                except ModelAway as error:
+                    # Each turn tries again; until then its lane waits as in any outage of the model.
+                    log.error("model.not_loaded", error=str(error), hint=error.hint)
+        # What was imported stays: no garbage collection walks over it again.
+        gc.freeze()
         async with asyncio.TaskGroup() as group:
             group.create_task(self.jobs.run(), name="jobs")
             for agent in self.agents.values():

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from gateway.app import allocator, daemon
+from gateway.app import daemon
 from gateway.app.app import Application
 from gateway.cli.config import name_place
 from gateway.config.load import load_values
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 def run(args: argparse.Namespace) -> int:
     """Run the daemon until it is told to end."""
-    allocator.keep_little()
     settings, values = load_values(args.config, args.workspace)
     name_place(args, settings)
     number = count(settings, args.role, args.workers)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import faulthandler
+import gc
 import json
 import os
 import select
@@ -17,14 +18,13 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from dataclasses import asdict
 from typing import Any, Final
 
 import structlog
 
-import durable
-from gateway.app import allocator, collector, descriptors, huge_pages
+from gateway.app import descriptors
 from gateway.app import log as logs
 from gateway.app.app import Application
 from gateway.app.daemon import END_BEYOND_DRAIN_S, loop_factory
@@ -49,7 +49,6 @@ ROLE: Final = "worker"
 
 def main() -> int:
     """Be a worker until the gateway says that it shall end, or is gone."""
-    allocator.keep_little()
     # The gateway knows where it stands by this, even when the loop does not move.
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     end, number = socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2])
@@ -60,7 +59,6 @@ def main() -> int:
     threading.Thread(target=_end_behind, args=(end.fileno(), settings), name="gateway", daemon=True).start()
     logs.setup(settings)
     structlog.contextvars.bind_contextvars(worker=number)
-    _keep_to_core(sys.argv[3:])
     descriptors.raise_limit()
     try:
         with (
@@ -81,15 +79,6 @@ def main() -> int:
             end.sendall(encoded({"failed": {**asdict(found), "exit_code": found.code}}))
         return found.code
     return 0
-
-
-def _keep_to_core(asked: Sequence[str]) -> None:
-    """Keep to the core that the gateway names, if it names one; without it all works as well, and slower."""
-    for core in asked:
-        try:
-            durable.keep_to_core(int(core))
-        except OSError as error:
-            log.warning("worker.on_any_core", core=core, error=str(error))
 
 
 def _settings(end: socket.socket) -> Settings | None:
@@ -129,10 +118,10 @@ async def _main(settings: Settings, end: socket.socket) -> None:
     )
     ending = Ending(application)
     ending.listen_once()
-    collector.calm()
+    gc.freeze()
     # The line keeps a copy, so that why a start failed can still be told when the loop has ended.
     line = await Line.of(socket.fromfd(end.fileno(), socket.AF_UNIX, socket.SOCK_STREAM))
-    async with _Gateway(line, application, ending).served(), huge_pages.kept(), application.open():
+    async with _Gateway(line, application, ending).served(), application.open():
         async with DaemonRegistry(settings.workspace).listed(url="", role=ROLE):
             line.say({"standing": standing_of_worker(application)})
             line.say({"ready": True})

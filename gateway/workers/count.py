@@ -32,17 +32,8 @@ def count(settings: Settings, role: str, asked: int | None = None) -> int:
             )
         return 0
     wanted = settings.limits.workers if asked is None else asked
-    number = wanted or len(_allowed()) or os.cpu_count() or 1
+    number = wanted or _cores()
     return 0 if number == 1 or settings.broker.embedded else number
-
-
-def cores(number: int) -> list[int | None]:
-    """Say to which core each of so many workers keeps: one each where there is one for each, else any.
-
-    Fewer leave cores to others, and several gateways would share the first ones.
-    """
-    allowed = _allowed()
-    return [*allowed] if number == len(allowed) else [None] * number
 
 
 def remarks(settings: Settings, role: str, asked: int | None = None) -> list[str]:
@@ -58,6 +49,6 @@ def remarks(settings: Settings, role: str, asked: int | None = None) -> list[str
     return []
 
 
-def _allowed() -> list[int]:
-    """List the cores that this process may use; none where a system binds nobody to cores, as macOS."""
-    return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+def _cores() -> int:
+    # macOS has no such call.
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -38,12 +38,11 @@ class WorkerProcess:
 
     ``standing`` is what it said last of itself, ``beats`` counts its words, ``failed`` is why it could not
     start, as far as it said so, and ``how`` tells in words how it ended, where no exit code says it.
-    ``changed`` is called when it became ready, or said anew how it stands. ``core`` is the one it keeps to.
+    ``changed`` is called when it became ready, or said anew how it stands.
     """
 
-    def __init__(self, number: int, *, changed: Callable[[], None], core: int | None = None) -> None:
+    def __init__(self, number: int, *, changed: Callable[[], None]) -> None:
         self.number = number
-        self._core = core
         self.beats = 0
         self.standing: dict[str, Any] = {}
         self.failed: GatewayError | None = None
@@ -78,9 +77,8 @@ class WorkerProcess:
         try:
             ours, theirs = socket.socketpair()
             with theirs:
-                core = () if self._core is None else (str(self._core),)
                 self._process = await asyncio.create_subprocess_exec(
-                    *(sys.executable, "-P", "-m", MODULE, str(theirs.fileno()), str(self.number), *core),
+                    *(sys.executable, "-P", "-m", MODULE, str(theirs.fileno()), str(self.number)),
                     stdin=asyncio.subprocess.DEVNULL,
                     pass_fds=[theirs.fileno()],
                     # Ctrl-C at a terminal is for the gateway, which drains its workers itself.

@@ -12,7 +12,6 @@ import structlog
 
 from durable import first_of
 from gateway.errors import GatewayError
-from gateway.workers.count import cores
 from gateway.workers.merging import lasting, merged, packed
 from gateway.workers.process import NoAnswer, WorkerFailed, WorkerProcess
 
@@ -30,9 +29,8 @@ CLOSES_WITHIN_S: Final = 5.0
 class _Place:
     """One of the workers, over all the processes that it was."""
 
-    def __init__(self, number: int, core: int | None) -> None:
+    def __init__(self, number: int) -> None:
         self.number = number
-        self.core = core
         self.process: WorkerProcess | None = None
         self.since = datetime.now(UTC)
         self.restarts = 0
@@ -68,7 +66,7 @@ class Workers:
     def __init__(self, count: int, values: Mapping[str, Any], *, silent_s: float) -> None:
         self._values = values
         self._silent_s = silent_s
-        self._places = [_Place(number, core) for number, core in enumerate(cores(count), 1)]
+        self._places = [_Place(number) for number in range(1, count + 1)]
         self._stopping = asyncio.Event()
         self._cut = False
         self._started = False
@@ -102,7 +100,7 @@ class Workers:
     async def _keep(self, place: _Place) -> None:
         wait_s = FIRST_WAIT_S
         while not self._stopping.is_set():
-            process = place.process = WorkerProcess(place.number, changed=self._changed, core=place.core)
+            process = place.process = WorkerProcess(place.number, changed=self._changed)
             began = time.monotonic()
             await self._live(place, process)
             if self._stopping.is_set():

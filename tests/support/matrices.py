@@ -127,8 +127,6 @@ deploy/test_wheel.py::test_the_version_is_that_of_the_tag
     deploy/test_wheel.py::test_the_wheel_has_all_that_is_used_and_nothing_else
 disk/test_injected.py::test_a_gateway_whose_disk_failed_loses_and_repeats_nothing
     session/store/test_disk_refuses.py::test_full_disk_leaves_nothing_half_written
-gateway/app/test_collector.py::test_it_never_walks_over_the_library_of_the_models
-    gateway/app/test_collector.py::test_it_looks_at_ten_thousand_at_a_time
 gateway/app/test_erasure.py::test_wherever_it_dies_the_next_start_ends_it
     system/test_erasing.py::test_a_daemon_that_is_killed_in_the_midst_ends_it_at_its_next_start
 gateway/backup/test_odd_files.py::test_any_number_of_links_has_room
@@ -179,8 +177,6 @@ system/test_agents_kill.py::test_a_kill_in_the_middle_of_a_change_changes_once
     system/test_agents_kill.py::test_a_change_that_waits_behind_a_turn_stays_behind_it
 system/test_agents_strays.py::test_nothing_of_a_pair_is_seen_by_another
     system/test_strays.py::test_nothing_of_a_scope_is_seen_in_another
-system/test_allocator.py::test_the_threads_of_a_daemon_share_few_places
-    system/test_workers.py::test_what_a_worker_lets_go_of_lies_in_few_places
 system/test_attempts.py::test_kills_during_the_import_of_the_models_library_park_nobody
     gateway/turns/test_attempts_kill.py::test_only_a_letter_that_ran_alone_is_parked
 system/test_attempts.py::test_ten_turns_of_a_killed_daemon_go_on_side_by_side_in_another

@@ -11,7 +11,7 @@ import pytest
 
 from channels.limiter import Limiter, rates_of
 from gateway.config.load import load
-from gateway.workers.count import cores, count
+from gateway.workers.count import count
 from tests.support.harness import Daemon, ask
 from tests.support.telegram_server import TelegramServer
 from tests.system.platform_place import ADA, with_telegram
@@ -49,15 +49,12 @@ async def test_a_gateway_answers_clears_and_goes_on_after_a_kill(tmp_path: Path)
     assert b"Traceback" not in log
 
 
-def test_workers_are_as_many_as_cores_and_bound_to_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_workers_are_as_many_as_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(os, "sched_getaffinity")
     monkeypatch.setattr(os, "cpu_count", lambda: 3)
     broker = {"CHAT_GATEWAY_BROKER__URL": "amqp://guest:guest@127.0.0.1/"}
 
     assert count(load(None, tmp_path, broker), "all", 0) == 3
-    assert cores(3) == [None] * 3
 
 
 async def test_a_pause_ends_though_no_start_of_the_machine_has_a_name(

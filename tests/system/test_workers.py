@@ -15,13 +15,10 @@ import pytest
 import pytest_asyncio
 from websockets.asyncio.client import connect
 
-from gateway.app.allocator import ARENAS
-from tests.support.arenas import arenas, needs_glibc
 from tests.support.broker import Broker
 from tests.support.gateway_team import gone, pids, post, running, worker_of, workers
 from tests.support.guarantee import guarantee
 from tests.support.harness import Daemon, ask, command, status
-from tests.support.huge import needs_huge_pages, on_huge_pages
 from tests.support.model_server import ModelServer, Reply
 from tests.support.place import contents, on
 from tests.support.until import until
@@ -90,40 +87,6 @@ async def test_it_is_one_gateway_to_who_asks(team: Team) -> None:
     assert sum(turns.values()) == before + 8
     assert parts['chat_gateway_part_up{part="workers"}'] == 1
     assert len(await metric(daemon, "process_resident_memory_bytes")) == 3
-
-
-@guarantee("operation", "Each worker keeps to a core of its own where there are enough.")
-async def test_each_worker_has_a_core(team: Team) -> None:
-    """Where there is one for each; the gateway itself keeps to none."""
-    allowed = os.sched_getaffinity(0)
-    found = [os.sched_getaffinity(pid) for pid in await pids(team.daemon)]
-
-    assert found == ([{core} for core in sorted(allowed)] if len(allowed) == 2 else [allowed, allowed])
-    assert team.daemon.pid is not None
-    assert os.sched_getaffinity(team.daemon.pid) == allowed
-
-
-@guarantee("operation", "Freed memory returns to the operating system.")
-@needs_glibc
-async def test_what_a_worker_lets_go_of_lies_in_few_places(team: Team) -> None:
-    """Its threads share them, as those of a daemon in one process do."""
-    async with asyncio.TaskGroup() as group:
-        for number in range(24):
-            group.create_task(ask(team.daemon, f"web:place{number}", "m", f"question {number}"))
-
-    assert [arenas(pid) <= ARENAS for pid in await pids(team.daemon)] == [True, True]
-
-
-@guarantee("operation", "Memory that fills huge pages lies on huge pages.")
-@needs_huge_pages
-async def test_workers_lie_on_huge_pages(team: Team) -> None:
-    """Half of what each has, as of a daemon in one process."""
-
-    async def dense() -> bool:
-        found = [on_huge_pages(pid) for pid in await pids(team.daemon)]
-        return len(found) == 2 and all(huge > own / 2 for huge, own in found)
-
-    await until(dense, 60)
 
 
 async def test_both_workers_have_chats(team: Team) -> None:

@@ -12,7 +12,7 @@ import pytest
 from gateway.config.load import load, load_values, of_values
 from gateway.config.settings import Settings
 from gateway.errors import ConfigError
-from gateway.workers.count import ALONE, cores, count, remarks
+from gateway.workers.count import ALONE, count, remarks
 from gateway.workers.line import encoded
 
 
@@ -70,12 +70,3 @@ def test_a_worker_has_the_very_configuration_of_its_gateway(tmp_path: Path) -> N
     read.read_from(None)
     assert of_values(sent) == read
     assert of_values(sent).http.token.get_secret_value() == "a-secret-of-some-length"
-
-
-@pytest.mark.parametrize(("number", "kept"), [(3, [1, 4, 6]), (2, [None, None]), (4, [None] * 4), (0, [])])
-def test_each_has_a_core_where_there_is_one_for_each(
-    monkeypatch: pytest.MonkeyPatch, number: int, kept: list[int | None]
-) -> None:
-    """Of those that the gateway may use, which need not be the first; with fewer workers none is bound."""
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {6, 1, 4})
-    assert cores(number) == kept
