@@ -234,7 +234,7 @@ class Outages:
         outage.ended()
         outage.answers += answered
         self._told = {key: away for key, away in self._told.items() if away is not model}
-        self._pace(model).answered(entry.asked_at, now)
+        self._pace(model).answered(now)
         free = [hold for hold in self._holds.get(model, []) if not hold.paced and hold.not_before <= now]
         for hold in free[:RELEASED]:
             self._release(model, hold)

@@ -28,9 +28,9 @@ MAX_CAUSE_CHARS = 200
 _USER_INFO = re.compile(r"(?<=://)[^\s/@]*@")
 # Over a minute and a half: a daemon that lost its letters hears of it within seconds.
 FENCED_TRIES = 12
-# The gap after the first refusal, and the narrowest that is kept. A longer Retry-After binds its own lane,
-# and holds up the others no longer than TRUSTED_S: a limit on tokens lets smaller requests pass.
-FIRST_GAP_S, LEAST_GAP_S, TRUSTED_S = 2.0, 0.05, 15.0
+# A longer Retry-After binds its own lane, and holds up the others no longer than this: a limit on tokens lets
+# smaller requests pass.
+TRUSTED_S = 15.0
 UNANSWERED = "This message could not be answered."
 OUTAGE_SAID = (
     "The language model was away for {:g} hours. This message is set aside, and the operator can see it."
@@ -134,21 +134,16 @@ class Outage:
 
 @dataclass
 class Pace:
-    """Learns how many seconds a rate limit wants between two requests; all times are loop time.
+    """When the next lane may ask a model that limits its rate; all times are loop time.
 
-    A refusal widens the gap to what the provider asked for; answers narrow it by halves, towards the widest
-    gap that was refused lately. So each answer releases one more lane, and few of those are refused.
+    A refusal holds all lanes for its Retry-After. Then one lane asks; the next one follows its answer, or,
+    since an answer may take long, comes behind it by the wait of the last refusal.
     """
 
-    gap_s: float = 0.0
     next_at: float = 0.0
-    _proven_s: float = 0.0
-    _refused_s: float = 0.0
-    _passed: int = 0
+    _wait_s: float = 0.0
     _refusals: int = 0
     _refused_at: float = 0.0
-    _released_at: float = 0.0
-    _answered_at: float | None = None
 
     def refused(self, asked_at: float, now: float, after_s: float | None) -> None:
         """Note that a request made at ``asked_at`` met the rate limit."""
@@ -157,36 +152,14 @@ class Pace:
             return
         self._refused_at = now
         self._refusals += 1
-        wait = min(back_off_s(self._refusals, after_s=after_s), TRUSTED_S)
-        if self._proven_s:
-            self._refused_s, self.gap_s, self._proven_s = self.gap_s, self._proven_s, 0.0
-            self._passed = -4
-        elif self._answered_at is not None:
-            seen_s = 1.05 * (max(asked_at - self._answered_at, 0.0) + wait)
-            self.gap_s = max(self.gap_s, min(seen_s, max(FIRST_GAP_S, 2 * self.gap_s)))
-            self._passed = -2
-        self.next_at = max(now + wait, self._released_at + self.gap_s)
+        self._wait_s = min(back_off_s(self._refusals, after_s=after_s), TRUSTED_S)
+        self.next_at = now + self._wait_s
 
     def released(self, now: float) -> None:
         """Note that a lane may ask now."""
-        self._released_at = now
-        self.next_at = now + (self.gap_s or back_off_s(self._refusals))
+        self.next_at = now + self._wait_s
 
-    def answered(self, asked_at: float, now: float) -> None:
-        """Note that a request made at ``asked_at`` was answered."""
-        self._answered_at = max(asked_at, self._answered_at or 0.0)
-        self._refusals, self._proven_s = 0, 0.0
-        self._passed += 1
-        if self._passed >= 2 and self.gap_s:
-            self._narrow()
-        self.next_at = min(self.next_at, max(self._released_at + self.gap_s, now))
-
-    def _narrow(self) -> None:
-        self._passed, narrower = 0, (self.gap_s + self._refused_s) / 2
-        if narrower > 0.9 * self.gap_s:
-            # The gap is known well enough: much later it is tried again whether the limit was raised.
-            self._refused_s, self._passed = 0.0, -8
-        elif narrower < LEAST_GAP_S:
-            self.gap_s = 0.0
-        else:
-            self._proven_s, self.gap_s = self.gap_s, narrower
+    def answered(self, now: float) -> None:
+        """Note that a request was answered."""
+        self._refusals = 0
+        self.next_at = max(self._refused_at + self._wait_s, min(self.next_at, now))
