@@ -72,6 +72,7 @@ NOT_HERE = {
     "kubectl": CLUSTER,
     "make test": TESTS,
     "make check": TESTS,
+    "make chaos": "takes a minute or more; tests/system/test_chaos.py runs it with a few kills",
     "make fuzz": "takes minutes; tests/fuzz/test_corpora.py reads what it found",
     "make mutants": "takes minutes; tests/mutants/test_mutants.py runs it over a module of its own",
     "chat-gateway downgrade": STOPPED,
