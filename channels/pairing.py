@@ -175,7 +175,9 @@ class Pairing:
                     granted = replace(each, code="", at=self._clock(), greet=greet)
                     book.entries[position] = granted
                     return granted
-        raise NoSuchCode("no such code waits: codes are valid for an hour", hint="chat-gateway pairing list")
+        raise NoSuchCode(
+            "no request has this code; codes are valid for an hour", hint="chat-gateway pairing list"
+        )
 
     def to_greet(self, channel: str) -> list[AccessRequest]:
         """List who was let in on a channel and does not know it yet.
@@ -209,7 +211,9 @@ class Pairing:
             if gone:
                 book.entries = [each for each in book.entries if each not in gone]
                 return gone
-        raise NobodyThere(f"nobody called {who} has asked or was let in", hint="chat-gateway pairing list")
+        raise NobodyThere(
+            f"{who} has neither asked for access nor been approved", hint="chat-gateway pairing list"
+        )
 
     def forget(self, chats: Collection[tuple[str, str]], *, access: bool) -> int:
         """Forget the names of people and groups, by channel and id, or by that of the chat where they asked.
@@ -268,9 +272,7 @@ def approved(state: Path, channel: str) -> Approved:
     except FileNotFoundError:
         return Approved()
     except OSError as error:
-        raise ChannelError(
-            f"{path.name} cannot be reached: {error.strerror}", hint=f"look at {path}"
-        ) from error
+        raise ChannelError(f"{path.name} cannot be read: {error.strerror}", hint=f"check {path}") from error
     seen = (found.st_ino, found.st_size, found.st_mtime_ns)
     known = _known.get(path)
     if known is None or known[0] != seen:
@@ -345,4 +347,4 @@ def _read(path: Path) -> _Book:
             },
         )
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise ChannelError(f"{path.name} is damaged", hint=f"mend {path}, or move it away") from error
+        raise ChannelError(f"{path.name} is damaged", hint=f"repair {path}, or move it away") from error

@@ -16,10 +16,10 @@ from gateway.cli.giving_way import giving_way
 from gateway.config.finding import named_files
 from gateway.errors import GatewayError
 
-_DISK_CURE = "look at the disk"
+_DISK_CURE = "check the disk"
 _CURES: Mapping[type[OSError], str] = {
-    FileNotFoundError: "name a file that is there",
-    IsADirectoryError: "name one of the files in it",
+    FileNotFoundError: "check the path",
+    IsADirectoryError: "choose a file in this folder",
 }
 
 
@@ -28,10 +28,10 @@ def create(args: argparse.Namespace) -> int:
     settings = settings_of(args)
     target = _target(args.path)
     if target.resolve().is_relative_to(settings.workspace.resolve()):
-        raise GatewayError(f"{target} lies in the workspace itself", hint="name a place outside of it")
+        raise GatewayError(f"{target} is inside the workspace", hint="choose a path outside of it")
     config = named_files(args.config) if args.with_config else []
     if settings.workspace.is_dir() and not target.parent.exists():
-        raise GatewayError(f"there is no folder {target.parent}", hint=f"mkdir -p {target.parent}")
+        raise GatewayError(f"folder {target.parent} does not exist", hint=f"mkdir -p {target.parent}")
     embedded = settings.broker.embedded
     return giving_way(lambda: _create(settings.workspace, target, embedded=embedded, config=config), args)
 
@@ -41,7 +41,7 @@ def _create(workspace: Path, target: Path, *, embedded: bool, config: Sequence[P
         manifest = creation.create(workspace, target, embedded=embedded, config=config)
     _tell(manifest)
     for line in manifest.left_out:
-        output.words(f"not in it: {line}")
+        output.words(f"not included: {line}")
     output.data(str(target))
     return 0
 
@@ -54,16 +54,16 @@ def verify(args: argparse.Namespace) -> int:
         output.document(report.as_dict())
         return 1 if report.problems else 0
     output.words(f"taken {report.began_at} by chat-gateway {report.program}")
-    output.words(f"{output.counted(report.files, 'file')}, {report.bytes} bytes: each is what was written")
+    output.words(f"{output.counted(report.files, 'file')}, {report.bytes} bytes, all intact")
     asked = f"{output.counted(report.messages, 'message')} in {output.counted(report.sessions, 'session')}"
     output.words(f"{asked}; {report.answered} answered, {report.open} without an answer")
     waits = f"{report.waiting} to be answered, {report.replies} to be sent, {report.parked} parked"
     output.words(f"in the queue: {waits}")
     for line in report.left_out:
-        output.words(f"not in it: {line}")
+        output.words(f"not included: {line}")
     output.rows(report.problems, ("file", "problem"))
     if not report.problems:
-        output.words("it can be restored: every transcript can be read in full")
+        output.words("this backup is good: every transcript can be read in full")
     return 1 if report.problems else 0
 
 
@@ -75,12 +75,12 @@ def restore(args: argparse.Namespace) -> int:
         manifest = restoring.restore(args.path, workspace)
     _tell(manifest)
     if any(entry.path.startswith(CONFIG) for entry in manifest.entries):
-        output.words(f"the configuration lies in {workspace / restoring.CONFIG_FOLDER}: put it in its place")
+        output.words(f"the configuration is in {workspace / restoring.CONFIG_FOLDER}; copy it to its place")
     if settings.local_dir is not None:
-        output.words(f"queue and ledgers go to {settings.local_dir} at the next start")
+        output.words(f"the next start moves queue and send log to {settings.local_dir}")
     if manifest.broker != "embedded":
         output.words(
-            "letters that wait are the broker's: they go on where this workspace knows nothing of them"
+            "messages that wait in RabbitMQ are answered, unless this workspace has answered them already"
         )
     output.data(str(workspace))
     return 0

@@ -35,10 +35,10 @@ from session.store.store import Store
 if TYPE_CHECKING:
     from gateway.service.chats import ChatService
 
-ECHO = "the model is `echo`, which repeats what it is told, until model.name is set"
+ECHO = "the model is `echo`, which only repeats each message; set model.name to use a real one"
 HELP = (
-    "Enter sends, Alt-Enter begins a new line, Ctrl-C stops an answer, Ctrl-D or quit leaves, Tab completes, "
-    "/help lists commands, /sessions other conversations, !file PATH takes a file along"
+    "Enter sends, Alt-Enter adds a line, Ctrl-C stops an answer, Ctrl-D or quit exits, Tab completes, "
+    "/help lists commands, /sessions switches to another chat, !file PATH attaches a file"
 )
 
 
@@ -49,7 +49,9 @@ def chat(args: argparse.Namespace) -> int:
     log = ChatLog(settings.state / "chat.log")
     logs.setup(settings, stream=log, at_least="warning")
     if valid(args.key) != args.key:
-        raise NoAddress(f"{args.key!r} is no key", hint="a key is channel:chat_id, as cli:direct")
+        raise NoAddress(
+            f"{args.key!r} is not a chat key", hint="a key is channel:chat_id, such as cli:direct"
+        )
     # A key that no letter can have is refused here for every partner, before anything is opened.
     inbound(args.key, "", kept=attach.complete(_is_kept(settings, args.key)))
     if args.message is not None:
@@ -58,7 +60,7 @@ def chat(args: argparse.Namespace) -> int:
             raise GatewayError("the message is empty", hint="chat-gateway chat -m TEXT")
     code = attach.complete(_chat(settings, args))
     if code and log.used:
-        output.words(f"more is in {log.path}")
+        output.words(f"details are in {log.path}")
     return code
 
 
@@ -114,7 +116,7 @@ async def _here(settings: Settings, *, message: str | None) -> AsyncIterator[_He
         StateInUse: a daemon is ending.
     """
     if not settings.broker.embedded:
-        raise Unreachable("no daemon of this workspace answers", hint="chat-gateway run")
+        raise Unreachable("no gateway runs on this workspace", hint="chat-gateway run")
     # Importing and opening an application takes longer than to see that the model has no key.
     if (
         message is not None

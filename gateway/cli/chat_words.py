@@ -14,8 +14,8 @@ from session.turn.command_names import DESCRIPTIONS
 
 SESSIONS = "/sessions"
 _COMMANDS = {f"/{name}": text for name, text in DESCRIPTIONS.items()} | {
-    SESSIONS: "goes to another conversation of this terminal",
-    WORD: "takes a file along: !file PATH",
+    SESSIONS: "switch to another chat of this terminal",
+    WORD: "attach a file: !file PATH",
 }
 
 

@@ -53,7 +53,7 @@ class Picker:
         elif rows:
             output.rows([_shown(number, row) for number, row in enumerate(rows, 1)], _COLUMNS)
         else:
-            output.words("no conversation yet")
+            output.words("no chats yet")
         return rows
 
     async def choose(self, typed: Typed, wanted: str = "") -> Chosen | None:
@@ -65,7 +65,7 @@ class Picker:
             if not rows or not self._asks:
                 return None
             output.words(
-                f"which one? 1 to {len(rows)}, or a key such as cli:garden for a new one; Enter: none"
+                f"Which one? 1 to {len(rows)}, or a key such as cli:garden for a new chat; Enter cancels"
             )
             wanted = (await typed.read() or "").strip()
         if not wanted:
@@ -75,7 +75,9 @@ class Picker:
         if wanted.isascii() and wanted.isdigit() and 0 < int(wanted[:9]) <= len(rows):
             row = rows[int(wanted[:9]) - 1]
             return Chosen(row.key, "" if row.active else row.id)
-        output.error(f"{plain(wanted)!r} is none of them", "give a number of the list, or channel:chat_id")
+        output.error(
+            f"{plain(wanted)!r} is not in the list", "enter a number from the list, or channel:chat_id"
+        )
         return None
 
     def entered(self, key: str) -> None:
@@ -83,7 +85,7 @@ class Picker:
         if self._lines is not None:
             self._lines.key = key
         else:
-            output.words(f"this is {key} now")
+            output.words(f"now in {key}")
 
 
 def _shown(number: int, row: SessionRow) -> dict[str, Any]:

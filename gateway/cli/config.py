@@ -22,7 +22,7 @@ from gateway.config.shown import shown_settings
 from gateway.errors import ConfigError
 from gateway.form import local_dir, number
 
-NO_FILE = "no file; defaults and environment"
+NO_FILE = "none; defaults and environment variables"
 
 
 def settings_of(args: argparse.Namespace, *, any_form: bool = False, named: bool = False) -> Settings:
@@ -62,7 +62,9 @@ def name_place(
         write(f"workspace: {settings.workspace}")
     for file, why in unread_files(args.config):
         if file == SERVICE_FILE and settings_file(args) is None:
-            output.words(f"{file} is not read: {why}; for the service of this machine: sudo chat-gateway …")
+            output.words(
+                f"{file} is not read: {why}; for the service of this machine use: sudo chat-gateway …"
+            )
         elif shadowed:
             output.words(f"{file} is not read: {why}")
 
@@ -103,7 +105,7 @@ def check(args: argparse.Namespace) -> int:
             return error.exit_code
         count = f"{len(error.problems)} problems" if len(error.problems) > 1 else "the problem"
         where = f" in {file}" if file is not None else ""
-        cure = f"correct {count}{where}; docs/configuration.md has every key"
+        cure = f"correct {count}{where}; docs/configuration.md lists every key"
         raise ConfigError(error.problems, hint=cure) from None
     # The other verbs, which all read their settings here, shall not wait for it.
     from gateway.app.model import model_warnings
@@ -118,7 +120,7 @@ def check(args: argparse.Namespace) -> int:
     else:
         for warning in warnings:
             output.words(f"warning: {warning}")
-        output.data(f"{name}: fine")
+        output.data(f"{name}: no problems")
     return 0
 
 
@@ -150,11 +152,11 @@ def path(args: argparse.Namespace) -> int:
         output.document({"file": absolute, "exists": file is not None and file.is_file()})
         return 0
     if absolute is None:
-        output.words("no configuration file; every key has its default or comes from the environment")
+        output.words("no configuration file; defaults and environment variables apply")
         return 0
     output.data(absolute)
     if file is not None and not file.is_file():
-        output.words("it does not exist")
+        output.words("this file does not exist")
     return 0
 
 

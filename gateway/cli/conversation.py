@@ -159,7 +159,7 @@ class Conversation:
                 self._screen.fail(str(error), error.hint)
                 return False
             self._files.append(file)
-            output.words(f"{file.name} ({file.size:,} bytes) goes along with this message or the next")
+            output.words(f"{file.name} ({file.size:,} bytes) is attached to this message or the next")
         return True
 
     async def _turn(self, text: str) -> None:

@@ -35,10 +35,10 @@ def list_(args: argparse.Namespace) -> int:
     words = {job.id: in_words(job.schedule, settings.zone) for job in contents.jobs.values()}
     output.rows([_shown(row, settings.zone, words, contents.jobs[row["id"]]) for row in sound], COLUMNS)
     if bad:
-        output.words(f"{len(bad)} cannot run:")
+        output.words(f"{output.counted(len(bad), 'job')} cannot run:")
         output.rows(bad, ("id", "problem"))
     if not rows:
-        output.words("no jobs; chat-gateway cron add --every 2h --message TEXT adds one")
+        output.words("no jobs; add one: chat-gateway cron add --every 2h --message TEXT")
     return 0
 
 
@@ -47,7 +47,7 @@ def add(args: argparse.Namespace) -> int:
     settings = settings_of(args)
     now, agent = datetime.now(UTC), args.agent or ""
     if unknown := no_agent(settings, agent):
-        output.error(unknown, "chat-gateway config show lists them under [agents]")
+        output.error(unknown, "chat-gateway config show lists the agents")
         return USAGE
     zone = attach.complete(zone_for(settings, args.to or "", agent))
     try:
@@ -84,8 +84,8 @@ def add(args: argparse.Namespace) -> int:
     output.data(job.id)
     chat = f", answers go to {job.answer_to}" if job.answer_to else f", answers stay in {job.key}"
     if job.in_chat:
-        chat = f", it runs in the session of {job.key}"
-    output.words(f"{in_words(job.schedule, zone)}, next {_next(job.row, zone)}{chat}")
+        chat = f", runs in the session of {job.key}"
+    output.words(f"{in_words(job.schedule, zone)}, next run {_next(job.row, zone)}{chat}")
     return 0
 
 
@@ -94,7 +94,7 @@ def remove(args: argparse.Namespace) -> int:
     file = _file(settings_of(args))
     file.remove(args.id)
     _say_kept(file)
-    output.words(f"{args.id} is removed")
+    output.words(f"job {args.id} is deleted")
     return 0
 
 
@@ -104,7 +104,7 @@ def enable(args: argparse.Namespace) -> int:
     file = _file(settings)
     job = file.enable(args.id)
     _say_kept(file)
-    output.words(f"{args.id} is on, next {_next(job.row, settings.zone)}")
+    output.words(f"job {args.id} is enabled, next run {_next(job.row, settings.zone)}")
     return 0
 
 
@@ -113,7 +113,7 @@ def disable(args: argparse.Namespace) -> int:
     file = _file(settings_of(args))
     file.enable(args.id, False)
     _say_kept(file)
-    output.words(f"{args.id} is off")
+    output.words(f"job {args.id} is disabled")
     return 0
 
 
@@ -143,8 +143,8 @@ def run(args: argparse.Namespace) -> int:
         job = _file(settings).read().jobs.get(args.id)
         own = ""
         if job is not None and job.agent and job.in_chat:
-            own = f", or in {job.own_key} where another agent has that chat"
-        output.words(f"{done['id']} is in the queue; the answer will stand in {done['key']}{own}")
+            own = f", or in {job.own_key} if another agent has that chat"
+        output.words(f"{done['id']} is queued; the answer will appear in {done['key']}{own}")
     return 0
 
 
@@ -161,7 +161,7 @@ def _say_unserved(settings: Settings, answer_to: str | None) -> None:
     """Tell at once of answers that nobody would take."""
     channel = (answer_to or "").partition(":")[0]
     if channel and channel not in served(settings):
-        output.words(f"nothing here serves {channel}, its answers will wait: {cure_of(channel)}")
+        output.words(f"no channel named {channel} is enabled, so answers will wait: {cure_of(channel)}")
 
 
 def _shown(row: Row, zone: tzinfo, words: dict[str, str], job: CronJob) -> Row:

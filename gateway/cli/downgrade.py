@@ -20,27 +20,27 @@ def downgrade(args: argparse.Namespace) -> int:
     except OSError as error:
         name = error.filename or workspace
         raise GatewayError(
-            f"{name}: {error.strerror or error}", hint="look at the disk, then call this again"
+            f"{name}: {error.strerror or error}", hint="check the disk, then run this again"
         ) from error
     if args.json:
         output.document(_document(done, dry_run=args.dry_run))
         return 0
     verb = "would go" if args.dry_run else "went"
-    output.words(f"the workspace {verb} from form {done.form} to {done.copy.form}")
+    output.words(f"the workspace {verb} from format {done.form} to {done.copy.form}")
     output.words(f"as of {done.copy.made_at:%Y-%m-%d %H:%M:%S %Z}, from {done.copy.name}:")
     for name in done.restored:
-        output.words(f"  put back: {name}")
+        output.words(f"  restored: {name}")
     for name in done.removed:
-        output.words(f"  removed: {name}, which was not there then")
+        output.words(f"  removed: {name}, which did not exist then")
     if not done.restored and not done.removed:
-        output.words("  no file differs")
+        output.words("  all files are the same")
     if done.aside is not None and done.aside.files:
-        output.words(f"what stood in their place lies in {done.aside.name}")
+        output.words(f"the replaced files are in {done.aside.name}")
     if done.since:
-        output.words("since then came:")
+        output.words("added since then:")
     output.rows([_row(done, index) for index in range(len(done.since))], ("kind", "files", "then"))
     if not args.dry_run:
-        output.words("now install the version before; the next start of this one upgrades again")
+        output.words("now install the previous version; starting this one again repeats the upgrade")
     return 0
 
 

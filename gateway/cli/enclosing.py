@@ -37,8 +37,8 @@ async def enclose(settings: Settings, path: Path) -> Attachment:
     path, size = await asyncio.to_thread(_found, path)
     if size > settings.media.max_mb * 2**20:
         raise GatewayError(
-            f"{path} has {size / 2**20:.1f} MB, and media.max_mb = {settings.media.max_mb}",
-            hint="send a part of it, or raise media.max_mb",
+            f"{path} has {size / 2**20:.1f} MB; the limit is media.max_mb = {settings.media.max_mb}",
+            hint="send part of it, or raise media.max_mb",
         )
     mime = mimetypes.guess_type(path.name)[0] or ""
 
@@ -58,14 +58,14 @@ async def enclose(settings: Settings, path: Path) -> Attachment:
 def _found(path: Path) -> tuple[Path, int]:
     path = path.expanduser()
     if not path.is_file():
-        what = "is no file" if path.exists() else "is not there"
-        raise GatewayError(f"{path} {what}", hint="name a file by its path; Tab completes it")
+        what = "is not a file" if path.exists() else "does not exist"
+        raise GatewayError(f"{path} {what}", hint="enter the path of a file; Tab completes it")
     try:
         with path.open("rb") as file:
             if not file.read(1):
-                raise GatewayError(f"{path} is empty", hint="name another file")
+                raise GatewayError(f"{path} is empty", hint="choose another file")
         return path, path.stat().st_size
     except OSError as error:
         raise GatewayError(
-            f"{path} cannot be read: {error.strerror}", hint="look at its permissions"
+            f"{path} cannot be read: {error.strerror}", hint="check its permissions"
         ) from error

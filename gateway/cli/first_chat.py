@@ -98,7 +98,7 @@ def until_up(settings: Settings, channel: str) -> None:
     deadline = time.monotonic() + _UP_S
     while not (found := standing(settings.state, channel))["up"]:
         if time.monotonic() > deadline:
-            output.words(f"{channel} is not up yet: {found['error']}; waiting …")
+            output.words(f"{channel} is not connected yet: {found['error']}; waiting …")
             deadline = float("inf")
         time.sleep(_LOOK_S)
 
@@ -125,15 +125,13 @@ def pair_owner(settings: Settings, channel: str, questions: Questions, owner: st
             if owner:
                 agreed = who == f"{channel}:{owner}"
             else:
-                agreed = questions.agreed(
-                    f"{shown} wrote. Is that you, and shall it talk to you?", default=False
-                )
+                agreed = questions.agreed(f"{shown} wrote. Is that you? Allow access?", default=False)
             if agreed:
                 entry = pairing.approve(code)
-                output.words(f"{shown} is let in")
+                output.words(f"{shown} is approved")
                 return entry
             refused.add(who)
-            output.words(f"{shown} stays outside; waiting for somebody else")
+            output.words(f"{shown} was not approved; waiting for somebody else to write")
         time.sleep(_LOOK_S)
 
 

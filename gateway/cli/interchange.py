@@ -37,18 +37,19 @@ def import_(args: argparse.Namespace) -> int:
     path: Path = args.path
     if args.key is not None and (fault := key_fault(args.key)):
         output.error(
-            f"{args.key[:80]!r} is no key: {fault}", "--key channel:chat_id, such as telegram:12345678"
+            f"{args.key[:80]!r} is not a valid chat key: {fault}",
+            "--key channel:chat_id, such as telegram:12345678",
         )
         return USAGE
     whole = args.format.startswith("nanobot") and path.is_dir()
     if whole and args.key is not None:
-        output.error("a workspace has many conversations", "name one of its files to give it a --key")
+        output.error("--key works only with a single file", "choose a file of the workspace")
         return USAGE
     if args.write_config and not whole:
-        output.error("--write-config goes with a whole workspace", "--from nanobot FOLDER --write-config")
+        output.error("--write-config needs a whole workspace", "--from nanobot FOLDER --write-config")
         return USAGE
     if not path.exists():
-        raise GatewayError(f"there is no {path}", hint="name a file or a folder")
+        raise GatewayError(f"{path} does not exist", hint="check the path")
     settings = settings_of(args)
     if not whole:
         found = _decoded(args.format, takeover.files_of(path))
@@ -57,8 +58,8 @@ def import_(args: argparse.Namespace) -> int:
             found = [with_pictures(one, lambda _: None) for one in found]
         if not found:
             raise GatewayError(
-                f"{path} holds no session of the format {args.format}",
-                hint="name a file of one, or its folder",
+                f"{path} contains no session in the format {args.format}",
+                hint="choose a session file, or its folder",
             )
         attach.complete(_import(settings, found, key=args.key))
         return 0
@@ -82,10 +83,10 @@ def export(args: argparse.Namespace) -> int:
     """Write one session, active or ended, to stdout or a file."""
     if args.format not in FORMATS:
         known = ", ".join(FORMATS)
-        output.error(f"{args.format} is only read: no session is written in it", f"--to one of {known}")
+        output.error(f"{args.format} can only be imported", f"use --to with one of {known}")
         return USAGE
     if args.format == "overlay" and args.output is None:
-        output.error("this format is a folder with two files", f"--to overlay {args.target} -o FOLDER")
+        output.error("the format overlay is a folder with two files", f"--to overlay {args.target} -o FOLDER")
         return USAGE
 
     async def work(settings: Settings) -> Conversation:
@@ -105,7 +106,7 @@ def export(args: argparse.Namespace) -> int:
         for name, data in written.files.items():
             # A conversation that root exports into somebody's folder is not for that person's eyes by itself.
             replace_file(_target(args.output, name, settings), data, inherit=False)
-    _say_lost("not carried by this format", written.lost)
+    _say_lost("not supported by this format", written.lost)
     return 0
 
 
@@ -126,11 +127,11 @@ def _target(where: Path, name: str, settings: Settings) -> Path:
     else:
         path = where / name if where.is_dir() else where
     if path.exists() and not path.is_file():
-        raise GatewayError(f"{path} is no file", hint="name another one with -o")
+        raise GatewayError(f"{path} is not a file", hint="choose another one with -o")
     for own in ("sessions", "state", "memory", "cron"):
         if path.resolve().is_relative_to((settings.workspace / own).resolve()):
             raise GatewayError(
-                f"{path} lies among the gateway's own files", hint="name a place outside of the workspace"
+                f"{path} is inside the gateway's workspace", hint="choose a path outside of it"
             )
     return path
 
@@ -151,7 +152,7 @@ def _sound(files: dict[str, bytes], name: str) -> list[Conversation]:
         try:
             found += _decoded(name, {path: data})
         except (BadFormat, LineTooLong) as error:
-            output.words(f"{path} is left out: {error.hint or error}")
+            output.words(f"{path} is skipped: {error.hint or error}")
     return sorted(found, key=lambda one: one.last_at.timestamp() if one.last_at else 0.0)
 
 
@@ -170,7 +171,7 @@ async def _import(
         for conversation in sorted(found, key=lambda one: not one.has_ended):
             target = SessionKey(key or _key_of(conversation))
             if (again or not conversation.lines) and await _is_here(services.store, target, conversation):
-                output.words(f"{conversation.origin}: {target} is here already")
+                output.words(f"{conversation.origin}: {target} is already here")
                 continue
             archive = await _make_way(services, target)
             if archive is not None and target in last:
@@ -178,7 +179,7 @@ async def _import(
             last[target] = conversation
             ids[target] = await _import_one(services, target, _renamed(conversation, names))
     for active in (one for one in last if last[one].has_ended):
-        output.words(f"{active}: {ids[active]} had ended at its source, and goes on here")
+        output.words(f"{active}: {ids[active]} was closed at its source, and is open here")
 
 
 def _key_of(conversation: Conversation) -> str:
@@ -206,7 +207,7 @@ async def _make_way(services: SessionServices, key: SessionKey) -> Path | None:
     async with services.store.open(key) as session:
         if is_busy(session):
             raise GatewayError(
-                f"a message of {key} is being answered; nothing was imported", hint="wait, then try again"
+                f"a message of {key} is being answered; nothing was imported", hint="try again later"
             )
         ended = session.session_id
         archive = await make_way(session)
@@ -243,15 +244,15 @@ async def _import_one(services: SessionServices, key: SessionKey, conversation: 
     agent = services.scopes.agents.of(key, (await store.look(key)).journal_state.agent)
     if not await adopt(store, key, conversation, session_id=session_id, agent=agent):
         raise GatewayError(
-            f"{key} got a message in this very moment; its former session is archived, nothing was imported",
+            f"{key} got a message just now; its previous session is archived, nothing was imported",
             hint="try again",
         )
     output.data(f"{key} {session_id}")
     output.words(f"{key}: {output.counted(len(conversation.lines), 'message')} from {conversation.origin}")
     if source and not free:
-        reason = "belongs to a session here" if is_ulid(source) else "is no ULID"
+        reason = "belongs to a session here" if is_ulid(source) else "is not a valid session id"
         output.words(f"{source} {reason}; this one is {session_id}")
-    _say_lost("not carried over", conversation.lost)
+    _say_lost("not imported", conversation.lost)
     return session_id
 
 

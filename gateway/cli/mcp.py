@@ -34,9 +34,9 @@ def list_(args: argparse.Namespace) -> int:
         for line in _changes(row):
             output.shown(line)
     if not rows:
-        output.words("no server is configured: docs/tools.md shows how")
+        output.words("no MCP server is configured; see docs/tools.md")
     elif any(row["changed"] for row in rows):
-        output.words("what was added or changed is not offered: chat-gateway mcp approve NAME")
+        output.words("new and changed tools are not offered until approved: chat-gateway mcp approve NAME")
     if lacks_mcp(settings):
         output.words(f"{MCP_MISSING}; {CURE}")
     return 0
@@ -48,13 +48,14 @@ def approve(args: argparse.Namespace) -> int:
     server = _server(settings, args.name)
     if server.record.identity != server.spec.identity:
         raise GatewayError(
-            f"{args.name} has listed no tools yet", hint="start the daemon, or chat-gateway doctor says why"
+            f"{args.name} has listed no tools yet",
+            hint="start the gateway; chat-gateway doctor shows what is wrong",
         )
     changes = server.record.changes
     server.approve()
     for kind, tool, what in changes:
         output.shown(f"{kind}: {tool}" + (f" ({what})" if what else ""))
-    output.words(f"{args.name}: {output.counted(len(server.tools), 'tool')} may be used")
+    output.words(f"{args.name}: {output.counted(len(server.tools), 'tool')} approved")
     return 0
 
 
@@ -63,7 +64,7 @@ def _server(settings: Settings, name: str) -> Server:
         if server.spec.name == name:
             return server
     known = ", ".join(settings.mcp) or "none"
-    raise GatewayError(f"there is no server {name!r}; configured are {known}", hint="chat-gateway mcp list")
+    raise GatewayError(f"no MCP server is named {name!r}; configured: {known}", hint="chat-gateway mcp list")
 
 
 async def _parts(settings: Settings) -> Mapping[str, Mapping[str, Any]] | None:

@@ -37,7 +37,7 @@ def show(args: argparse.Namespace) -> int:
     if memory.strip():
         output.data(memory.rstrip("\n"))
     else:
-        output.words(f"nothing is remembered about {args.key} yet")
+        output.words(f"no memory of {args.key} yet")
     if history:
         output.words(f"history: {path}")
     return 0
@@ -50,13 +50,13 @@ def consolidate(args: argparse.Namespace) -> int:
         async with _services(settings) as services:
             if (await services.memory.of_session(args.key, None)).model.plain:
                 raise GatewayError(
-                    "no language model is configured, and echo cannot take notes",
+                    "no language model is configured, and echo cannot write summaries",
                     hint="set model.name in the configuration",
                 )
             try:
                 return await services.jobs.at_once(args.key)
             except ModelAway as error:
-                raise Unreachable(f"the language model is away: {error}", hint=error.hint) from error
+                raise Unreachable(f"the language model is not available: {error}", hint=error.hint) from error
 
     settings = settings_of(args)
     report = attach.complete(work(settings))
@@ -100,17 +100,17 @@ def forget(args: argparse.Namespace) -> int:
         raise GatewayError(
             f"{args.key} has no fact {args.id}", hint=f"chat-gateway memory facts {args.key} lists them"
         )
-    output.words(f"forgotten: {gone.text}")
+    output.words(f"deleted: {gone.text}")
     return 0
 
 
 def _said(report: Report, *, newest: int) -> list[str]:
     if not report.messages:
-        return [f"nothing to move: the newest {newest} messages stay in the conversation"]
+        return [f"nothing to summarize: the newest {newest} messages stay in the session"]
     calls = output.counted(report.calls, "call")
-    lines = [f"{output.counted(report.messages, 'message')} moved into memory, {calls} of the model"]
+    lines = [f"{output.counted(report.messages, 'message')} summarized into memory, {calls} of the model"]
     if report.raw:
-        lines.append(f"{report.raw} of them as they were, for want of a usable answer")
+        lines.append(f"{report.raw} of them copied unchanged, because the model gave no usable answer")
     lines += [
         f"{name}: {before} → {after} bytes"
         for name, before, after in (

@@ -32,7 +32,7 @@ def history(args: argparse.Namespace) -> int:
         return 0
     output.rows(rows, COLUMNS)
     if not rows:
-        output.words(f"nothing that was remembered about {args.key} has changed yet")
+        output.words(f"no earlier versions of the memory of {args.key}")
     return 0
 
 
@@ -56,8 +56,8 @@ def restore(args: argparse.Namespace) -> int:
     if args.json:
         output.document(done.as_dict())
     elif not done.changed:
-        output.words(f"{done.file} says so already")
+        output.words(f"{done.file} has this text already")
     else:
-        kept = f"; what stood there is version {done.former}" if done.former else ""
-        output.words(f"{done.file} is as it was before{kept}")
+        kept = f"; the text before is version {done.former}" if done.former else ""
+        output.words(f"{done.file} is restored{kept}")
     return 0

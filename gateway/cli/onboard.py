@@ -30,8 +30,8 @@ PLATFORMS: dict[str, type[TelegramTable | DiscordTable]] = {
     "discord": DiscordTable,
 }
 _WHERE = {
-    "telegram": "from @BotFather: /newbot",
-    "discord": "from the developer portal: your application, Bot, Reset Token",
+    "telegram": "send /newbot to @BotFather",
+    "discord": "Developer Portal: your application, Bot, Reset Token",
 }
 
 
@@ -55,7 +55,7 @@ def onboard(args: argparse.Namespace) -> int:
     config = file_to_change(args.config)
     settings = load(config if config.exists() else None, args.workspace)
     questions = Questions(yes=args.yes)
-    output.words(f"configuration: {config}{'' if config.exists() else ' (will be made)'}")
+    output.words(f"configuration: {config}{'' if config.exists() else ' (will be created)'}")
     output.words(f"workspace: {settings.workspace}")
     _model(args, settings, questions, config)
     settings = _again(args, config, settings)
@@ -65,7 +65,7 @@ def onboard(args: argparse.Namespace) -> int:
     settings = _again(args, config, settings)
     _unit(args, settings, questions, config)
     if args.dry_run:
-        output.words("nothing was written")
+        output.words("nothing was written (--dry-run)")
         return 0
     return _first_answer(args, settings, questions, config, name)
 
@@ -86,7 +86,7 @@ def _model(args: argparse.Namespace, settings: Settings, questions: Questions, c
         if name == "echo":
             if settings.model.name != "echo":
                 _write(_Plan({("model", "name"): "echo"}), config, dry=args.dry_run)
-            output.words("echo repeats what it is told; run it again for a real model")
+            output.words("echo only repeats each message; run onboard again to set up a real model")
             return
         try:
             with questions.quiet():
@@ -96,13 +96,13 @@ def _model(args: argparse.Namespace, settings: Settings, questions: Questions, c
             key = key or _key(settings, questions, name)
             changes = {"name": name, "api_base": base, "api_key": key}
             tried = _with_model(settings, changes)
-            output.words("asks it one thing …")
+            output.words("Testing the model …")
             with questions.quiet():
                 output.words(onboard_checks.ask_model(tried))
         except GatewayError as error:
             if not questions.may_repeat:
                 if onboard_checks.at_fault(error) == "key":
-                    raise GatewayError(str(error), hint="give another key by --key-file FILE") from error
+                    raise GatewayError(str(error), hint="pass another key with --key-file FILE") from error
                 raise
             match onboard_checks.at_fault(error):
                 case "key":
@@ -112,7 +112,7 @@ def _model(args: argparse.Namespace, settings: Settings, questions: Questions, c
                     output.error(str(error), "start the server, or correct its address")
                     ask_base = True
                 case _:
-                    output.error(str(error), "give another model, or look at what it says")
+                    output.error(str(error), "choose another model, or check the error above")
                     name, base, key = "", args.api_base or "", ""
             continue
         plan = _Plan()
@@ -131,14 +131,14 @@ def _name(settings: Settings, questions: Questions) -> str:
     known = settings.model.name if settings.model.name != "echo" else ""
     if not questions.yes:
         output.words(providers.listed())
-    question = "its number, or a model, as LiteLLM names it, or echo"
+    question = "number of a provider, LiteLLM model name, or echo"
     answer = questions.text(question, known or ("echo" if questions.yes else "1"))
     if answer == providers.OTHER:
-        return questions.text("model, as LiteLLM names it (PROVIDER/MODEL)")
+        return questions.text("LiteLLM model name (PROVIDER/MODEL)")
     provider = providers.chosen(answer)
     if provider is None:
         return answer
-    return provider.model(questions.text(f"model of {provider.title}", provider.example))
+    return provider.model(questions.text(f"{provider.title} model", provider.example))
 
 
 def _address(settings: Settings, questions: Questions, name: str, base: str, *, again: bool) -> str:
@@ -156,9 +156,8 @@ def _key(settings: Settings, questions: Questions, name: str) -> str:
     if questions.yes or (provider is not None and not provider.keyed):
         return ""
     kept = settings.model.api_key.get_secret_value()
-    return questions.secret(
-        f"its key (Enter: {'the one that is kept' if kept else 'that of the environment'})"
-    )
+    variable = f"${provider.prefix.upper()}_API_KEY" if provider is not None else "the environment"
+    return questions.secret(f"API key (Enter to {'keep the stored one' if kept else f'use {variable}'})")
 
 
 def _with_model(settings: Settings, changes: dict[str, str]) -> Settings:
@@ -170,7 +169,7 @@ def _with_model(settings: Settings, changes: dict[str, str]) -> Settings:
     except ValidationError as error:
         fault = error.errors()[0]
         name, words = str(fault["loc"][-1]), fault["msg"].removeprefix("Value error, ")
-        hint = f"give another --{name.replace('_', '-')}" if name == "api_base" else "give another answer"
+        hint = f"pass another --{name.replace('_', '-')}" if name == "api_base" else "give another answer"
         raise GatewayError(f"model.{name}: {words}", hint=hint) from None
     return settings.model_copy(update={"model": model})
 
@@ -180,25 +179,25 @@ def _platform(args: argparse.Namespace, settings: Settings, questions: Questions
     enabled = [name for name in PLATFORMS if getattr(settings.channels, name).enabled]
     name = args.platform or (enabled[0] if enabled else "")
     while not name:
-        name = questions.text("platform: telegram, discord or none", "none" if questions.yes else "telegram")
+        name = questions.text("platform (telegram, discord or none)", "none" if questions.yes else "telegram")
         if name not in (*PLATFORMS, "none"):
-            output.error(f"{name!r} is none of them", "telegram, discord or none")
+            output.error(f"unknown platform {name!r}", "answer telegram, discord or none")
             name = ""
     if name == "none":
         return ""
     table, given = getattr(settings.channels, name), _read(args.token_file)
     while True:
-        token = given or ("" if name in enabled else questions.secret(f"token of the bot ({_WHERE[name]})"))
+        token = given or ("" if name in enabled else questions.secret(f"bot token ({_WHERE[name]})"))
         if questions.yes and not (token or table.token.get_secret_value()):
             raise GatewayError(
-                f"{name}: there is no token", hint="name the file that holds it: --token-file FILE"
+                f"no bot token for {name}", hint="pass the file that contains it: --token-file FILE"
             )
         try:
             fields = {"enabled": True} | ({"token": SecretStr(token)} if token else {})
             tried = PLATFORMS[name].model_validate(table.model_dump() | fields)
-            output.words(f"asks {name} …")
+            output.words("Testing the bot token …")
             with questions.quiet():
-                output.words(f"{name}: the bot is {onboard_checks.ask_platform(name, tried)}")
+                output.words(f"{name}: logged in as {onboard_checks.ask_platform(name, tried)}")
         except (GatewayError, ValidationError) as error:
             shown = error if isinstance(error, GatewayError) else _bad_token()
             if not questions.may_repeat:
@@ -218,7 +217,7 @@ def _platform(args: argparse.Namespace, settings: Settings, questions: Questions
 
 def _bad_token() -> GatewayError:
     return GatewayError(
-        "that is no token: it has no spaces and no other than plain letters", hint="copy it again"
+        "this is not a bot token: it contains spaces or special characters", hint="copy it again"
     )
 
 
@@ -228,7 +227,7 @@ def _port(args: argparse.Namespace, settings: Settings, config: Path) -> None:
         return
     port = onboard_checks.other_port(settings.http.host, settings.http.port)
     if port:
-        output.words(f"port {settings.http.port} is another program's: the page gets {port}")
+        output.words(f"port {settings.http.port} is taken by another program; the web console gets {port}")
         _write(_Plan({("http", "port"): port}), config, dry=args.dry_run)
 
 
@@ -237,7 +236,7 @@ def _unit(args: argparse.Namespace, settings: Settings, questions: Questions, co
     folder: Path | None = args.unit
     if folder is None:
         if not questions.agreed(
-            "write a systemd unit, so that it runs whenever you are logged in?", default=False
+            "Write a systemd unit, so that it runs whenever you are logged in?", default=False
         ):
             return
         folder = units.USER_FOLDER
@@ -249,15 +248,15 @@ def _unit(args: argparse.Namespace, settings: Settings, questions: Questions, co
         # It names its configuration, and would not start without.
         _write_file(config, "# Every key with its default: docs/configuration.md\n")
     output.words(
-        f"{units.install_user(folder, unit, settings.workspace)} is written; "
-        "it counts after: systemctl --user daemon-reload"
+        f"wrote {units.install_user(folder, unit, settings.workspace)}; "
+        "load it with: systemctl --user daemon-reload"
     )
     output.words(
-        "systemctl --user enable --now chat-gateway starts it; loginctl enable-linger keeps it running"
+        "then start it: systemctl --user enable --now chat-gateway; loginctl enable-linger keeps it running"
     )
     if settings.model.name != "echo" and not settings.model.api_key.get_secret_value():
         output.words(
-            f"it sees no variable of this terminal: a key such as OPENAI_API_KEY=… belongs into "
+            f"the unit does not see this terminal's environment: put a key such as OPENAI_API_KEY=… into "
             f"{config.with_name('environment')}"
         )
 
@@ -269,12 +268,14 @@ def _first_answer(
         if not restart.needed(settings, config):
             started = DaemonRegistry(settings.workspace).running()
             run = "" if started else f"{restart.program()} run, and in another terminal: "
-            output.words(f"next: {run}{restart.program()} chat")
+            output.words(f"Next: {run}{restart.program()} chat")
         elif not restart.restarted(settings):
-            output.words(f"what was written counts from its next start on: {restart.cure(settings)}")
+            output.words(f"The new settings take effect after a restart. {restart.cure(settings)}")
         return 0
     if restart.needed(settings, config) and not restart.restarted(settings):
-        output.words(f"{restart.cure(settings)}; I am waiting …")
+        output.words(
+            f"A gateway is running with the old settings. {restart.cure(settings)}\nWaiting for the restart …"
+        )
         with questions.quiet():
             restart.wait(settings)
     chat = f"{name}:"
@@ -285,15 +286,15 @@ def _first_answer(
         who = first_chat.paired(settings, name)
         if table.direct == "pairing" and not who:
             output.words(
-                "write to the bot now, from your own account (Ctrl-C leaves; run it again to go on) …"
+                "Now write to the bot from your own account. (Ctrl-C exits; run onboard again to continue.)"
             )
             chat += first_chat.pair_owner(settings, name, questions, args.owner).chat
         elif who:
-            output.words(f"{who} is let in already")
-        output.words("write to it once more: this message is answered …")
+            output.words(f"{who} is already approved")
+        output.words("Write to it once more: this message will be answered.")
         key, text = first_chat.first_answer(settings, chat)
-    output.words(f"{key} was answered: {text[:200]}")
-    output.words("that is all" if ran else f"that is all. From now on: {restart.program()} run")
+    output.words(f"Answer in {key}: {text[:200]}")
+    output.words("Done." if ran else f"Done. Start it with: {restart.program()} run")
     return 0
 
 
@@ -312,7 +313,7 @@ def _write(plan: _Plan, config: Path, *, dry: bool) -> None:
     for file, secret in plan.secrets.items():
         _write_file(file, f"{secret}\n", readers=_readers(config))
     amend(config, plan.values, plan.gone)
-    output.words(f"{config}: {', '.join('.'.join(path) for path in plan.values)} written")
+    output.words(f"wrote {', '.join('.'.join(path) for path in plan.values)} to {config}")
 
 
 def _write_file(file: Path, text: str, *, readers: int | None = None) -> None:
@@ -330,7 +331,7 @@ def _write_file(file: Path, text: str, *, readers: int | None = None) -> None:
             durable.write_all(fd, text.encode())
     except OSError as error:
         raise GatewayError(
-            f"{file} cannot be written: {error.strerror}", hint="look at its folder"
+            f"{file} cannot be written: {error.strerror}", hint="check the permissions of its folder"
         ) from error
 
 

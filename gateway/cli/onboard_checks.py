@@ -42,7 +42,7 @@ async def _answer_of(model: Model, settings: Settings) -> str:
     except SessionError as error:
         raise GatewayError(str(error), hint=error.hint or "correct the name or the key") from error
     except TimeoutError:
-        raise GatewayError(f"no answer in {MODEL_S:g} s", hint="look at the address of the model") from None
+        raise GatewayError(f"no answer in {MODEL_S:g} s", hint="check the address of the model") from None
     said = f"{settings.model.name} answers: {' '.join(answer.text.split())[:60]!r}"
     usage = answer.usage
     if usage is None:
@@ -85,7 +85,7 @@ async def _ask_platform(name: str, table: Platform) -> str:
     except ChannelError as error:
         raise GatewayError(str(error), hint=error.hint or f"docs/{name}.md") from error
     except TimeoutError:
-        raise GatewayError(f"{name} does not answer in {PLATFORM_S:g} s", hint="try again") from None
+        raise GatewayError(f"no answer from {name} in {PLATFORM_S:g} s", hint="try again") from None
 
 
 def other_port(host: str, port: int) -> int:

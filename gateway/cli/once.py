@@ -23,7 +23,7 @@ from session.turn.commands import parse
 PATIENT_S = 15.0
 MODEL_AWAY = "model_away"
 _LOOKS, _LOOK_S = 10, 0.1
-_KEPT = "the message is kept and will be answered; `chat-gateway sessions show {}` shows it then"
+_KEPT = "the message is kept and will be answered; see `chat-gateway sessions show {}` later"
 
 
 async def ask_once(
@@ -89,7 +89,7 @@ async def _explain(talk: Talk, message_id: str) -> None:
         with suppress(GatewayError):
             for row in await talk.parked():
                 if str(row["id"]).endswith(message_id):
-                    cure = f"chat-gateway parked retry {row['id']}, once that is cured"
+                    cure = f"chat-gateway parked retry {row['id']}, once that is fixed"
                     output.error(str(row["reason"]), cure)
                     return
         await asyncio.sleep(_LOOK_S)

@@ -71,14 +71,17 @@ def document(value: object) -> None:
 
 
 def rows(items: Sequence[Mapping[str, object]], columns: Sequence[str]) -> None:
-    """Write a table with one line per item to stdout; nothing at all where there are no items."""
+    """Write a table with one line per item to stdout, numbers to the right; nothing if there are no items."""
     if not items:
         return
-    cells = [[_cell(item.get(column)) for column in columns] for item in items]
-    table = [[column.upper().replace("_", " ") for column in columns], *cells]
-    widths = [max(len(line[place]) for line in table) for place in range(len(columns))]
-    for line in table:
-        data("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+    shown = []
+    for column in columns:
+        cells = [column.upper().replace("_", " "), *(_cell(item.get(column)) for item in items)]
+        width = max(map(len, cells))
+        numbers = all(cell.replace(".", "").isdecimal() for cell in cells[1:])
+        shown.append([cell.rjust(width) if numbers else cell.ljust(width) for cell in cells])
+    for line in zip(*shown, strict=True):
+        data("  ".join(line).rstrip())
 
 
 def spent(sums: Mapping[str, Any]) -> str:
@@ -191,6 +194,8 @@ def _as_json(value: object, *, ensure_ascii: bool = True) -> str:
 
 
 def _cell(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     text = "" if value is None else str(value)
     return "".join(c if c.isprintable() else " " for c in text)
 

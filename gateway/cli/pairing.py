@@ -19,21 +19,21 @@ def list_(args: argparse.Namespace) -> int:
         return 0
     output.rows(rows, COLUMNS)
     if not rows:
-        output.words("nobody waits, and nobody was let in by a code")
+        output.words("no requests, and nobody was approved by a code")
     return 0
 
 
 def approve(args: argparse.Namespace) -> int:
     """Let in who was told a code, for ever."""
     entry = _pairing(args).approve(args.code)
-    output.words(f"{_shown(entry)} is let in; the next message is answered")
+    output.words(f"{_shown(entry)} is approved; the next message will be answered")
     return 0
 
 
 def revoke(args: argparse.Namespace) -> int:
     """Take back access and codes."""
     for entry in _pairing(args).revoke(args.who):
-        output.words(f"{_shown(entry)} is let in no more")
+        output.words(f"{_shown(entry)} no longer has access")
     return 0
 
 

@@ -33,7 +33,7 @@ def list_(args: argparse.Namespace) -> int:
         return 0
     output.rows(rows, COLUMNS)
     if not rows:
-        output.words("nothing is parked")
+        output.words("no parked messages")
     return 0
 
 
@@ -58,7 +58,7 @@ def retry(args: argparse.Namespace) -> int:
 def drop(args: argparse.Namespace) -> int:
     """Remove one for good."""
     found = _asked(args, lambda letters: letters.drop(args.id, args.key))
-    output.words(f"{found['id']} is dropped")
+    output.words(f"{found['id']} is deleted")
     return 0
 
 

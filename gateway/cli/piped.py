@@ -30,7 +30,7 @@ def message(given: str) -> str:
         return given
     ready, _, _ = select.select([sys.stdin], [], [], SILENT_S)
     if not ready:
-        output.words(f"stdin is open and silent, so it is left out; `-m {STDIN}` waits for it")
+        output.words(f"stdin is open but sent nothing, so it is ignored; `-m {STDIN}` waits for it")
         return given
     text = _read()
     return f"{given}\n\n{text}" if text.strip() else given
@@ -48,5 +48,5 @@ def _is_piped() -> bool:
 def _read() -> str:
     data = sys.stdin.buffer.read(MAX_BYTES + 1)
     if len(data) > MAX_BYTES:
-        raise GatewayError(f"stdin is over {MAX_BYTES // 2**20} MiB", hint="send less, or a part of it")
+        raise GatewayError(f"stdin is larger than {MAX_BYTES // 2**20} MiB", hint="send less")
     return data.decode("utf-8", "replace").rstrip("\n")

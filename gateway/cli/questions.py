@@ -93,6 +93,6 @@ def _echo(*, on: bool) -> Iterator[None]:
 
 def _ended() -> GatewayError:
     return GatewayError(
-        "the answers have ended; what was written so far stays",
-        hint="chat-gateway onboard goes on from there",
+        "the input has ended; all settings written so far are kept",
+        hint="run chat-gateway onboard to continue",
     )

@@ -23,26 +23,31 @@ def repartition(args: argparse.Namespace) -> int:
     settings = settings_of(args)
     if settings.broker.embedded:
         raise ConfigError(
-            ["the embedded queue has no partitions: one process takes all of its letters"],
-            hint='set broker.url = "amqp://…", where several daemons share them',
+            ["the embedded queue has no partitions"],
+            hint='set broker.url = "amqp://…" to share the work among several processes',
         )
     if not 1 <= args.count <= MAX:
-        raise ConfigError([f"partitions are 1 to {MAX}"], hint="chat-gateway queues repartition --help")
+        raise ConfigError(
+            [f"the number of partitions must be 1 to {MAX}"], hint="chat-gateway queues repartition --help"
+        )
     if running := [each for each in others(settings.workspace) if "role channels" not in each]:
         raise MailboxError(
-            f"daemons of this workspace still run: {', '.join(running)}",
-            hint="stop all session daemons, then call this again; adapters may go on",
+            f"processes of this workspace are still running: {', '.join(running)}",
+            hint="stop all but those of role channels, then run this again",
         )
     try:
         moved = asyncio.run(_move(settings, args.count))
     except MailboxDown as error:
-        raise Unreachable(str(error), hint=error.hint or "call it again once the broker answers") from error
+        raise Unreachable(str(error), hint=error.hint or "run it again once RabbitMQ answers") from error
     if moved.before == moved.partitions:
         output.words(f"there are {moved.partitions} partitions already")
         return 0
-    output.words(f"{moved.letters} messages went from {moved.before} to {moved.partitions} partitions")
+    messages = output.counted(moved.letters, "message")
+    output.words(f"moved {messages} from {moved.before} to {moved.partitions} partitions")
     if settings.broker.partitions != moved.partitions:
-        output.words(f"set broker.partitions = {moved.partitions} for all session daemons, then start them")
+        output.words(
+            f"set broker.partitions = {moved.partitions} for all processes of role session, then start them"
+        )
     return 0
 
 

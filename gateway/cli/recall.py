@@ -44,7 +44,7 @@ def search(args: argparse.Namespace) -> int:
             said = f"{each['speaker']}: {each['text']}" if each["speaker"] else each["text"]
             output.shown("    " + said.replace("\n", "\n    "))
     if not hits:
-        output.words(f"nothing that was said in {args.key} holds a word of {text!r}")
+        output.words(f"nothing in {args.key} matches {text!r}")
     if not found.all:
-        output.words("not everything could be searched; try again in a moment")
+        output.words("the search is incomplete; try again in a moment")
     return 0

@@ -42,7 +42,7 @@ def restarted(settings: Settings) -> bool:
     if len(words) < len(commands) or any(each[0] == "sudo" for each in words):
         return False
     for each in words:
-        output.words(f"restarts it: {shlex.join(each)}")
+        output.words(f"Restarting the gateway: {shlex.join(each)}")
         if subprocess.run(each, check=False).returncode != 0:  # noqa: S603 - systemctl and the name of a unit
             return False
     return bool(words)
@@ -53,10 +53,10 @@ def cure(settings: Settings) -> str:
     running = _running(settings)
     command = _command(running[0]) if running else None
     if command is not None:
-        return f"run in another terminal: {command}"
+        return f"Run in another terminal: {command}"
     pid = running[0].pid if running else 0
     again = _started_by(pid)
-    return f"press Ctrl-C in the terminal of the gateway (process {pid}), then start it again: {again}"
+    return f"Press Ctrl-C in its terminal (process {pid}), then start it again: {again}"
 
 
 def wait(settings: Settings) -> None:
@@ -68,7 +68,7 @@ def wait(settings: Settings) -> None:
         if not gone_at and not _running(settings):
             gone_at = time.monotonic()
         if gone_at and time.monotonic() - gone_at > _PATIENT_S:
-            output.words(f"it has ended; start it again: {again}; I am waiting …")
+            output.words(f"The gateway has stopped. Start it again: {again}")
             gone_at = float("inf")
         time.sleep(_LOOK_S)
 

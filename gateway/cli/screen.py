@@ -88,7 +88,7 @@ class Screen:
     def late(self, within_s: float) -> None:
         """Say that the time ran out, and wait no longer; the answer is shown when it comes."""
         self.give_up()
-        output.words(f"no reply within {within_s:g} s; it is shown here when it comes")
+        output.words(f"no reply within {within_s:g} s; it will be shown here when it arrives")
 
     def say(self, text: str) -> None:
         """Show words of our own; an answer that is being written goes on below them."""
@@ -101,7 +101,7 @@ class Screen:
             return
         anew, text = self._answer.see(event)
         if anew:
-            self._line("[begun anew]")
+            self._line("[starting over]")
         self._more(text)
 
     def _to(self, event: Event) -> str:

@@ -46,7 +46,7 @@ def list_(args: argparse.Namespace) -> int:
         return 0
     output.rows(rows, COLUMNS)
     if not rows:
-        output.words("no conversation yet")
+        output.words("no sessions yet")
     return 0
 
 
@@ -80,7 +80,8 @@ def new(args: argparse.Namespace) -> int:
             # One that was taken over keeps its key, whatever that is; no chat ever gets to a new one.
             if (fault := key_fault(args.key)) and not session.path.exists():
                 raise GatewayError(
-                    f"{args.key[:80]!r} is no key: {fault}", hint="chat-gateway sessions list shows all keys"
+                    f"{args.key[:80]!r} is not a valid chat key: {fault}",
+                    hint="chat-gateway sessions list shows all keys",
                 )
             archived = await session.end()
             await end_all(None, settings.state, args.key)
@@ -91,7 +92,7 @@ def new(args: argparse.Namespace) -> int:
             return created or archived is not None
 
     begins = attach.complete(work(settings_of(args)))
-    output.words("a new session begins" if begins else "the session has no messages yet; it goes on")
+    output.words("a new session is open" if begins else "the session has no messages yet and stays open")
     return 0
 
 
@@ -100,6 +101,7 @@ def close(args: argparse.Namespace) -> int:
 
     async def work(settings: Settings) -> str | None:
         async with _services(settings) as services:
+            await _check_known(services.store, args.key)
             async with services.store.open(SessionKey(args.key)) as session:
                 closed = await session.change(lambda *hands: switch_session.close(*hands, of=None))
             if closed is not None:
@@ -108,7 +110,7 @@ def close(args: argparse.Namespace) -> int:
             return closed
 
     closed = attach.complete(work(settings_of(args)))
-    output.words(f"session {closed} has ended" if closed else f"{args.key} has no session with messages")
+    output.words(f"session {closed} is closed" if closed else f"{args.key} has no open session with messages")
     return 0
 
 
@@ -117,7 +119,7 @@ def resume(args: argparse.Namespace) -> int:
 
     async def work(settings: Settings) -> Swap:
         if not _ULID.fullmatch(args.ulid):
-            raise GatewayError(f"{args.ulid!r} is no ULID", hint="chat-gateway sessions list")
+            raise GatewayError(f"{args.ulid!r} is not a valid session id", hint="chat-gateway sessions list")
         async with _services(settings) as services:
             async with services.store.open(SessionKey(args.key)) as session:
                 await services.follow_agent(session, args.ulid)
@@ -130,8 +132,8 @@ def resume(args: argparse.Namespace) -> int:
             return swap
 
     swap = attach.complete(work(settings_of(args)))
-    ended = f"; {swap.left} has ended" if swap.left else ""
-    output.words(f"{args.key} goes on with session {swap.session}{ended}")
+    ended = f"; {swap.left} is closed" if swap.left else ""
+    output.words(f"{args.key} continues with session {swap.session}{ended}")
     return 0
 
 
@@ -141,6 +143,7 @@ def search(args: argparse.Namespace) -> int:
 
     async def work(settings: Settings) -> SearchResult:
         async with _store(settings) as store:
+            await _check_known(store, args.key)
             key, layout = SessionKey(args.key), store.layout
             stem = await store.stem(key)
             return await asyncio.to_thread(
@@ -154,9 +157,9 @@ def search(args: argparse.Namespace) -> int:
     else:
         output.rows(hits, ("id", "seq", "role", "timestamp", "text"))
     if not hits:
-        output.words(f"no message of {args.key} holds {words!r}")
+        output.words(f"no message of {args.key} contains {words!r}")
     if not found.all:
-        output.words("older messages were left out; more words or a higher --limit find them")
+        output.words("there may be older matches: add words, or raise --limit")
     return 0
 
 
@@ -177,9 +180,11 @@ def prune(args: argparse.Namespace) -> int:
     if not days:
         output.words("session.retention_days is 0: everything is kept")
     elif args.dry_run:
-        output.words(f"{len(steps)} sessions are older than {days:g} days; nothing was changed")
+        output.words(
+            f"older than {days:g} days: {output.counted(len(steps), 'session')}; nothing was changed"
+        )
     else:
-        output.words(f"{len(steps)} sessions older than {days:g} days were deleted or archived")
+        output.words(f"older than {days:g} days: {output.counted(len(steps), 'session')} deleted or archived")
     return 0
 
 
@@ -193,11 +198,11 @@ def clear(args: argparse.Namespace) -> int:
     settings = settings_of(args)
     if args.everything:
         found = attach.complete(whole.erased(settings, key=args.key))
-        output.words(f"{args.key} is cleared" if found["cleared"] else f"{args.key} had no transcript")
+        output.words(f"{args.key} is cleared" if found["cleared"] else f"{args.key} had no active session")
         whole.tell(found)
         return 0
     cleared = attach.complete(work(settings))
-    output.words(f"{args.key} is cleared" if cleared else f"{args.key} had no transcript")
+    output.words(f"{args.key} is cleared" if cleared else f"{args.key} had no active session")
     return 0
 
 
@@ -216,7 +221,7 @@ def verify(args: argparse.Namespace) -> int:
         shown = [problem | {"problem": brief(problem["problem"])} for problem in problems]
         output.rows(shown, ("file", "problem", "repaired"))
     if not problems:
-        output.words("every transcript, and what lies beside them, can be read in full")
+        output.words("all transcripts and their index files can be read in full")
     return 1 if any(not problem["repaired"] for problem in problems) else 0
 
 
@@ -233,6 +238,11 @@ async def _awaited(settings: Settings) -> AwaitedFiles:
     return AwaitedFiles(await attach.parked_files(settings))
 
 
+async def _check_known(store: Store, key: str) -> None:
+    if all(row.key != key for row in await store.rows()):
+        raise GatewayError(f"there is no chat {key!r}", hint="chat-gateway sessions list")
+
+
 async def _find(store: Store, target: str) -> View:
     if _ULID.fullmatch(target):
         view = await store.look_up(target)
@@ -242,7 +252,7 @@ async def _find(store: Store, target: str) -> View:
         view = await store.look(SessionKey(target))
         if len(view) or view.path.exists():
             return view
-    raise GatewayError(f"no session {target!r}", hint="chat-gateway sessions list")
+    raise GatewayError(f"there is no chat or session {target!r}", hint="chat-gateway sessions list")
 
 
 async def _clear(settings: Settings, store: Store, key: SessionKey) -> bool:

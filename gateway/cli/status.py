@@ -41,11 +41,11 @@ def status(args: argparse.Namespace) -> int:
         for line in _lines(found):
             output.shown(line)
         if not found["running"] and not found["ending"]:
-            output.words(f"no daemon runs in {settings.workspace}: chat-gateway run")
+            output.words(f"the gateway is not running on {settings.workspace}; start it: chat-gateway run")
     if found["queues"] is None:
         cure = f"start RabbitMQ, or correct broker.url ({settings.broker.shown_url})"
         output.error(
-            "the queue does not answer; the daemon runs, and goes on once it does",
+            "the queue does not answer; the gateway is running and continues once it does",
             "chat-gateway doctor" if settings.broker.embedded else cure,
         )
         return Unreachable.exit_code
@@ -61,7 +61,7 @@ async def _alive(settings: Settings) -> int:
     async with attach.daemon(settings) as client:
         if client is not None:
             return 0
-    words = "the daemon does not answer" if running else "no daemon is ready in this workspace"
+    words = "the gateway does not answer" if running else "no gateway is ready on this workspace"
     output.error(words, "chat-gateway doctor")
     return Unreachable.exit_code
 
@@ -179,11 +179,11 @@ async def _queues(settings: Settings) -> dict[str, Any]:
 def _lines(found: Mapping[str, Any]) -> Iterator[str]:
     if found["running"]:
         state = "ready" if found["ready"] else "not ready"
-        yield f"daemon: {state}, {found['url']}, version {found['version']}, process {found['pid']}"
+        yield f"gateway: {state}, {found['url']}, version {found['version']}, process {found['pid']}"
     for row in found.get("daemons") or ():
-        yield f"process {row['pid']}: role {row['role']}, since {row['started_at'][:19]}Z"
+        yield f"process {row['pid']}: role {row['role']}, started {row['started_at'][:19]}Z"
     for pid in found["ending"]:
-        yield f"process {pid}: ends; its running turns have {found['drain_s']:g} s at most"
+        yield f"process {pid}: shutting down; answers in progress have up to {found['drain_s']:g} s"
     yield f"model: {found['model']}"
     for row in found.get("agents") or ():
         yield f"agent {row['name']}: {row['model']}"
@@ -192,7 +192,7 @@ def _lines(found: Mapping[str, Any]) -> Iterator[str]:
         yield f"{name}: {'up' if part['up'] else 'down'}{error}"
     for box, depth in (found["queues"] or {}).items():
         age = f", oldest {_age(depth['oldest_at'])}" if depth["count"] and depth["oldest_at"] else ""
-        yield f"{box}: {depth['count']}{age}"
+        yield f"{box}: {output.counted(depth['count'], 'message')}{age}"
     # A daemon of an older version may answer.
     if held := found.get("in_memory"):
         yield _in_memory(held)
@@ -200,15 +200,15 @@ def _lines(found: Mapping[str, Any]) -> Iterator[str]:
     for row in found.get("unserved", []):
         yield f"{in_words(row, datetime.now(UTC))}; {cure_of(row['channel'])}"
     for lane in found["lanes"]:
-        running = f"running for {lane['running_s']} s" if lane["running_s"] is not None else "not running"
-        asking = f", {lane['asking']} waits for an approval" if lane.get("asking") else ""
-        yield f"lane {lane['key']}: {running}, {lane['waiting']} waiting{asking}"
+        running = f"answering for {lane['running_s']} s" if lane["running_s"] is not None else "idle"
+        asking = f", {lane['asking']} needs approval" if lane.get("asking") else ""
+        yield f"chat {lane['key']}: {running}, {lane['waiting']} waiting{asking}"
     for row in found.get("approvals") or ():
-        yield f"approval {row['id']}: {row['key']} asks for {row['tool']}, until {row['expires_at'][:19]}Z"
+        yield f"approval {row['id']}: {row['tool']} in {row['key']}, expires {row['expires_at'][:19]}Z"
     for row in found.get("subagents") or ():
-        yield f"subagent {row['key']}: of {row['parent']}, since {row['since'][:19]}Z"
+        yield f"subagent {row['key']}: started by {row['parent']} at {row['since'][:19]}Z"
     if found.get("media_bytes"):
-        yield f"media: {found['media_bytes'] / 2**20:.1f} MB of files that people sent"
+        yield f"media: {found['media_bytes'] / 2**20:.1f} MB of uploads"
     usage = found["usage_today"]
     if usage:
         yield f"today: {output.counted(usage['turns'], 'turn')}, {output.spent(usage)}"
@@ -220,8 +220,8 @@ def _in_memory(held: Mapping[str, Any]) -> str:
     """Say what the daemon holds, and how many messages of one inbound queue it takes at most."""
     size = f"{held['bytes'] / 2**20:.1f} of {held['max_bytes'] / 2**20:g} MB"
     window = held["windows"].get(INBOUND)
-    bound = f"; at most {window:,} of a queue" if window else ""
-    return f"in memory: {held['letters']} messages, {size}{bound}"
+    bound = f"; at most {window:,} per queue" if window else ""
+    return f"in memory: {output.counted(held['letters'], 'message')}, {size}{bound}"
 
 
 def _notes(memory: Mapping[str, Any]) -> Iterator[str]:
@@ -229,7 +229,7 @@ def _notes(memory: Mapping[str, Any]) -> Iterator[str]:
     counts = memory.get("consolidated") or {}
     if times := counts.get("unmerged"):
         tries = output.counted(times, "time")
-        yield f"notes: MEMORY.md could not be shortened, {tries}; raise memory.max_kb, or shorten it by hand"
+        yield f"notes: MEMORY.md could not be shortened ({tries}); raise memory.max_kb, or shorten it by hand"
     if lost := counts.get("headings_lost"):
         headings = output.counted(lost, "heading")
         yield f"notes: {headings} left out of MEMORY.md; chat-gateway memory history KEY shows which"
@@ -237,7 +237,7 @@ def _notes(memory: Mapping[str, Any]) -> Iterator[str]:
 
 def _limit(row: Mapping[str, Any]) -> str:
     """Say what is left of a cap on the running day, and what requests under way may still take of it."""
-    who = f" of {row['who']}" if row["who"] else ""
+    who = f" for {row['who']}" if row["who"] else ""
     figures = {name: _figure(row, name) for name in ("left", "of", "reserved")}
     reserved = f", {figures['reserved']} reserved" if row["reserved"] else ""
     left = f"{figures['left']} of {figures['of']} left until midnight UTC"

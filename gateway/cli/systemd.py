@@ -27,7 +27,7 @@ def install(args: argparse.Namespace) -> int:
         written = units.install(args.to or Path("/etc"), _program(args))
     except OSError as error:
         raise GatewayError(
-            f"{error.filename}: {error.strerror}", hint="run it as root, or name a folder by --to"
+            f"{error.filename}: {error.strerror}", hint="run it as root, or choose a folder with --to"
         ) from error
     for path in written:
         output.shown(str(path))
@@ -39,7 +39,7 @@ def install(args: argparse.Namespace) -> int:
 def _install_user(args: argparse.Namespace) -> int:
     config = file_to_change(args.config)
     if not config.exists():
-        raise GatewayError(f"{config} is not there", hint="chat-gateway onboard makes it")
+        raise GatewayError(f"{config} does not exist", hint="chat-gateway onboard creates it")
     workspace = load(config, args.workspace).workspace
     unit = units.user_text(_program(args), config, workspace)
     output.shown(str(units.install_user(args.to or units.USER_FOLDER, unit, workspace)))

@@ -67,7 +67,9 @@ def look(path: Path, own: Path) -> NanobotWorkspace:
         GatewayError: there is nothing of nanobot in it, or it is this gateway's own workspace.
     """
     if path.resolve() == own.resolve():
-        raise GatewayError(f"{path} is the workspace itself", hint="name another program's workspace")
+        raise GatewayError(
+            f"{path} is this gateway's own workspace", hint="choose the workspace of another program"
+        )
     roots = [root for root in (path, path / "workspace") if root.is_dir()]
     sessions = _read_all(path, (one for root in roots for one in _sessions(root)))
     if not sessions:
@@ -81,7 +83,7 @@ def look(path: Path, own: Path) -> NanobotWorkspace:
     )
     if not (sessions or notes or cron):
         raise GatewayError(
-            f"{path} holds no sessions, notes or jobs of nanobot", hint="name the folder above sessions/"
+            f"{path} contains no nanobot sessions, notes or jobs", hint="choose the folder above sessions/"
         )
     return NanobotWorkspace(sessions, notes, cron, others, tuple(roots))
 
@@ -100,8 +102,8 @@ def read_inside(top: Path, path: Path) -> bytes | None:
 
 def left_out(path: Path) -> Refused:
     """Say that a file was not taken over because it is not one of the source."""
-    problem = f"{path} is left out: it leads out of the imported folder, or cannot be read"
-    return problem, "copy it by hand if it should come along"
+    problem = f"{path} is skipped: it leads out of the imported folder, or cannot be read"
+    return problem, "copy it by hand if you need it"
 
 
 def _read_all(top: Path, paths: Iterable[Path]) -> dict[str, bytes]:
@@ -156,8 +158,8 @@ def take_memory(place: NanobotWorkspace, settings: Settings) -> list[Refused]:
         if put(target, data):
             taken.append(note.name)
         elif edit.read(target) != data:
-            cure = f"join {note} to {target} by hand; or move that away and import again"
-            refused.append((f"memory/{note.name} is another one here, and stays", cure))
+            cure = f"merge {note} into {target} by hand, or move that away and import again"
+            refused.append((f"memory/{note.name} exists here with other text, and is kept", cure))
     if taken:
         output.words(f"memory: {', '.join(taken)}")
     return refused
@@ -183,26 +185,24 @@ def say_scope(place: NanobotWorkspace, settings: Settings) -> None:
     profile = any((root / PROFILE_FILE).exists() for root in place.roots)
     if (place.notes or profile) and settings.memory.scope != WORKSPACE:
         output.words(
-            'memory.scope = "workspace" in the configuration keeps this memory in use (now: one a chat); '
-            "--write-config puts it there"
+            'memory.scope = "workspace" uses this memory for all chats (now: one per chat); '
+            "--write-config sets it"
         )
 
 
 def write_scope(file: Path, settings: Settings) -> list[Refused]:
     """Put ``memory.scope = "workspace"`` into the configuration file, where nothing else stands."""
     if settings.memory.scope == WORKSPACE:
-        output.words("memory.scope is workspace already")
+        output.words("memory.scope is already workspace")
         return []
     found = edit.standing(file, SCOPE) if file.exists() else None
     if found is not None:
-        problem = f'{file}:{found[1]}: memory.scope = "{found[0]}" stands there, and stays'
-        return [(problem, 'change it to "workspace", if that is meant')]
+        problem = f'{file}:{found[1]}: memory.scope = "{found[0]}" is set there, and is kept'
+        return [(problem, 'change it to "workspace" if you want that')]
     if (variable := f"{PREFIX}MEMORY__SCOPE") in os.environ:
-        return [(f"{variable} is set, and goes before what {file} says", f"unset {variable}")]
+        return [(f"{variable} is set and overrides {file}", f"unset {variable}")]
     edit.put(file, SCOPE, f'"{WORKSPACE}"')
-    output.words(
-        f'{file}: memory.scope = "workspace" is written; a running daemon reads it when it starts anew'
-    )
+    output.words(f'{file}: memory.scope = "workspace" is written; restart a running gateway to use it')
     return []
 
 
@@ -242,7 +242,7 @@ def take_cron(place: NanobotWorkspace, settings: Settings) -> list[Refused]:
             if isinstance(problem, tuple):
                 refused.append(problem)
     if taken:
-        output.words(f"cron: {taken} jobs")
+        output.words(f"cron: {output.counted(taken, 'job')}")
     if file.kept is not None:
         output.words(f"cron/jobs.json was damaged; its original is kept as {file.kept}")
     return refused
@@ -267,11 +267,11 @@ def _take_job(file: CronFile, row: Any) -> Refused | str:
         if _asks(known[job_id]) == _asks(row):
             return "here"
         cure = f"chat-gateway cron remove {job_id}, then import again"
-        return f"the cron job {job_id} is another one here, and stays", cure
+        return f"the job {job_id} exists here with other content, and is kept", cure
     try:
         file.add(row if isinstance(row, dict) else {})
     except ChannelError as error:
-        return f"the cron job {job_id} is left out: {error}", error.hint
+        return f"the job {job_id} is skipped: {error}", error.hint
     return ""
 
 
@@ -283,4 +283,4 @@ def _asks(row: object) -> object:
 def say_left(place: NanobotWorkspace) -> None:
     """Name what is not taken over."""
     if place.others:
-        output.words(f"not taken over: {', '.join(place.others)}; put what you want of it into AGENTS.md")
+        output.words(f"not imported: {', '.join(place.others)}; copy what you need into AGENTS.md")

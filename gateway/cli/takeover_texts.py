@@ -51,8 +51,8 @@ class _Copies:
 
     def differs(self, path: Path, place: str) -> None:
         """Note what is here already, and says something else."""
-        cure = f"join {path} to {self.workspace / place} by hand; or move that away and import again"
-        self.refused.append((f"{place} is another one here, and stays", cure))
+        cure = f"merge {path} into {self.workspace / place} by hand, or move that away and import again"
+        self.refused.append((f"{place} exists here with other text, and is kept", cure))
 
 
 def take_texts(place: NanobotWorkspace, workspace: Path) -> list[Refused]:
@@ -81,8 +81,8 @@ def _take_persona(copies: _Copies) -> None:
         return
     path, ours = copies.source / theirs, _standing(copies.workspace)
     if ours is not None and ours != theirs:
-        cure = f"join {path} to {copies.workspace / ours} by hand"
-        copies.refused.append((f"{path} is left out: {ours} is the persona here, and stays", cure))
+        cure = f"merge {path} into {copies.workspace / ours} by hand"
+        copies.refused.append((f"{path} is skipped: {ours} is the persona here, and is kept", cure))
     elif copies.take(path, theirs):
         output.words(f"persona: {theirs}")
 
@@ -106,7 +106,7 @@ def _skills(copies: _Copies) -> Iterator[Path]:
         if os.path.lexists(folder / SKILL_FILE):
             yield folder
         else:
-            output.words(f"skills/{folder.name} holds no {SKILL_FILE}, and is left out")
+            output.words(f"skills/{folder.name} has no {SKILL_FILE} and is skipped")
 
 
 def _take_skill(copies: _Copies, folder: Path) -> bool:
@@ -122,7 +122,7 @@ def _take_skill(copies: _Copies, folder: Path) -> bool:
     taken = copies.take(folder / SKILL_FILE, f"{place}/{SKILL_FILE}")
     found = read_skill(own, instructions)
     if taken and isinstance(found, Bad):
-        output.words(f"{place}/{SKILL_FILE}: no model sees it: {found.problem}")
+        output.words(f"{place}/{SKILL_FILE} is not used: {found.problem}")
     return taken or any(beside)
 
 

@@ -19,7 +19,7 @@ def list_(args: argparse.Namespace) -> int:
         return 0
     output.rows(rows, COLUMNS)
     if not rows:
-        output.words("there is no token besides http.token of the configuration")
+        output.words("no API tokens besides http.token of the configuration")
     return 0
 
 
@@ -28,22 +28,24 @@ def add(args: argparse.Namespace) -> int:
     settings = settings_of(args)
     token = Tokens(settings.state).add(args.name, args.right)
     output.data(token)
-    output.words(f"keep it now: it is shown this once; it may {_MAY[args.right]}")
+    output.words(f"copy it now, it is shown only once; it can {_MAY[args.right]}")
     if not settings.http.token.get_secret_value():
-        output.words("http.token is not set here: where the daemon has none either, everybody on its machine")
-        output.words("is let in without a token; set it (openssl rand -hex 32), and tokens are asked for")
+        output.words(
+            "http.token is not set here. If the gateway has none either, anyone on its machine has access"
+        )
+        output.words("without a token; to require tokens, set it (openssl rand -hex 32)")
     return 0
 
 
 def revoke(args: argparse.Namespace) -> int:
     """Let a token open nothing any more, in running daemons, too."""
     Tokens(settings_of(args).state).revoke(args.name)
-    output.words(f"{args.name} opens nothing any more")
+    output.words(f"{args.name} is revoked")
     return 0
 
 
 _MAY = {
-    "read": "look at everything that is said and kept",
-    "write": "look, talk, and change chats, memory and jobs",
-    "admin": "do everything, as http.token may",
+    "read": "view all chats and data",
+    "write": "view, chat, and change chats, memory and jobs",
+    "admin": "do everything, like http.token",
 }

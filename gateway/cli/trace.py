@@ -34,9 +34,12 @@ def trace(args: argparse.Namespace) -> int:
 
 def usage(args: argparse.Namespace) -> int:
     """Print turns, tokens and cost of the last days."""
+    if args.days > MOST_DAYS:
+        raise GatewayError(f"usage is kept for {MOST_DAYS} days", hint=f"--days {MOST_DAYS}")
     settings = settings_of(args)
-    today = datetime.now(UTC).date()
-    found = report(settings.state / "usage", today=today, days=min(args.days, MOST_DAYS), key=args.key or "")
+    found = report(
+        settings.state / "usage", today=datetime.now(UTC).date(), days=args.days, key=args.key or ""
+    )
     if args.json:
         output.document(found)
         return 0
@@ -47,9 +50,10 @@ def usage(args: argparse.Namespace) -> int:
             output.rows(rows, (title, "turns", "calls", *_TOKENS, "cost"))
             output.data("")
     total = found["total"]
+    calls = f"{output.counted(total['calls'], 'background call')} (titles, summaries, memory)"
     output.shown(
-        f"{found['from']} to {found['to']}: {output.counted(total['turns'], 'turn')}, "
-        f"{output.counted(total['calls'], 'other call')}, {output.spent(total)}"
+        f"{found['from']} to {found['to']}: {output.counted(total['turns'], 'turn')}, {calls}, "
+        f"{output.spent(total)}"
     )
     return 0
 
@@ -102,7 +106,7 @@ def _lines(found: Mapping[str, Any], zone: tzinfo) -> Iterator[str]:
         more = ", ".join(f"{name} {_value(value)}" for name, value in step.items() if name not in _SHOWN)
         yield f"{time}  {step['step']:<10} {step['words']}{f' ({more})' if more else ''}"
     for gap in found["unknown"]:
-        yield f"not known: {gap}"
+        yield f"unknown: {gap}"
 
 
 def _value(value: object) -> str:

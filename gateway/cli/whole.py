@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 # As of ``POST /clear-session``.
 Report = dict[str, Any]
-LETTERS_WAIT = "letters that wait in the queue: they are answered, and then stand in the transcript"
+LETTERS_WAIT = "messages that wait in the queue: they are answered, and then appear in the transcript"
 
 
 class NotSure(GatewayError):
@@ -39,7 +39,7 @@ class NotSure(GatewayError):
 def export(args: argparse.Namespace) -> int:
     """Write one tar, to the file or to stdout; a file that is there already stays."""
     if args.output is None and sys.stdout.isatty():
-        raise GatewayError("a tar is nothing for a terminal", hint="-o PATH, or a pipe")
+        raise GatewayError("a tar file cannot be printed to a terminal", hint="use -o PATH or a pipe")
     parts = attach.complete(_export(settings_of(args), args))
     counted = output.counted(len(parts), "file")
     output.words(f"{counted}, {sum(part.size for part in parts)} bytes; manifest.json lists them")
@@ -80,9 +80,11 @@ def _into(path: Path, work: Any) -> Sequence[Any]:
         with durable.replacing(path, temp=temp, new=True) as fd, os.fdopen(os.dup(fd), "wb") as out:
             parts: Sequence[Any] = work(out)
     except FileExistsError:
-        raise GatewayError(f"{path} is there already", hint="name another file") from None
+        raise GatewayError(f"{path} already exists", hint="choose another file") from None
     except OSError as error:
-        raise GatewayError(f"{path} cannot be written: {error.strerror}", hint="name another file") from error
+        raise GatewayError(
+            f"{path} cannot be written: {error.strerror}", hint="choose another file"
+        ) from error
     return parts
 
 
@@ -110,7 +112,7 @@ def erase(args: argparse.Namespace) -> int:
 
     check_text(name)
     if not args.yes:
-        _ask(f"All that is kept of {name} is removed for good. Go on? [y/N] ")
+        _ask(f"Delete all data about {name} for good? [y/N] ")
     found = attach.complete(erased(settings, key=args.key or "", person=args.person or ""))
     if args.json:
         output.document(found["erased"])
@@ -124,9 +126,9 @@ def tell(found: Report) -> None:
     for each in found["erased"]:
         output.rows(each["removed"], ("kind", "count", "bytes"))
         if not each["removed"]:
-            output.words(f"nothing was kept of {each['name']}")
+            output.words(f"there was no data about {each['name']}")
         for line in each["stays"]:
-            output.words(f"stays: {line}")
+            output.words(f"kept: {line}")
 
 
 async def erased(settings: Settings, *, key: str = "", person: str = "") -> Report:
@@ -203,8 +205,8 @@ def _has_no_queue(settings: Settings) -> bool:
 
 def _ask(question: str) -> None:
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        raise NotSure("nobody can be asked whether this is meant", hint="--yes")
+        raise NotSure("there is no terminal to ask for confirmation", hint="add --yes")
     sys.stderr.write(question)
     sys.stderr.flush()
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-        raise NotSure("nothing was removed", hint="answer y, or give --yes")
+        raise NotSure("nothing was deleted", hint="answer y, or add --yes")

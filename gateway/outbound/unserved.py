@@ -28,12 +28,12 @@ def in_words(row: Row, now: datetime) -> str:
     since = row["oldest_at"]
     age = f", the oldest for {_age(datetime.fromisoformat(str(since)), now)}" if since else ""
     count = "1 reply waits" if row["count"] == 1 else f"{row['count']} replies wait"
-    return f"{count} for {row['channel']}{age}: nothing serves that channel"
+    return f"{count} for {row['channel']}{age}: no channel of this name is enabled"
 
 
 def cure_of(channel: str) -> str:
     """Say what lets the replies of a channel be taken."""
-    return f"enable channels.{channel}, let a program take from its queue, or correct who asked for them"
+    return f"enable channels.{channel}, connect a program to its queue, or correct the address"
 
 
 def _age(since: datetime, now: datetime) -> str:

@@ -96,11 +96,11 @@ def choose(parked: Sequence[Parked], message_id: str, key: str | None) -> Parked
     found = [one for one in parked if one.id == message_id and (key is None or one.key == key)]
     if len({one.key for one in found}) > 1:
         keys = ", ".join(str(one.key) for one in found)
-        raise ParkedTwice(f"several chats have a parked letter {message_id}", hint=f"name the key: {keys}")
+        raise ParkedTwice(f"several chats have a parked message {message_id}", hint=f"name the key: {keys}")
     return _there(found[0] if found else None, message_id)
 
 
 def _there(parked: Parked | None, message_id: str) -> Parked:
     if parked is None:
-        raise NotParked(f"no letter {message_id} is parked", hint="chat-gateway parked list")
+        raise NotParked(f"no message {message_id} is parked", hint="chat-gateway parked list")
     return parked

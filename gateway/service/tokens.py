@@ -75,13 +75,15 @@ class Tokens:
             StoreError: the disk refused; there is no such token.
         """
         if not _NAME.fullmatch(name):
-            raise TokenError(f"{name!r} is no name for a token", hint="a-z, 0-9, - and _, at most 64 of them")
+            raise TokenError(
+                f"{name!r} is not a valid token name", hint="use a-z, 0-9, - and _, at most 64 characters"
+            )
         token = PREFIX + secrets.token_urlsafe(32)
         with locked(self._lock):
             entries = self._entries()
             if name in entries:
                 raise TokenError(
-                    f"there is a token {name} already", hint=f"chat-gateway tokens revoke {name}"
+                    f"a token named {name} already exists", hint=f"chat-gateway tokens revoke {name}"
                 )
             entries[name] = {
                 "right": right,
@@ -102,7 +104,7 @@ class Tokens:
         with locked(self._lock):
             entries = self._entries()
             if entries.pop(name, None) is None:
-                raise TokenError(f"there is no token {name}", hint="chat-gateway tokens list")
+                raise TokenError(f"no token is named {name}", hint="chat-gateway tokens list")
             write_state(self._path, {"tokens": entries})
 
     def rows(self) -> list[dict[str, Any]]:

@@ -121,7 +121,7 @@ def test_it_is_started_by_its_installation_and_answers(box: Box) -> None:
     assert answer == "echo: hello\n"
     # Root without a configuration of its own works on the service, and makes no second workspace.
     status = box.run("chat-gateway", "status", check=True).stdout
-    assert f"configuration: {CONFIG}\nworkspace: /var/lib/chat-gateway\ndaemon: ready" in status
+    assert f"configuration: {CONFIG}\nworkspace: /var/lib/chat-gateway\ngateway: ready" in status
     assert box.run("find", "/root", "-name", ".chat-gateway").stdout == ""
     modes = box.run("stat", "-c", "%a %U %G", str(CONFIG.parent), str(CONFIG), "/var/lib/chat-gateway").stdout
     assert modes.splitlines() == [

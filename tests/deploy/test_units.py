@@ -173,7 +173,7 @@ def test_a_person_installs_the_unit_with_their_own_configuration(
     """It is refused while there is none, since it would not start."""
     words = ["--config", str(tmp_path / "config.toml"), "systemd", "install", "--user", "--to", str(tmp_path)]
     assert main(words) == 1
-    assert "chat-gateway onboard makes it" in capsys.readouterr().err
+    assert "chat-gateway onboard creates it" in capsys.readouterr().err
     (tmp_path / "config.toml").write_text(f'workspace = "{tmp_path}/w"\n')
 
     assert main(words) == 0

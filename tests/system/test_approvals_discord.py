@@ -56,7 +56,7 @@ async def test_the_operator_decides_over_http(tmp_path: Path, broker: Broker, br
             assert row["arguments"] == '{"path": "notes.txt", "content": "milk"}'
             assert await waiting(other, key="web:bob") == []
             _, shown = await command(tmp_path, "status", config=config)
-            assert "write waits for an approval" in shown
+            assert "write needs approval" in shown
 
             assert (await decide(other, "a" * 16, "allow"))[0] == 404
             assert (await decide(other, row["id"], "perhaps"))[0] == 400

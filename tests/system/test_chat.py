@@ -219,7 +219,7 @@ def test_status_with_and_without_a_daemon(tmp_path: Path) -> None:
     assert not (tmp_path / "state" / "queue.db").exists() or resting.returncode == 0
     assert json.loads(resting.stdout)["running"] is False
     assert json.loads(resting.stdout)["queues"]["inbound"]["count"] == 0
-    assert "daemon: ready" in shown.stdout
+    assert "gateway: ready" in shown.stdout
     assert (as_json["running"], as_json["pid"]) == (True, process.pid)
 
 

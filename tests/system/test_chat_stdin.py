@@ -67,7 +67,7 @@ def test_a_pipe_that_nobody_closes_is_left_out_and_said(tmp_path: Path) -> None:
         os.close(writing)
 
     assert (done.returncode, done.stdout) == (0, "echo: hello\n")
-    assert "stdin is open and silent, so it is left out" in done.stderr
+    assert "stdin is open but sent nothing, so it is ignored" in done.stderr
 
 
 def test_too_much_is_refused_before_anything_is_sent(tmp_path: Path) -> None:
@@ -75,5 +75,5 @@ def test_too_much_is_refused_before_anything_is_sent(tmp_path: Path) -> None:
     done = run(tmp_path, "chat", "-m", "-", stdin="x" * (2**21 + 1))
 
     assert (done.returncode, done.stdout) == (1, "")
-    assert "stdin is over 2 MiB" in done.stderr
+    assert "stdin is larger than 2 MiB" in done.stderr
     assert not (tmp_path / "sessions" / "cli_direct.jsonl").exists()

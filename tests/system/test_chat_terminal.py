@@ -125,7 +125,7 @@ def test_tab_completes_commands_keys_and_paths(tmp_path: Path, chat: Open) -> No
     terminal.write("/sessions cli:g\t")
     terminal.until("arden")
     terminal.write("\r")
-    terminal.until("this is cli:garden now")
+    terminal.until("now in cli:garden")
     terminal.until(PROMPT)
     terminal.write("!file pict\t")
     terminal.until("ure.png")
@@ -162,10 +162,10 @@ def _choose(chat: Open) -> None:
     terminal.until(PROMPT)
     terminal.write("/sessions\r")
     terminal.until("cli:garden")
-    terminal.until("which one?")
+    terminal.until("Which one?")
     terminal.until(PROMPT)
     terminal.write("1\r")
-    terminal.until("this is cli:garden now")
+    terminal.until("now in cli:garden")
     terminal.until("goes on")
     terminal.until(PROMPT)
     terminal.write("go on\r")
@@ -177,7 +177,7 @@ def _choose(chat: Open) -> None:
 def test_a_conversation_is_chosen_before_the_first_message(tmp_path: Path, chat: Open) -> None:
     run(tmp_path, "chat", "-m", "hello", "--key", "cli:garden")
     terminal = chat("--list")
-    terminal.until("which one?")
+    terminal.until("Which one?")
     terminal.until(PROMPT)
     terminal.write("1\r")
     terminal.until(PROMPT)
@@ -232,7 +232,7 @@ def test_files_are_taken_along_from_the_terminal(tmp_path: Path, chat: Open) -> 
     terminal = chat(CHAT_GATEWAY_MEDIA__MAX_MB="1")
     terminal.until(PROMPT)
     for line, said in (
-        ("!file nothing.png", "nothing.png is not there"),
+        ("!file nothing.png", "nothing.png does not exist"),
         ("!file large.bin", "media.max_mb = 1"),
         (f"!file {tmp_path}", "is no file"),
         ("!file a b.png", "a b.png (72 bytes) goes along"),
@@ -263,7 +263,7 @@ def test_what_is_piped_in_takes_no_file_along(tmp_path: Path) -> None:
 
     assert not (tmp_path / "media").exists()
     assert (missing.returncode, missing.stdout) == (1, "")
-    assert "nothing.txt is not there" in missing.stderr
+    assert "nothing.txt does not exist" in missing.stderr
 
 
 # -- for programs ------------------------------------------------------------------------------------

@@ -164,7 +164,7 @@ async def test_a_second_sigterm_ends_it_within_3_s(tmp_path: Path) -> None:
     assert fields["daemon.drained"]["all_turns_ended"] is False
     assert (shown.returncode, found.returncode) == (0, 0), shown.stderr + found.stderr
     assert "ends; its running turns have " in shown.stdout
-    assert "no daemon runs" not in shown.stderr
+    assert "is not running" not in shown.stderr
     for verb, done in zip(verbs[:-1], told, strict=False):
         assert done.returncode == 73, (verb, done)
         assert f"process {daemon.pid} is ending and holds the queue; its running turns " in done.stderr

@@ -126,11 +126,11 @@ async def test_the_command_that_the_bot_names_works(machine: Machine) -> None:
         strangers = strangers_files(machine.root / SERVICE_WORKSPACE[1:])
 
     assert str(ADA) in listed
-    assert "is let in" in approved
+    assert "is approved" in approved
     for words in (place, status, wrong[1]):
         assert f"configuration: {SERVICE_FILE}" in words
         assert f"workspace: {SERVICE_WORKSPACE}" in words
-    assert "daemon: ready" in status
+    assert "gateway: ready" in status
     assert (shown["workspace"], shown["configuration"]) == (SERVICE_WORKSPACE, str(SERVICE_FILE))
     texts = {check["name"]: check["text"] for check in found}
     assert texts["configuration"] == f"workspace {SERVICE_WORKSPACE}, read from {SERVICE_FILE}"
@@ -166,7 +166,7 @@ async def test_a_file_that_is_not_read_is_named(machine: Machine) -> None:
     for said in (first, shadowed):
         assert ".config/chat-gateway/config.toml is not read: chat-gateway.toml comes first" in said
         assert f"{SERVICE_FILE} is not read: chat-gateway.toml comes first" in said
-    assert checked.startswith(f"{HOME}/chat-gateway.toml: fine")
+    assert checked.startswith(f"{HOME}/chat-gateway.toml: no problems")
     assert path.strip().endswith(".config/chat-gateway/config.toml")
     assert f"{SERVICE_FILE} is not read" in behind
     assert "none.toml: cannot be read" in refused[1]

@@ -59,8 +59,8 @@ async def test_it_shows_all_processes_as_one_gateway(
     assert found["in_memory"]["letters"] >= 4
     assert code == 0
     for pid, role in pids.items():
-        assert f"process {pid}: role {role}, since " in shown
-    assert f"lane telegram:{ADA}: running for " in shown
+        assert f"process {pid}: role {role}, started " in shown
+    assert f"chat telegram:{ADA}: answering for " in shown
     assert (rest["running"], rest["lanes"], rest["queues"]["inbound"]["count"]) == (False, [], 0)
 
 

@@ -42,7 +42,7 @@ def test_a_key_that_no_letter_can_have(key: str, tmp_path: Path, capsys: pytest.
 
     assert (code, out) == (1, "")
     assert "try: a key is channel:chat_id" in words
-    assert (parked, capsys.readouterr()) == (0, ("", "nothing is parked\n"))
+    assert (parked, capsys.readouterr()) == (0, ("", "no parked messages\n"))
 
 
 async def test_no_key_beside_a_daemon(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

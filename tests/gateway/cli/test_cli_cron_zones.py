@@ -31,7 +31,7 @@ def test_a_list_says_whose_clocks_its_times_are(tmp_path: Path) -> None:
     there = Ran(tmp_path, "list", zone="UTC")
 
     day = LATER[:10]
-    assert f"at {day} 09:00 JST, next {day} 09:00:00 JST" in added.err
+    assert f"at {day} 09:00 JST, next run {day} 09:00:00 JST" in added.err
     assert f"at {day} 09:00 JST" in here.out
     assert f"{day} 09:00:00 JST" in here.out
     assert f"at {day} 00:00 UTC" in there.out

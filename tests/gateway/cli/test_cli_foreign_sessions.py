@@ -47,7 +47,7 @@ def test_a_session_of_pi_comes_in_with_its_image_and_says_what_it_lost(tmp_path:
     done = Ran(tmp_path / "w", "sessions", "import", "--from", "pi", pi_file(tmp_path / "s.jsonl"))
 
     assert (done.code, done.out.split()[0]) == (0, "cli:5f3c"), done.err
-    assert "not carried over: thinking blocks" in done.err
+    assert "not imported: thinking blocks" in done.err
     lines = shown(tmp_path / "w", "cli:5f3c")
     assert [line["role"] for line in lines] == ["user", "assistant", "tool", "assistant"]
     (file,) = lines[0]["attachments"]
@@ -70,8 +70,8 @@ def test_what_is_only_read_is_refused_by_name_where_it_should_be_written(tmp_pat
     for name in ("pi", "openclaw"):
         done = Ran(tmp_path / "w", "sessions", "export", "--to", name, "cli:a")
         assert (done.code, done.out) == (2, "")
-        assert f"error: {name} is only read" in done.err
-        assert "try: --to one of nanobot" in done.err
+        assert f"error: {name} can only be imported" in done.err
+        assert "try: use --to with one of nanobot" in done.err
 
 
 def test_results_of_tools_are_found_where_it_is_asked_for(tmp_path: Path) -> None:
@@ -143,7 +143,7 @@ def test_a_session_without_messages_never_takes_the_place_of_one(tmp_path: Path)
     done = Ran(home, "sessions", "import", "--from", "nanobot", session_file(tmp_path / "b.jsonl", "cli:a"))
 
     assert (done.code, done.out) == (0, "")
-    assert "cli:a is here already" in done.err
+    assert "cli:a is already here" in done.err
     assert [line["content"] for line in shown(home, "cli:a")] == ["hi"]
 
 

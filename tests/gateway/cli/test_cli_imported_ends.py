@@ -130,8 +130,8 @@ def test_the_last_of_several_that_had_ended_goes_on_and_is_named(tmp_path: Path)
     done = taken(tmp_path / "w", document(tmp_path / "a.json", OLD, later))
 
     assert [found.session_id for found in ended(tmp_path / "w")] == [FIRST]
-    assert done.err.count("had ended") == 1
-    assert f"{KEY}: {SECOND} had ended at its source, and goes on here" in done.err
+    assert done.err.count("was closed at its source") == 1
+    assert f"{KEY}: {SECOND} was closed at its source, and is open here" in done.err
 
 
 def test_one_that_came_by_an_earlier_import_counts_as_well(tmp_path: Path) -> None:

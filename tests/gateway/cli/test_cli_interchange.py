@@ -99,7 +99,7 @@ def test_a_ulid_is_kept_if_it_is_one_and_free(tmp_path: Path) -> None:
     assert taken.out.split()[1] != ULID
     assert f"{ULID} belongs to a session here" in taken.err
     assert none.out.split()[0] == "cli:s"
-    assert "s is no ULID" in none.err
+    assert "s is not a valid session id" in none.err
 
 
 def test_a_message_that_waits_for_its_answer_holds_an_import_off(tmp_path: Path) -> None:
@@ -134,7 +134,7 @@ def test_a_compacted_folder_keeps_its_archives(tmp_path: Path) -> None:
     (archived,) = (tmp_path / "w" / "sessions" / "archive" / "cli_m").iterdir()
     assert (line["kind"], line["metadata"]["previousSession"], done.code) == ("compact", archived.name, 0)
     assert alone.out.split()[0] == "cli:current"
-    assert "not carried over: the archive 20260225T143000.jsonl" in alone.err
+    assert "not imported: the archive 20260225T143000.jsonl" in alone.err
 
 
 def test_mistakes_are_named(tmp_path: Path) -> None:
@@ -159,7 +159,7 @@ def test_a_folder_without_sessions_is_no_success(tmp_path: Path, name: str) -> N
     ran = Ran(tmp_path / "w", "sessions", "import", "--from", name, tmp_path / "none")
 
     assert ran.code == 1
-    assert f"none holds no session of the format {name}" in ran.err
+    assert f"none contains no session in the format {name}" in ran.err
     assert "try: " in ran.err
 
 

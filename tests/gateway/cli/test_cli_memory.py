@@ -52,7 +52,7 @@ async def test_consolidate_asks_the_model_and_says_what_it_did(tmp_path: Path) -
 
     assert code == 0
     assert [json.loads(line)["event"] for line in err.splitlines()] == ["model.request_reduced"]
-    assert out.startswith("5 messages moved into memory, 1 call of the model\nMEMORY.md: 0 → 8 bytes\n")
+    assert out.startswith("5 messages summarized into memory, 1 call of the model\nMEMORY.md: 0 → 8 bytes\n")
     forced, free = (seen.body["tool_choice"] for seen in server.seen)
     assert (forced["function"]["name"], free) == ("save_memory", "auto")
     assert (tmp_path / "memory/chats/telegram_1/MEMORY.md").read_text() == "- noted\n"
@@ -67,7 +67,7 @@ async def test_a_version_that_is_not_there_is_refused_with_a_cure(tmp_path: Path
     assert (code, out) == (1, "")
     assert f"error: {ADA} has no version 01KG9NB3H0Q5W4XZ2WM29XRYBN\n" in err
     assert f"try: chat-gateway memory history {ADA} lists them\n" in err
-    assert none == (0, "", f"nothing that was remembered about {ADA} has changed yet\n")
+    assert none == (0, "", f"no earlier versions of the memory of {ADA}\n")
 
 
 async def test_while_another_process_works_on_the_memory_nothing_is_restored(tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ async def test_while_another_process_works_on_the_memory_nothing_is_restored(tmp
     assert (code, again) == (1, 0)
     assert "another process works on this memory" in err
     assert "try again in a while" in err
-    assert said.startswith("MEMORY.md is as it was before; what stood there is version 0")
+    assert said.startswith("MEMORY.md is restored; the text before is version 0")
     assert (tmp_path / "memory/MEMORY.md").read_text() == "one\n"
 
 
@@ -110,7 +110,7 @@ async def test_model_away(tmp_path: Path) -> None:
         code, out, err = await run(tmp_path, "memory", "consolidate", ADA, url=server.url)
 
     assert (code, out) == (69, "")
-    assert "error: the language model is away" in err
+    assert "error: the language model is not available" in err
     assert not (tmp_path / "memory").exists()
 
 
@@ -131,7 +131,7 @@ async def test_nothing_to_move(tmp_path: Path) -> None:
     async with ModelServer() as server:
         code, out, _ = await run(tmp_path, "memory", "consolidate", ADA, url=server.url)
 
-    assert (code, out) == (0, "nothing to move: the newest 5 messages stay in the conversation\n")
+    assert (code, out) == (0, "nothing to summarize: the newest 5 messages stay in the session\n")
     assert server.seen == []
 
 
@@ -158,5 +158,5 @@ async def test_show_of_an_unknown_chat(tmp_path: Path) -> None:
     code, out, err = await run(tmp_path, "memory", "show", "telegram:99")
 
     assert (code, out) == (0, "")
-    assert "nothing is remembered about telegram:99" in err
+    assert "no memory of telegram:99" in err
     assert not (tmp_path / "memory").exists()

@@ -32,12 +32,12 @@ def test_echo_takes_the_place_of_the_model_that_was_configured(tmp_path: Path) -
         (
             ("--model", "openai/x", "--api-base", "nonsense"),
             "model.api_base: expected an address that begins with http:// or https://",
-            "give another --api-base",
+            "pass another --api-base",
         ),
         (
             ("--model", "echo", "--platform", "telegram"),
-            "telegram: there is no token",
-            "name the file that holds it: --token-file FILE",
+            "no bot token for telegram",
+            "pass the file that contains it: --token-file FILE",
         ),
     ],
 )
@@ -58,7 +58,7 @@ def test_an_address_that_is_none_is_refused_before_anything_is_asked(
 
     assert main(["onboard", "--api-base", "nonsense", "--config", str(tmp_path / "c.toml")]) == 1
 
-    assert "its key" not in capsys.readouterr().err
+    assert "API key" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("option", ["--key-file", "--token-file"])

@@ -28,7 +28,7 @@ async def run(workspace: Path, *words: str) -> tuple[int, str, str]:
     assert process.returncode is not None
     places, names, *words_left = err.decode().splitlines(keepends=True)
     assert (places, names) == (
-        "configuration: no file; defaults and environment\n",
+        "configuration: none; defaults and environment variables\n",
         f"workspace: {workspace}\n",
     )
     return process.returncode, out.decode(), "".join(words_left)
@@ -56,7 +56,7 @@ async def test_list_shows_codes_and_whom_they_were_told(tmp_path: Path) -> None:
 
 
 async def test_list_of_nobody(tmp_path: Path) -> None:
-    assert await run(tmp_path, "list") == (0, "", "nobody waits, and nobody was let in by a code\n")
+    assert await run(tmp_path, "list") == (0, "", "no requests, and nobody was approved by a code\n")
     assert await run(tmp_path, "list", "--json") == (0, "[]\n", "")
 
 
@@ -64,11 +64,11 @@ async def test_approve_lets_in_and_revoke_takes_it_back(tmp_path: Path) -> None:
     code = asked(tmp_path, "-100200")
 
     let_in = await run(tmp_path, "approve", code.lower())
-    assert let_in == (0, "", "telegram:-100200 (Ada) is let in; the next message is answered\n")
+    assert let_in == (0, "", "telegram:-100200 (Ada) is approved; the next message will be answered\n")
     assert approved(tmp_path / "state", "telegram").people == {"-100200"}
 
     out = await run(tmp_path, "revoke", "-100200")
-    assert out == (0, "", "telegram:-100200 (Ada) is let in no more\n")
+    assert out == (0, "", "telegram:-100200 (Ada) no longer has access\n")
     assert approved(tmp_path / "state", "telegram").people == frozenset()
 
 
@@ -76,12 +76,12 @@ async def test_what_is_not_there_is_an_error_with_advice(tmp_path: Path) -> None
     assert await run(tmp_path, "approve", "ABCDEFGH") == (
         1,
         "",
-        "error: no such code waits: codes are valid for an hour\ntry: chat-gateway pairing list\n",
+        "error: no request has this code; codes are valid for an hour\ntry: chat-gateway pairing list\n",
     )
     assert await run(tmp_path, "revoke", "telegram:5") == (
         1,
         "",
-        "error: nobody called telegram:5 has asked or was let in\ntry: chat-gateway pairing list\n",
+        "error: telegram:5 has neither asked for access nor been approved\ntry: chat-gateway pairing list\n",
     )
 
 

@@ -55,7 +55,7 @@ def test_another_answer_than_the_one_begun_is_whole(capsys: pytest.CaptureFixtur
     play(screen, event("delta", "2"))
     screen.end(Outcome("reply", "1, 2"))
 
-    assert capsys.readouterr().out == "one tw\n[begun anew]\n1, 2\n"
+    assert capsys.readouterr().out == "one tw\n[starting over]\n1, 2\n"
 
 
 def test_a_line_in_between_does_not_repeat_the_answer(capsys: pytest.CaptureFixture[str]) -> None:

@@ -63,11 +63,24 @@ def test_search(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(tmp_path, "search", KEY, "köln", "--limit", "1", "--json") == 0
     out, words = capsys.readouterr()
     assert len(json.loads(out)) == 1
-    assert "left out" in words
+    assert "older matches" in words
     assert run(tmp_path, "search", KEY, "nothing", "--json") == 0
     assert json.loads(capsys.readouterr().out) == []
     assert run(tmp_path, "search", KEY) == 2
     assert run(tmp_path, "search", KEY, "x", "--limit", "0") == 2
+
+
+@pytest.mark.parametrize("args", [("close", "nope"), ("search", "nope", "x")])
+def test_a_chat_that_is_unknown_is_an_error(
+    args: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A misspelt key exited 0, as if something had been done. A chat without an open session is known."""
+    asyncio.run(fill(tmp_path, ["a"]))
+
+    assert run(tmp_path, *args) == 1
+    assert capsys.readouterr().err == "error: there is no chat 'nope'\ntry: chat-gateway sessions list\n"
+    assert [run(tmp_path, "close", KEY) for _ in range(2)] == [0, 0]
+    assert f"{KEY} has no open session" in capsys.readouterr().err
 
 
 def test_close_and_resume(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -119,7 +132,7 @@ def test_clearing_a_chat_of_a_person_leaves_what_the_others_share(
 
     assert run(tmp_path, "clear", KEY, "--everything") == 0
 
-    assert "stays: memory/people/ada and files/people/ada" in capsys.readouterr().err
+    assert "kept: memory/people/ada and files/people/ada" in capsys.readouterr().err
     assert (tmp_path / "memory/people/ada/MEMORY.md").exists()
     assert (tmp_path / "files/people/ada/MEMORY.md").exists()
     assert not (tmp_path / "memory/chats/telegram_1").exists()

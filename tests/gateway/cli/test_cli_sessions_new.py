@@ -29,7 +29,7 @@ def test_the_first_session_of_a_key_is_an_empty_log_with_its_metadata(
 ) -> None:
     """S7.1: it has its ULID, is listed, shown and exported; said again it goes on."""
     run(tmp_path, "new", KEY)
-    assert "a new session begins" in capsys.readouterr().err
+    assert "a new session is open" in capsys.readouterr().err
 
     [row] = listed(tmp_path, capsys)
     assert (row["key"], row["message_count"], row["last_message_at"]) == (KEY, 0, None)
@@ -43,7 +43,7 @@ def test_the_first_session_of_a_key_is_an_empty_log_with_its_metadata(
     assert (about["id"], about["messageCount"]) == (row["id"], 0)
 
     run(tmp_path, "new", KEY)
-    assert "goes on" in capsys.readouterr().err
+    assert "stays open" in capsys.readouterr().err
     assert [again["id"] for again in listed(tmp_path, capsys)] == [row["id"]]
     assert not (tmp_path / "sessions" / "archive").exists()
 
@@ -55,7 +55,7 @@ def test_a_key_that_no_chat_can_have_gets_no_session(
     """An empty variable of a script, or a channel alone, left a session that nobody talks to."""
     assert main(["sessions", "new", key, "--workspace", str(tmp_path)]) == 1
 
-    assert "is no key: key is" in capsys.readouterr().err
+    assert "is not a valid chat key: key is" in capsys.readouterr().err
     assert listed(tmp_path, capsys) == []
 
 

@@ -43,6 +43,27 @@ def test_usage_without_a_daemon(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert "today: 1 turn, 20 + 4 tokens, cost 0.5000 USD" in shown
 
 
+def test_usage_is_a_table_with_aligned_numbers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """More days than are kept are refused: they were cut off without a word."""
+    verb = ["usage", "--workspace", str(tmp_path)]
+    folder, now = tmp_path / "state" / "usage", datetime.now(UTC)
+    folder.mkdir(parents=True)
+    rows = [
+        SpendingRow(now, f"web:{who}", who, Usage(prompt=tokens, completion=2, cost_usd=cost))
+        for who, tokens, cost in (("ada", 12_345, 0.25), ("bob", 7, 1e-4))
+    ]
+    lines = b'{"v": 1}\n' + b"".join(row.to_bytes() for row in rows)
+    (folder / f"{now:%Y-%m-%d}.jsonl").write_bytes(lines)
+
+    assert main([*verb, "--days", "36"]) == 1
+    assert capsys.readouterr().err == "error: usage is kept for 35 days\ntry: --days 35\n"
+    assert main([*verb, "--days", "35"]) == 0
+    shown = capsys.readouterr().out
+    assert "\nada         1      0          12345                  2    0.2500\n" in shown
+    assert "\nbob         1      0              7                  2    0.0001\n" in shown
+    assert "0 background calls (titles, summaries, memory)" in shown
+
+
 def test_how_much_media_takes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Files that people sent are nowhere else seen to grow."""
     verb = ["status", "--workspace", str(tmp_path)]
@@ -55,7 +76,7 @@ def test_how_much_media_takes(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     shown = capsys.readouterr().out
     assert main([*verb, "--json"]) == 0
 
-    assert "media: 1.5 MB of files that people sent" in shown
+    assert "media: 1.5 MB of uploads" in shown
     assert json.loads(capsys.readouterr().out)["media_bytes"] == 3 * 2**19
 
 
@@ -75,8 +96,8 @@ def test_processes_platforms_and_approvals_by_the_files(
         assert main([*verb, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
 
-    assert f"process {os.getpid()}: role channels, since " in shown
-    assert f"approval {asked.id}: web:ada asks for shell, until " in shown
+    assert f"process {os.getpid()}: role channels, started " in shown
+    assert f"approval {asked.id}: shell in web:ada, expires " in shown
     assert "telegram: down (no process runs it: chat-gateway run)" in shown
     assert "secret" not in shown + json.dumps(found)
     assert [row["role"] for row in found["daemons"]] == ["channels"]

@@ -35,7 +35,7 @@ def test_a_workspace_is_taken_over_whole_and_stays_as_it_was(tmp_path: Path, nan
     rows = json.loads(Ran(tmp_path / "w", "cron", "list", "--json").out)
     assert sorted(row["id"] for row in rows) == ["aaaa1111", "bbbb2222"]
     assert 'memory.scope = "workspace"' in done.err
-    assert "broken.jsonl is left out" in done.err
+    assert "broken.jsonl is skipped" in done.err
     assert "AGENTS.md" in done.err
 
 
@@ -71,7 +71,7 @@ def test_what_is_ours_is_never_written_over(tmp_path: Path, nanobot: Path) -> No
         for row in json.loads((ours / "cron" / "jobs.json").read_text())["jobs"]
     }
     assert jobs == {"aaaa1111": "ours", "bbbb2222": "what is new?"}
-    assert "error: memory/MEMORY.md is another one here" in done.err
+    assert "error: memory/MEMORY.md exists here with other text" in done.err
     assert "try: chat-gateway cron remove aaaa1111" in done.err
     assert len(listed(ours)) == 3
 
@@ -91,4 +91,4 @@ def test_the_workspace_itself_is_refused(tmp_path: Path) -> None:
     done = Ran(tmp_path, "sessions", "import", "--from", "nanobot", tmp_path)
 
     assert done.code == 1
-    assert "is the workspace itself" in done.err
+    assert "is this gateway's own workspace" in done.err

@@ -74,7 +74,7 @@ def test_all_that_the_context_reads_is_taken_over(tmp_path: Path, work: Path) ->
         assert path.stat().st_mode & 0o777 == (0o700 if path.is_dir() else 0o600), path
     for words in ("AGENTS.md", "memory/USER.md", "skills: invoices", 'memory.scope = "workspace"'):
         assert words in done.err
-    (left,) = [line for line in done.err.splitlines() if line.startswith("not taken over")]
+    (left,) = [line for line in done.err.splitlines() if line.startswith("not imported")]
     assert "SOUL.md" in left
     assert "AGENTS.md," not in left
     assert "USER.md" not in left
@@ -113,7 +113,7 @@ def test_what_is_here_is_never_written_over(tmp_path: Path, work: Path) -> None:
     assert done.code == 1
     assert told(ours) == {name: f"ours: {name}\n" for name in ALL if "template" not in name}
     for name in ("AGENTS.md", "memory/USER.md", "skills/invoices"):
-        assert f"error: {name} is another one here, and stays" in done.err
+        assert f"error: {name} exists here with other text, and is kept" in done.err
     assert done.err.count("try: ") == 3
 
 
@@ -124,7 +124,7 @@ def test_a_persona_under_another_name_is_not_put_in_the_shade(tmp_path: Path, wo
 
     assert done.code == 1
     assert not (tmp_path / "w" / "AGENTS.md").exists()
-    assert "instructions.md is the persona here, and stays" in done.err
+    assert "instructions.md is the persona here, and is kept" in done.err
 
 
 @pytest.mark.parametrize("what", ["file", "dangling link", "folder"])
@@ -142,7 +142,7 @@ def test_whatever_stands_in_the_way_stays(tmp_path: Path, work: Path, what: str)
     done = take(ours, work)
 
     assert done.code == 1
-    assert "error: skills/invoices is another one here, and stays" in done.err
+    assert "error: skills/invoices exists here with other text, and is kept" in done.err
     assert not (tmp_path / "nowhere").exists()
     assert (ours / "AGENTS.md").read_text() == "Be kind.\n"
 
@@ -193,11 +193,9 @@ def test_a_skill_that_no_model_will_see_is_named(tmp_path: Path, work: Path) -> 
     done = take(tmp_path / "w", work)
 
     assert done.code == 0, done.err
-    assert (
-        "skills/plain/SKILL.md: no model sees it: it must begin with a head between two lines ---" in done.err
-    )
+    assert "skills/plain/SKILL.md is not used: it must begin with a head between two lines ---" in done.err
     assert not (tmp_path / "w" / "skills" / "empty").exists()
-    assert "skills/empty holds no SKILL.md" in done.err
+    assert "skills/empty has no SKILL.md" in done.err
 
 
 def test_a_full_disk_leaves_whole_files_alone(tmp_path: Path, work: Path) -> None:
@@ -238,7 +236,7 @@ def test_a_folder_of_a_skill_that_cannot_be_listed_is_named() -> None:
             try:
                 os.setuid(12345)
                 ((problem, _),) = take_texts(NanobotWorkspace(roots=(root,)), ours)
-                status = int(not problem.startswith(f"{root}/skills/invoices/assets is left out"))
+                status = int(not problem.startswith(f"{root}/skills/invoices/assets is skipped"))
             finally:
                 os._exit(status)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

@@ -85,7 +85,7 @@ def test_a_key_goes_to_stdout_without_what_others_share(place: Path) -> None:
     again = Ran(place, "memory", "export", ADA, "-o", str(place / "a.tar"))
     taken = Ran(place, "memory", "export", ADA, "-o", str(place / "a.tar"))
     assert (again.code, taken.code) == (0, 1)
-    assert "is there already" in taken.err
+    assert "already exists" in taken.err
     assert list(place.glob(".a.tar*")) == []
 
 
@@ -97,7 +97,7 @@ def test_one_memory_for_all_stays_and_it_is_said(place: Path, monkeypatch: pytes
     erased = Ran(place, "memory", "erase", ADA, "--yes")
 
     assert any("scope workspace" in line for line in exported["left_out"])
-    assert "stays: memory/ and files/ of the scope workspace" in erased.err
+    assert "kept: memory/ and files/ of the scope workspace" in erased.err
     assert (place / "memory" / "MEMORY.md").read_text() == "of all"
 
 
@@ -107,7 +107,7 @@ def test_nothing_is_erased_before_somebody_says_yes(place: Path) -> None:
     ran = Ran(place, "memory", "erase", "--person", "ada")
 
     assert ran.code == 1
-    assert ran.err.splitlines()[-1] == "try: --yes"
+    assert ran.err.splitlines()[-1] == "try: add --yes"
     assert holding(place, "sesame") == before
     assert Ran(place, "memory", "erase", "--person", "eve", "--yes").code == 1
     assert holding(place, "sesame") == before

@@ -47,7 +47,7 @@ def test_an_import_writes_the_scope_into_the_configuration_where_asked(tmp_path:
     assert "is written" in done.err
     assert "tea" in Ran(tmp_path / "w", "memory", "show", "cli:direct", "--config", config).out
     again = take(tmp_path, nanobot, config)
-    assert (again.code, "workspace already" in again.err) == (0, True)
+    assert (again.code, "already workspace" in again.err) == (0, True)
 
 
 def test_another_value_in_the_configuration_stays_and_is_shown(tmp_path: Path, nanobot: Path) -> None:
@@ -57,7 +57,7 @@ def test_another_value_in_the_configuration_stays_and_is_shown(tmp_path: Path, n
     done = take(tmp_path, nanobot, config)
 
     assert done.code == 1
-    assert f'error: {config}:2: memory.scope = "chat" stands there' in done.err
+    assert f'error: {config}:2: memory.scope = "chat" is set there' in done.err
     assert config.read_text() == 'timezone = "UTC"\nmemory.scope = "chat"\n'
     assert len(listed(tmp_path / "w")) == 3
 

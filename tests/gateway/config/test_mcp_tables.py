@@ -95,7 +95,7 @@ def test_without_its_library_every_look_says_so(tmp_path: Path) -> None:
     examined = without_library(*here, "doctor", "--json")
     listed = without_library(*here, "mcp", "list")
 
-    said = "the package mcp is not installed: no tool of these servers is offered"
+    said = "the package mcp is not installed, so no tools of these servers are offered"
     assert (checked.returncode, listed.returncode) == (0, 0)
     assert f"warning: mcp: {said}; make extras" in checked.stderr
     assert f"{said}; make extras" in listed.stderr

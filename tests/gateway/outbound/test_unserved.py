@@ -58,9 +58,9 @@ def test_cron_add_says_at_once_that_nothing_serves_a_channel(
     verb = ["cron", "add", "--workspace", str(tmp_path), "--every", "2h", "--message", "hi", "--to"]
 
     assert main([*verb, "slack:1"]) == 0
-    assert "nothing here serves slack" in capsys.readouterr().err
+    assert "no channel named slack is enabled" in capsys.readouterr().err
     assert main([*verb, "web:1"]) == 0
-    assert "nothing here serves" not in capsys.readouterr().err
+    assert "no channel named" not in capsys.readouterr().err
 
 
 async def test_a_foreign_program_that_takes_from_a_queue_serves_it(broker: Broker, broker_name: str) -> None:

@@ -383,7 +383,7 @@ async def test_verb_moves_what_waits(tmp_path: Path, broker: Broker, broker_name
             await client.put(inbound("foreign:a", f"a{number}", f"{number}"))
         code, err = await verb(tmp_path, config(2))
         assert code == 0
-        assert "3 messages went from 2 to 5 partitions" in err
+        assert "moved 3 messages from 2 to 5 partitions" in err
         assert "set broker.partitions = 5" in err
         async with Daemon(tmp_path, role="session", config=config(5)):
             await client.collect("foreign", 3)

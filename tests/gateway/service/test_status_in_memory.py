@@ -31,7 +31,7 @@ async def test_it_counts_what_waits_for_a_turn(tmp_path: Path, capsys: pytest.Ca
     assert (held["letters"], held["max_bytes"]) == (3, 64 * 2**20)
     assert 3_000 < held["bytes"] < 6_000
     assert held["windows"]["inbound"] == 100_000
-    assert "in memory: 3 messages, 0.0 of 64 MB; at most 100,000 of a queue\n" in shown
+    assert "in memory: 3 messages, 0.0 of 64 MB; at most 100,000 per queue\n" in shown
 
 
 def test_without_a_daemon_nothing_is_in_memory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
