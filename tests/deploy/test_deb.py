@@ -313,7 +313,7 @@ def test_a_person_runs_it_under_a_systemd_of_their_own(service: Box) -> None:
     gone = shown_to_ada(service, "LoadState")
     service.run("systemctl", "stop", "ada.service", check=True)
 
-    assert "port 8006 is another program's: the page gets 8007" in said.stderr
+    assert "port 8006 is taken by another program; the web console gets 8007" in said.stderr
     assert "systemctl --user enable --now chat-gateway" in said.stderr
     assert state == ["active", "answers", "notify", "1min", "yes"]
     assert answer == "echo: hello\n"

@@ -274,4 +274,4 @@ def test_a_sentence_says_what_may_not_be_written(tmp_path: Path, capsys: pytest.
 
     assert main(["systemd", "install", "--to", str(tmp_path), "--program", str(PROGRAM)]) == 1
 
-    assert "run it as root, or name a folder by --to" in capsys.readouterr().err
+    assert "run it as root, or choose a folder with --to" in capsys.readouterr().err

@@ -163,7 +163,7 @@ async def test_a_second_sigterm_ends_it_within_3_s(tmp_path: Path) -> None:
     assert fields["daemon.draining"]["within_s"] == 150
     assert fields["daemon.drained"]["all_turns_ended"] is False
     assert (shown.returncode, found.returncode) == (0, 0), shown.stderr + found.stderr
-    assert "ends; its running turns have " in shown.stdout
+    assert "shutting down; answers in progress have up to " in shown.stdout
     assert "is not running" not in shown.stderr
     for verb, done in zip(verbs[:-1], told, strict=False):
         assert done.returncode == 73, (verb, done)

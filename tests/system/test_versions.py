@@ -46,7 +46,7 @@ async def test_notes_that_cannot_be_shortened_stay_and_status_says_so(tmp_path: 
             _, shown = await command(tmp_path, "status", config=config)
             assert await daemon.stop() == 0
 
-    assert "notes: MEMORY.md could not be shortened, 1 time; raise memory.max_kb" in shown
+    assert "notes: MEMORY.md could not be shortened (1 time); raise memory.max_kb" in shown
     assert memory.read_text() == FIRST
 
 

@@ -31,10 +31,10 @@ def test_a_damaged_database_is_named_as_it_lies_in_the_workspace(
 @pytest.mark.parametrize(
     ("words", "error", "cure"),
     [
-        (("create", "no/a.tar"), "there is no folder {}/no", "mkdir -p {}/no"),
-        (("verify", "a.tar"), "{}/a.tar: No such file or directory", "name a file that is there"),
-        (("verify", "w"), "{}/w: Is a directory", "name one of the files in it"),
-        (("restore", "a.tar"), "{}/a.tar: No such file or directory", "name a file that is there"),
+        (("create", "no/a.tar"), "folder {}/no does not exist", "mkdir -p {}/no"),
+        (("verify", "a.tar"), "{}/a.tar: No such file or directory", "check the path"),
+        (("verify", "w"), "{}/w: Is a directory", "choose a file in this folder"),
+        (("restore", "a.tar"), "{}/a.tar: No such file or directory", "check the path"),
     ],
 )
 def test_a_path_that_is_wrong_is_told_with_its_cure(
