@@ -78,7 +78,7 @@ def rows(items: Sequence[Mapping[str, object]], columns: Sequence[str]) -> None:
     for column in columns:
         cells = [column.upper().replace("_", " "), *(_cell(item.get(column)) for item in items)]
         width = max(map(len, cells))
-        numbers = all(cell.replace(".", "").isdecimal() for cell in cells[1:])
+        numbers = all(cell.removesuffix(" USD").replace(".", "").isdecimal() for cell in cells[1:])
         shown.append([cell.rjust(width) if numbers else cell.ljust(width) for cell in cells])
     for line in zip(*shown, strict=True):
         data("  ".join(line).rstrip())

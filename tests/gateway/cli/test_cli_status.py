@@ -59,8 +59,10 @@ def test_usage_is_a_table_with_aligned_numbers(tmp_path: Path, capsys: pytest.Ca
     assert capsys.readouterr().err == "error: usage is kept for 35 days\ntry: --days 35\n"
     assert main([*verb, "--days", "35"]) == 0
     shown = capsys.readouterr().out
-    assert "\nada         1      0          12345                  2    0.2500\n" in shown
-    assert "\nbob         1      0              7                  2    0.0001\n" in shown
+    people = shown.splitlines()[-10:]
+    (ada,) = (line for line in people if line.startswith("ada "))
+    (bob,) = (line for line in people if line.startswith("bob "))
+    assert ada.replace("12345", "    7").replace("0.2500", "0.0001") == bob.replace("bob", "ada")
     assert "0 background calls (titles, summaries, memory)" in shown
 
 
