@@ -109,7 +109,10 @@ def test_an_unknown_session_is_an_error_with_a_cure(workspace: Path) -> None:
     ran = gateway(workspace, "sessions", "show", "cli:nobody")
 
     assert ran.code == 1
-    assert ran.err.splitlines()[-2:] == ["error: there is no chat or session 'cli:nobody'", "try: chat-gateway sessions list"]
+    assert ran.err.splitlines()[-2:] == [
+        "error: there is no chat or session 'cli:nobody'",
+        "try: chat-gateway sessions list",
+    ]
 
 
 def test_damaged_transcripts_are_shown_verified_and_repaired(workspace: Path) -> None:
