@@ -36,11 +36,11 @@ run: $(VENV)/.runtime ## runs the gateway with its embedded queue
 	@exec $(BIN)/chat-gateway run
 
 test: $(VENV)/.rewritten ## runs all tests but those of check, with a real RabbitMQ and a real Chromium
-	@deploy/system-packages.sh rabbitmq-server chromium-headless-shell fonts-dejavu-core curl bubblewrap openssl systemd zsh fish libfuse3-3 strace
+	@deploy/system-packages.sh rabbitmq-server chromium-headless-shell fonts-dejavu-core curl bubblewrap libseccomp2 openssl systemd zsh fish libfuse3-3 strace
 	RABBITMQ_SCHEDULER_BIND_TYPE=u $(BIN)/python -m pytest -m "not chaos" --numprocesses 6 --dist worksteal --durations=15 --ignore tests/deploy/test_container.py --ignore tests/system/test_broker_cluster.py --ignore tests/hosts --ignore tests/docs --ignore tests/test_house_rules.py --ignore tests/test_patterns.py
 
 test-deb: $(VENV)/.dev ## tries the Debian package with all of its packages, not only what is ours: needs root
-	@deploy/system-packages.sh bubblewrap systemd
+	@deploy/system-packages.sh bubblewrap libseccomp2 systemd
 	DEB_WHOLE=1 $(BIN)/python -m pytest tests/deploy/test_deb.py
 
 test-image: $(VENV)/.dev ## builds the container image on a Debian made here and runs it: needs root and the network

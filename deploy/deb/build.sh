@@ -87,7 +87,7 @@ Section: net
 Priority: optional
 Installed-Size: $(du -sk --exclude=DEBIAN "$root" | cut -f1)
 Depends: python3 (>= $minor), python3 (<< ${minor%.*}.$((${minor#*.} + 1))), systemd (>= 252), init-system-helpers, ca-certificates
-Recommends: bubblewrap
+Recommends: bubblewrap, libseccomp2
 Suggests: rabbitmq-server
 Description: chat channels to language models through a durable queue
  A daemon that connects Telegram and Discord to language models: no accepted

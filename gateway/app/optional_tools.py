@@ -39,7 +39,7 @@ class OptionalTools:
         from session.tools.shell import Shell
 
         table = settings.tools.shell
-        self.sandbox = SandboxOfDaemon(table.sandbox)
+        self.sandbox = SandboxOfDaemon()
         shell = Shell(
             self.sandbox, network=table.network, timeout_s=table.timeout_s, private=(settings.workspace,)
         )

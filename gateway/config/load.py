@@ -50,6 +50,14 @@ __all__ = [
 Faults = Callable[[Settings], Iterable[tuple[KeyPath, str]]]
 # These stand for no key of the file, or not for one alone.
 OWN_VARIABLES = ("CONFIG", "WORKSPACE", "DEBUG")
+# Keys that once were, with what to do about them.
+_GONE: Mapping[KeyPath, str] = {
+    (
+        "tools",
+        "shell",
+        "sandbox",
+    ): "remove it: commands are confined by bubblewrap, there is nothing to choose"
+}
 MAX_SECRET_BYTES = 64 * 1024
 # In place of a secret that cannot be had, so that it is not called missing or too short as well.
 STAND_IN = "not-to-be-had-secret"
@@ -186,6 +194,7 @@ class _Reading:
             if len(path) == 1 and (near is None or self._environ[name].startswith("tcp://")):
                 continue
             words = f"; nearest: {PREFIX}{'__'.join(near).upper()}" if near else ""
+            words = f"; {_GONE[path]}" if path in _GONE else words
             self._problems.append((0, f"{name}: unknown key {'.'.join(path)}{words}"))
 
     def read_secrets(self) -> None:
@@ -297,6 +306,8 @@ class _Reading:
         if kind == "extra_forbidden":
             if len(path) == 2 and path[0] == "channels" and isinstance(value, Mapping):
                 return self._unknown_channel(path[1])
+            if path in _GONE:
+                return f"unknown key; {_GONE[path]}"
             near = self._schema.nearest(path, whole=True)
             return f"unknown key; nearest: {'.'.join(near)}" if near else "unknown key"
         if kind == "value_error":

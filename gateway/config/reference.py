@@ -109,7 +109,6 @@ WORDS: Mapping[str, str] = {
     "tools.web_fetch.timeout_s": "How long a page may take, redirects and extraction included.",
     "tools.shell": "The tool that runs commands in a sandbox.",
     "tools.shell.enabled": "Whether direct chats are offered it; groups where `tools.groups` names it.",
-    "tools.shell.sandbox": "What confines it; `auto`: the first that works, else the tool is refused.",
     "tools.shell.network": "Whether its commands reach the network.",
     "tools.shell.timeout_s": "How long a command may take.",
     "mcp": "One table a server: `[mcp.NAME]` with `command` or `url`, and [more](tools.md#mcp-servers).",

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 from pydantic import Field
 
 from channels.tables import ConfigTable, Seconds
@@ -21,6 +19,5 @@ class Shell(ConfigTable):
     """``[tools.shell]``."""
 
     enabled: bool = False
-    sandbox: Literal["auto", "bubblewrap", "landlock"] = "auto"
     network: bool = False
     timeout_s: Seconds = 60.0

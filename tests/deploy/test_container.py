@@ -17,6 +17,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 # Beside the base: an image of python:slim is 50 MB more.
 MAX_BYTES = 480_000_000
+# podman's word for what Docker calls systempaths=unconfined.
+NAMESPACES = ("--security-opt", "seccomp=unconfined", "--security-opt", "unmask=ALL")
 CONFINED = ("--read-only", "--tmpfs", "/tmp", "--cap-drop", "ALL", "--security-opt", "no-new-privileges")
 
 
@@ -65,3 +67,24 @@ async def test_it_answers_as_nobody_on_files_that_it_cannot_change(
     assert written == [1, 1, 0, 0]
     assert status.split() == ["CapBnd:", "0000000000000000", "NoNewPrivs:", "1"]
     assert state["State"]["ExitCode"] == 0
+
+
+@pytest.mark.parametrize(
+    ("flags", "level", "words"),
+    [
+        ((), "fail", "shell refuses every command: bubblewrap does not work here: "),
+        (NAMESPACES, "ok", "bubblewrap confines commands, without network"),
+    ],
+    ids=["without", "with"],
+)
+def test_commands_of_tools_are_confined_where_the_container_allows_namespaces(
+    containers: Containers, flags: tuple[str, ...], level: str, words: str
+) -> None:
+    name = f"tools-{level}"
+    containers.start(name, *CONFINED, *flags, "--env", "CHAT_GATEWAY_TOOLS__SHELL__ENABLED=true")
+
+    said = containers.podman("exec", name, "chat-gateway", "doctor", "--json", check=False).stdout
+    containers.podman("rm", "--force", name)
+    found = [check for check in json.loads(said) if check["name"] == "tools"]
+
+    assert [(check["level"], check["text"].startswith(words)) for check in found] == [(level, True)], found

@@ -59,7 +59,10 @@ def test_the_image_is_small_and_runs_as_nobody_in_particular() -> None:
     assert words["VOLUME"] == "/data"
     assert f"--uid {USER}" in words["RUN"]
     assert words["STOPSIGNAL"] == "SIGTERM"
-    assert all("apt-get" not in rest and word != "ADD" for word, rest in instructions())
+    assert all("apt-get" not in rest for _, rest in building)
+    assert "--no-install-recommends bubblewrap libseccomp2" in words["RUN"]
+    assert "rm -rf /var/lib/apt/lists/*" in words["RUN"]
+    assert all(word != "ADD" for word, _ in instructions())
 
 
 def test_the_image_is_built_of_what_is_locked_and_there() -> None:

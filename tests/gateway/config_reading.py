@@ -102,7 +102,6 @@ max_kb = 512
 timeout_s = 20
 [tools.shell]
 enabled = false
-sandbox = "auto"
 network = false
 timeout_s = 60
 [mcp]

@@ -13,11 +13,10 @@ from typing import Any
 import pytest
 
 from session.tools.sandbox.bubblewrap import Bubblewrap
-from session.tools.sandbox.landlock import Landlock
-from session.tools.sandbox.rules import Rules, Sandbox
+from session.tools.sandbox.rules import Rules
 from session.tools.sandbox.sandbox import AS_ROOT_CURE
 from tests.gateway.service_place import UID, workspace_of_the_service
-from tests.session.tools.sandbox_place import KINDS, SECRET, processes_with
+from tests.session.tools.sandbox_place import SECRET, processes_with
 from tests.support.guarantee import guarantee
 from tests.support.harness import Daemon, ask, command, status
 from tests.support.model_server import ModelServer
@@ -25,11 +24,12 @@ from tests.support.place import lines_of, with_model
 from tests.support.until import until
 
 KEY = "web:a"
+BUBBLEWRAP = Bubblewrap("/usr/bin/bwrap")
 of_root = pytest.mark.skipif(os.geteuid() != 0, reason="is about what root starts")
 
 
-def on(model: ModelServer, kind: str = "auto", **more: Any) -> dict[str, Any]:
-    return with_model(model, **{"tools.shell.enabled": "true", "tools.shell.sandbox": kind, **more})
+def on(model: ModelServer, **more: Any) -> dict[str, Any]:
+    return with_model(model, **{"tools.shell.enabled": "true", **more})
 
 
 def calls(command: str, **arguments: Any) -> str:
@@ -49,10 +49,9 @@ def tag() -> str:
 
 
 @pytest.mark.ordinary_user
-@pytest.mark.parametrize("kind", KINDS)
-async def test_a_command_runs_in_the_folder_of_its_chat_and_sees_no_other(tmp_path: Path, kind: str) -> None:
+async def test_a_command_runs_in_the_folder_of_its_chat_and_sees_no_other(tmp_path: Path) -> None:
     async with ModelServer() as model:
-        config = on(model, kind, **{"model.api_key": SECRET})
+        config = on(model, **{"model.api_key": SECRET})
         async with Daemon(tmp_path, config=config) as daemon:
             await ask(daemon, "web:b", "0", calls("echo my diary > diary.txt; exit 3"))
             answer = await ask(
@@ -82,7 +81,7 @@ async def test_a_command_runs_in_the_folder_of_its_chat_and_sees_no_other(tmp_pa
     for seen in model.turns[2:]:
         assert "my diary" not in str(seen.messages)
         assert SECRET not in str(seen.messages)
-    assert f"{kind} confines commands, without network" in printed
+    assert "bubblewrap confines commands, without network" in printed
     assert "shell" in model.turns[0].tools
 
 
@@ -137,9 +136,8 @@ async def test_root_leaves_the_trial_to_the_user_of_the_gateway() -> None:
 
 
 @of_root
-@pytest.mark.parametrize("sandbox", [Bubblewrap("/usr/bin/bwrap"), Landlock()], ids=KINDS)
-def test_what_confines_a_command_starts_none_as_root(tmp_path: Path, sandbox: Sandbox) -> None:
-    wrapped = sandbox.wrap(["/bin/touch", "ran"], Rules(tmp_path))
+def test_what_confines_a_command_starts_none_as_root(tmp_path: Path) -> None:
+    wrapped = BUBBLEWRAP.wrap(["/bin/touch", "ran"], Rules(tmp_path))
 
     done = subprocess.run(
         wrapped.argv, env=dict(wrapped.env), cwd=wrapped.cwd, stderr=subprocess.PIPE, check=False
@@ -151,13 +149,12 @@ def test_what_confines_a_command_starts_none_as_root(tmp_path: Path, sandbox: Sa
 
 
 @of_root
-@pytest.mark.parametrize("sandbox", [Bubblewrap("/usr/bin/bwrap"), Landlock()], ids=KINDS)
-def test_a_capability_of_the_gateway_is_none_of_its_commands(sandbox: Sandbox) -> None:
+def test_a_capability_of_the_gateway_is_none_of_its_commands() -> None:
     code = "import ctypes; c = (ctypes.c_uint32 * 6)(); h = (ctypes.c_uint32 * 2)(0x20080522)\n"
     code += "print(ctypes.CDLL(None).capget(h, c), *c)"
     user = ("setpriv", f"--reuid={UID}", f"--regid={UID}", "--clear-groups")
     with workspace_of_the_service() as workspace:
-        wrapped = sandbox.wrap(["/usr/bin/python3", "-c", code], Rules(workspace))
+        wrapped = BUBBLEWRAP.wrap(["/usr/bin/python3", "-c", code], Rules(workspace))
         # The Python of the tests may lie in root's home.
         argv = [
             *user,
@@ -173,9 +170,8 @@ def test_a_capability_of_the_gateway_is_none_of_its_commands(sandbox: Sandbox) -
 
 
 @pytest.mark.ordinary_user
-@pytest.mark.parametrize("kind", KINDS)
-async def test_stop_ends_a_command_and_its_children_at_once(tmp_path: Path, kind: str, tag: str) -> None:
-    async with ModelServer() as model, Daemon(tmp_path, config=on(model, kind)) as daemon:
+async def test_stop_ends_a_command_and_its_children_at_once(tmp_path: Path, tag: str) -> None:
+    async with ModelServer() as model, Daemon(tmp_path, config=on(model)) as daemon:
         turn = asyncio.create_task(ask(daemon, KEY, "1", calls(f"setsid sleep {tag} & sleep {tag}")))
         await until(lambda: len(_sleeping(tag)) == 2)
 
@@ -191,11 +187,10 @@ async def test_stop_ends_a_command_and_its_children_at_once(tmp_path: Path, kind
 
 @guarantee("security", "A command of a killed gateway ends with it and does not run again.")
 @pytest.mark.ordinary_user
-@pytest.mark.parametrize("kind", KINDS)
 async def test_a_killed_daemon_takes_its_command_with_it_and_runs_it_never_again(
-    tmp_path: Path, kind: str, tag: str
+    tmp_path: Path, tag: str
 ) -> None:
-    async with ModelServer() as model, Daemon(tmp_path, config=on(model, kind)) as daemon:
+    async with ModelServer() as model, Daemon(tmp_path, config=on(model)) as daemon:
         words = calls(f"echo run >> runs.txt; (setsid sleep {tag} &); sleep {tag}")
         turn = asyncio.create_task(ask(daemon, KEY, "1", words))
         await until(lambda: len(_sleeping(tag)) == 2)
@@ -216,10 +211,9 @@ async def test_a_killed_daemon_takes_its_command_with_it_and_runs_it_never_again
 async def test_without_a_sandbox_a_command_is_refused_and_the_turn_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where bubblewrap is not to be found, and Landlock not wanted."""
     monkeypatch.setenv("PATH", "/nonexistent")
     async with ModelServer() as model:
-        config = on(model, "bubblewrap")
+        config = on(model)
         async with Daemon(tmp_path, config=config, anew=True) as daemon:
             await daemon.said("sandbox.missing")
             answer = await ask(daemon, KEY, "1", calls("touch x"))

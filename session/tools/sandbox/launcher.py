@@ -1,7 +1,8 @@
-"""Starts one confined command, watches over it and all that it starts, and ends all of that with it.
+"""Starts bubblewrap with one command, watches over all that it starts, and ends all of that with it.
 
-A process of its own, run by its path; it imports nothing of ours. Its one argument says in JSON what to do.
-Its end, however it comes, ends the command; the end of whoever started it ends it.
+A process of its own, run by its path; it imports nothing of ours. Its first argument says in JSON what to
+keep to, the others are what to start. Its end, however it comes, ends the command; the end of whoever
+started it ends it.
 """
 
 from __future__ import annotations
@@ -14,32 +15,29 @@ import resource
 import select
 import signal
 import sys
-import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
-from itertools import count
+from itertools import islice
 from pathlib import Path
 from typing import Any, NoReturn
 
+# Where bubblewrap reads the seccomp filter of the command.
+FILTER_FD = 3
 POLL_S = 0.05
 # While nothing changes, as with a server that waits for a request.
 REST_S = 0.2
 NOT_STARTED = 125
 
 _SET_DEATH_SIGNAL, _SET_SUBREAPER, _SET_NO_NEW_PRIVILEGES = 1, 36, 38
-_SET_SECCOMP, _FILTER = 22, 2
-_CAPSET_VERSION = 0x20080522
-_SYS_LANDLOCK = 444
+_AMBIENT_CAPABILITIES, _CLEAR_ALL = 47, 4
 # What the sandbox itself consists of comes on top.
 _OURS = 4
 _MOST_FILES = 2**20
+# The most that the kernel holds for one, as what was written to it and not yet read: net.core.wmem_max twice.
+_SOCKET_BYTES = 2 * 212_992
+_HELD = (b"RssAnon:", b"RssShmem:", b"VmPTE:", b"VmSwap:")
 _ENDING = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 _WAITED = _ENDING | {signal.SIGCHLD}
-_OF_A_FILE = 0b1100000000000111
-_FOLDER = os.O_DIRECTORY | os.O_NOFOLLOW
-
-libc = ctypes.CDLL(None, use_errno=True)
-libc.syscall.restype = ctypes.c_long
 
 
 def main() -> NoReturn:
@@ -47,33 +45,28 @@ def main() -> NoReturn:
     if 0 in os.getresuid():
         # Whatever a sandbox forgot would be the whole machine.
         raise OSError(0, "is not a user for commands", "root")
-    rules = json.loads(sys.argv[1])
+    order, argv = json.loads(sys.argv[1]), sys.argv[2:]
     # Not every event loop starts a process without what it has open itself.
     os.closerange(3, _MOST_FILES)
     signal.pthread_sigmask(signal.SIG_BLOCK, _WAITED)
-    _die_with(rules["parent"], signal.SIGTERM)
+    _die_with(order["parent"], signal.SIGTERM)
     with suppress(OSError):
         os.setsid()
-    _checked(libc.prctl(_SET_SUBREAPER, 1, 0, 0, 0), "PR_SET_CHILD_SUBREAPER")
-    temp = tempfile.mkdtemp(prefix="chat-gateway-sandbox-") if rules["landlock"] else None
+    _prctl(_SET_SUBREAPER, 1)
     try:
-        code = _watched(rules, temp)
+        code = _watched(order, argv)
     finally:
         _end_all()
-        if temp is not None:
-            # What stays of it is no word about the command.
-            with suppress(Exception):
-                _remove(temp)
     os._exit(code)
 
 
-def _watched(rules: dict[str, Any], temp: str | None) -> int:
+def _watched(order: dict[str, Any], argv: list[str]) -> int:
     """Start the command, and wait until it ends or has to."""
     alive, ours = os.pipe()
     child = os.fork()
     if child == 0:
         os.close(ours)
-        _as_child(rules, temp, alive)
+        _as_child(order, argv, alive)
     os.close(alive)
     # The command's input and output end with the command.
     nothing = os.open(os.devnull, os.O_RDWR)
@@ -87,48 +80,45 @@ def _watched(rules: dict[str, Any], temp: str | None) -> int:
             return 128 + got.si_signo
         for pid, status in _ended():
             if pid == child:
-                return _exit_code(status)
-        used = _used_by_all(rules)
-        if used[0] > rules["memory"]:
-            _say(f"ended: over {rules['memory'] // 2**20} MB of memory")
+                code = os.waitstatus_to_exitcode(status)
+                return code if code >= 0 else 128 - code
+        used = _used_by_all(order)
+        if used[0] > order["memory_bytes"]:
+            _say(f"ended: over {order['memory_bytes'] // 2**20} MB of memory")
             return 128 + signal.SIGKILL
-        if used[1] > rules["processes"] + _OURS:
-            _say(f"ended: over {rules['processes']} processes")
+        if used[1] > order["processes"] + _OURS:
+            _say(f"ended: over {order['processes']} processes")
             return 128 + signal.SIGKILL
         wait_s = min(wait_s * 1.5, REST_S) if used == before else POLL_S
         before = used
 
 
-def _as_child(rules: dict[str, Any], temp: str | None, alive: int) -> NoReturn:
-    """Become the command, or say why not."""
+def _as_child(order: dict[str, Any], argv: list[str], alive: int) -> NoReturn:
+    """Become bubblewrap, or say why not."""
     try:
-        _checked(libc.prctl(_SET_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0), "PR_SET_PDEATHSIG")
+        _prctl(_SET_DEATH_SIGNAL, signal.SIGKILL)
         # A launcher that died before that has let go of its end of the pipe.
         if select.select([alive], [], [], 0)[0]:
             os._exit(NOT_STARTED)
-        _become(rules, temp)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _WAITED)
+        with suppress(OSError):
+            os.nice(5)
+        # Where memory runs short the kernel ends the command first: it may hold some that no process has.
+        with suppress(OSError):
+            Path("/proc/self/oom_score_adj").write_text("1000")
+        _limit(resource.RLIMIT_CORE, 0)
+        # What is only reserved does not count, as it would with RLIMIT_AS: some languages reserve much.
+        _limit(resource.RLIMIT_DATA, order["memory_bytes"])
+        _limit(resource.RLIMIT_FSIZE, order["file_bytes"])
+        _limit(resource.RLIMIT_NOFILE, order["open_files"])
+        _prctl(_SET_NO_NEW_PRIVILEGES, 1)
+        # What a service was given beside its user: bubblewrap starts with none.
+        _prctl(_AMBIENT_CAPABILITIES, _CLEAR_ALL)
+        _hand_over(base64.b64decode(order["filter"]))
+        os.execvp(argv[0], argv)  # noqa: S606 - it is what it is for
     except Exception as error:  # noqa: BLE001 - what follows in the launcher is not for its child
         _say(f"the command was not started: {_words(error)}")
     os._exit(NOT_STARTED)
-
-
-def _become(rules: dict[str, Any], temp: str | None) -> None:
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, _WAITED)
-    with suppress(OSError):
-        os.nice(5)
-    if temp is not None:
-        os.environ["TMPDIR"] = temp
-    for kind, most in rules["rlimits"]:
-        _limit(kind, most)
-    if rules["landlock"]:
-        _limit(resource.RLIMIT_NPROC, _running() + rules["processes"])
-    _checked(libc.prctl(_SET_NO_NEW_PRIVILEGES, 1, 0, 0, 0), "PR_SET_NO_NEW_PRIVS")
-    _drop_capabilities()
-    if rules["landlock"]:
-        _landlock(rules["landlock"], temp)
-    os.chdir(rules["folder"])
-    _filter(base64.b64decode(rules["filter"]))
-    os.execvpe(rules["argv"][0], rules["argv"], os.environ)  # noqa: S606 - it is what it is for
 
 
 def _limit(kind: int, most: int) -> None:
@@ -137,55 +127,44 @@ def _limit(kind: int, most: int) -> None:
     resource.setrlimit(kind, (most, most))
 
 
-def _drop_capabilities() -> None:
-    """Drop what a service may have been given beside its user."""
-    header = (ctypes.c_uint32 * 2)(_CAPSET_VERSION, 0)
-    _checked(libc.capset(ctypes.byref(header), ctypes.byref((ctypes.c_uint32 * 6)())), "capset")
-
-
-def _landlock(rules: dict[str, Any], temp: str | None) -> None:
-    wanted = (ctypes.c_uint64 * 3)(rules["files"], rules["net"], rules["scoped"])
-    ruleset = libc.syscall(_SYS_LANDLOCK, ctypes.byref(wanted), ctypes.c_size_t(24), 0)
-    _checked(ruleset, "Landlock")
-    places = list(rules["places"])
-    if temp is not None:
-        places.append([temp, rules["write"]])
-    for path, access in places:
-        place = os.open(path, os.O_PATH | os.O_CLOEXEC)
-        allowed = access if os.path.isdir(path) else access & _OF_A_FILE  # noqa: PTH112 - no package here
-        beneath = allowed.to_bytes(8, sys.byteorder) + place.to_bytes(4, sys.byteorder)
-        _checked(libc.syscall(_SYS_LANDLOCK + 1, ruleset, 1, beneath, 0), f"Landlock for {path}")
-        os.close(place)
-    _checked(libc.syscall(_SYS_LANDLOCK + 2, ruleset, 0), "Landlock")
-    os.close(ruleset)
-
-
-def _filter(program: bytes) -> None:
-    class Program(ctypes.Structure):
-        _fields_ = [("steps", ctypes.c_ushort), ("filter", ctypes.c_char_p)]
-
-    steps = Program(len(program) // 8, program)
-    _checked(libc.prctl(_SET_SECCOMP, _FILTER, ctypes.byref(steps), 0, 0), "seccomp")
+def _hand_over(program: bytes) -> None:
+    """Lay the filter where bubblewrap reads it."""
+    file = os.memfd_create("filter")
+    os.write(file, program)
+    os.lseek(file, 0, os.SEEK_SET)
+    os.dup2(file, FILTER_FD)
 
 
 def _die_with(parent: int, number: int) -> None:
     """Be sent a signal when the parent dies; one that died before this was asked for is noticed as well."""
-    _checked(libc.prctl(_SET_DEATH_SIGNAL, number, 0, 0, 0), "PR_SET_PDEATHSIG")
+    _prctl(_SET_DEATH_SIGNAL, number)
     if os.getppid() != parent:
         os._exit(NOT_STARTED)
 
 
-def _used_by_all(rules: dict[str, Any]) -> tuple[int, int]:
-    """Return the bytes and the threads of all processes together, as far as a limit is not yet passed."""
+def _used_by_all(order: dict[str, Any]) -> tuple[int, int]:
+    """Return the bytes and the threads of all processes together, as far as a limit is not yet passed.
+
+    What a process writes to a socket and nobody reads is memory of no process: each socket counts in full.
+    """
     memory, tasks = 0, 0
-    for pid in _descendants(os.getpid()):
+    sockets = set[str]()
+    for number, pid in enumerate(_descendants(os.getpid())):
         used, threads = _used(pid)
         memory += used
         tasks += threads
+        # The first two are bubblewrap's own; the second is in the namespaces.
+        if number == 1 and not order["network"]:
+            memory += _sockets_around(pid) * _SOCKET_BYTES
+        elif number > 1 and order["network"]:
+            sockets |= _sockets_of(pid, order["open_files"])
         # Those that fork without end would keep the count from ending.
-        if memory > rules["memory"] or tasks > rules["processes"] + _OURS:
+        if (
+            memory + len(sockets) * _SOCKET_BYTES > order["memory_bytes"]
+            or tasks > order["processes"] + _OURS
+        ):
             break
-    return memory, tasks
+    return memory + len(sockets) * _SOCKET_BYTES, tasks
 
 
 def _used(pid: int) -> tuple[int, int]:
@@ -193,21 +172,32 @@ def _used(pid: int) -> tuple[int, int]:
     memory, threads = 0, 0
     with suppress(OSError, ValueError), Path(f"/proc/{pid}/status").open("rb") as status:
         for line in status:
-            if line.startswith((b"RssAnon:", b"RssShmem:")):
+            if line.startswith(_HELD):
                 memory += int(line.split()[1]) * 1024
             elif line.startswith(b"Threads:"):
                 threads = int(line.split()[1])
     return memory, threads
 
 
-def _running() -> int:
-    """Count the threads of this user, which its limit counts as well."""
-    count = 0
-    for entry in os.scandir("/proc"):
-        with suppress(OSError, ValueError):
-            if entry.name.isdigit() and entry.stat().st_uid == os.getuid():
-                count += _used(int(entry.name))[1]
-    return count
+def _sockets_of(pid: int, most: int) -> set[str]:
+    """Name the sockets that a process has open; ``most`` where it hides them."""
+    found = set[str]()
+    try:
+        for entry in os.scandir(f"/proc/{pid}/fd"):
+            with suppress(OSError):
+                found.add(os.readlink(entry.path))  # noqa: PTH115 - of very many
+    except PermissionError:
+        return {f"{pid}:{number}" for number in range(most)}
+    except OSError:
+        pass
+    return {name for name in found if name.startswith("socket:")}
+
+
+def _sockets_around(pid: int) -> int:
+    """Count the Unix sockets of a process's network namespace, those too that nobody has open."""
+    with suppress(OSError), Path(f"/proc/{pid}/net/unix").open("rb") as listed:
+        return sum(1 for _ in islice(listed, 1, None))
+    return 0
 
 
 def _descendants(pid: int) -> Iterator[int]:
@@ -244,55 +234,6 @@ def _end_all() -> None:
                 pass
 
 
-def _remove(top: str) -> None:
-    """Remove a folder with all that is in it, links as such; what cannot be removed stays.
-
-    A command can make it deeper than any path or stack is: what lies deeper is brought to the top first.
-    """
-    _let_in(top, None)
-    folder = os.open(top, os.O_RDONLY | _FOLDER)
-    fresh, number, left = os.urandom(8).hex(), count(), os.listdir(folder)  # noqa: PTH208 - by number
-    while left:
-        name = left.pop()
-        with suppress(OSError):
-            if _is_gone(name, folder):
-                continue
-            within = os.open(name, os.O_RDONLY | _FOLDER, dir_fd=folder)
-            try:
-                for each in os.listdir(within):  # noqa: PTH208 - by number
-                    if not _is_gone(each, within):
-                        upper = f"{fresh}-{next(number)}"
-                        os.rename(each, upper, src_dir_fd=within, dst_dir_fd=folder)
-                        left.append(upper)
-            finally:
-                os.close(within)
-            os.rmdir(name, dir_fd=folder)
-    os.close(folder)
-    os.rmdir(top)  # noqa: PTH106 - no package here
-
-
-def _is_gone(name: str, folder: int) -> bool:
-    """Remove what is no folder, or an empty one; of any other, let its owner in."""
-    with suppress(IsADirectoryError):
-        os.unlink(name, dir_fd=folder)
-        return True
-    _let_in(name, folder)
-    with suppress(OSError):
-        os.rmdir(name, dir_fd=folder)
-        return True
-    return False
-
-
-def _let_in(name: str, folder: int | None) -> None:
-    """Let the owner change a folder that a command shut; by its number, so that no link is followed."""
-    with suppress(OSError):
-        shut = os.open(name, os.O_PATH | _FOLDER, dir_fd=folder)
-        try:
-            Path(f"/proc/self/fd/{shut}").chmod(0o700)
-        finally:
-            os.close(shut)
-
-
 def _ended() -> Iterator[tuple[int, int]]:
     while True:
         try:
@@ -302,11 +243,6 @@ def _ended() -> Iterator[tuple[int, int]]:
         if pid == 0:
             return
         yield pid, status
-
-
-def _exit_code(status: int) -> int:
-    code = os.waitstatus_to_exitcode(status)
-    return code if code >= 0 else 128 - code
 
 
 def _say(text: str) -> None:
@@ -320,10 +256,10 @@ def _words(error: Exception) -> str:
     return type(error).__name__
 
 
-def _checked(result: int, what: str) -> None:
-    if result < 0:
+def _prctl(option: int, value: int) -> None:
+    if ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0) < 0:
         number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number), what)
+        raise OSError(number, os.strerror(number), f"prctl {option}")
 
 
 if __name__ == "__main__":

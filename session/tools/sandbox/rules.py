@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
 
 from session.errors import SessionError
 
@@ -21,7 +20,7 @@ class Limits:
     """What a command may use, with all that it starts; its time is whoever's who runs it.
 
     ``memory_bytes`` bounds the sum, ``processes`` counts threads as well, ``file_bytes`` bounds each file,
-    ``temp_bytes`` what lies in /tmp (bubblewrap alone), ``open_files`` is for each process.
+    ``temp_bytes`` what lies in /tmp, ``open_files`` is for each process.
     """
 
     memory_bytes: int = 1024 * MB
@@ -65,20 +64,3 @@ class Wrapped:
     argv: Sequence[str]
     env: Mapping[str, str]
     cwd: Path
-
-
-class Sandbox(Protocol):
-    """One way to confine a command."""
-
-    @property
-    def name(self) -> str:
-        """``bubblewrap`` or ``landlock``."""
-        ...
-
-    def wrap(self, command: Sequence[str], rules: Rules) -> Wrapped:
-        """Return what runs ``command``, program first, confined to ``rules``; PATH is searched for it.
-
-        Raises:
-            NoSandbox: these rules cannot be kept here.
-        """
-        ...

@@ -8,7 +8,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from durable import NOTHING, PIPE, spawn_async
-from session.tools.sandbox.rules import NoSandbox, Rules, Sandbox
+from session.tools.sandbox.bubblewrap import Bubblewrap
+from session.tools.sandbox.rules import NoSandbox, Rules
 
 MAX_OUTPUT_BYTES = 64 * 1024
 _CHUNK = 64 * 1024
@@ -62,7 +63,7 @@ class Outcome:
 
 
 async def run(
-    sandbox: Sandbox,
+    sandbox: Bubblewrap,
     command: Sequence[str],
     rules: Rules,
     *,

@@ -27,7 +27,7 @@ def read(folder: Path, text: str, **environ: str) -> Settings:
             "mcp.files.timeout_s: expected a number above 0 and at most",
         ),
         ("[mcp.files]\nurl = 'http://a/'\ncomand = []", "mcp.files.comand: unknown key"),
-        ('[tools.shell]\nsandbox = "docker"', "tools.shell.sandbox: expected"),
+        ('[tools.shell]\nsandbox = "landlock"', "tools.shell.sandbox: unknown key; remove it: commands are"),
         ('[state]\nlocal = ""', "state.local: unknown key; nearest: state.local_dir"),
         ('[state]\nlocal_dir = "state"', "state.local_dir: 'state': expected the absolute path of a folder"),
         ('[state]\nlocal_dir = "~nobody-here/x"', "expected the absolute path of a folder"),

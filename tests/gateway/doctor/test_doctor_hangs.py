@@ -180,7 +180,7 @@ def test_a_sandbox_that_never_answers(tmp_path: Path) -> None:
     fake = tmp_path / "bwrap"
     fake.write_text("#!/bin/sh\nexec sleep 987652\n")
     fake.chmod(0o755)
-    file = written(tmp_path, '[tools.shell]\nenabled = true\nsandbox = "bubblewrap"')
+    file = written(tmp_path, "[tools.shell]\nenabled = true")
 
     code, found = doctor(
         "--config",

@@ -1,4 +1,4 @@
-"""Both sandboxes of this machine, with a folder to run commands in and secrets around it."""
+"""The sandbox of this machine, with a folder to run commands in and secrets around it."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from session.tools.sandbox.rules import Limits, Rules, Sandbox
+from session.tools.sandbox.bubblewrap import Bubblewrap
+from session.tools.sandbox.rules import Limits, Rules
 from session.tools.sandbox.running import Outcome, run
 from session.tools.sandbox.sandbox import sandbox_here
 
-KINDS = ("bubblewrap", "landlock")
 SECRET = "sesame-open-9431"
 
 
@@ -21,7 +21,7 @@ SECRET = "sesame-open-9431"
 class Yard:
     """A workspace with the folder of one chat in it, and what a command there may do."""
 
-    sandbox: Sandbox
+    sandbox: Bubblewrap
     workspace: Path
     rules: Rules
 
@@ -44,9 +44,9 @@ class Yard:
         )
 
 
-async def yard(kind: str, tmp_path: Path) -> Yard:
+async def yard(tmp_path: Path) -> Yard:
     """Lay out a workspace whose other files all hold ``SECRET``."""
-    found = await sandbox_here(kind)  # type: ignore[arg-type]
+    sandbox = await sandbox_here()
     workspace = tmp_path / "workspace"
     folder = workspace / "files/chats/ada"
     for name in ("files/chats/ada", "files/chats/bob", "state", "sessions"):
@@ -54,7 +54,7 @@ async def yard(kind: str, tmp_path: Path) -> Yard:
     for name in ("files/chats/bob/diary.txt", "state/queue.db", "sessions/bob.jsonl"):
         (workspace / name).write_text(SECRET)
     limits = Limits(memory_bytes=256 * 2**20, processes=64)
-    return Yard(found.sandbox, workspace, Rules(folder, private=(workspace,), limits=limits))
+    return Yard(sandbox, workspace, Rules(folder, private=(workspace,), limits=limits))
 
 
 def processes_with(word: str) -> Iterator[int]:
