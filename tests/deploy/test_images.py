@@ -61,7 +61,7 @@ def test_the_image_is_small_and_runs_as_nobody_in_particular() -> None:
     assert words["STOPSIGNAL"] == "SIGTERM"
     assert all("apt-get" not in rest for _, rest in building)
     assert "--no-install-recommends bubblewrap libseccomp2" in words["RUN"]
-    assert "rm -rf /var/lib/apt/lists/*" in words["RUN"]
+    assert "rm -rf /var/lib/apt/lists/* /var/cache/apt/*" in words["RUN"]
     assert all(word != "ADD" for word, _ in instructions())
 
 
