@@ -26,7 +26,7 @@ BROKER_S: Final = 8.0
 LOOK_S: Final = 0.1
 # After a kill the log of a large queue is gone through first.
 QUEUE_S: Final = 60.0
-BROKER_CURE: Final = "look at the broker's log, and at the network on the way to it"
+BROKER_CURE: Final = "check the broker's log and the network between it and this machine"
 # As between this machine and a platform.
 APART_S: Final = 30.0
 # Older ones lack what quorum queues and streams of events need; see docs/rabbitmq.md.
@@ -78,7 +78,7 @@ async def _of_the_queue(settings: Settings, daemon: DaemonStatus, within_s: floa
         return [found] if isinstance(found, Check) else found
     asking = asyncio.create_task(_status(daemon), name="doctor daemon")
     holder = f"the daemon with pid {found.pid}"
-    cure = "chat-gateway status; where it says nothing either, restart the daemon"
+    cure = "chat-gateway status; if that hangs, too, restart the gateway"
     status = await bounded("broker", asking, within_s=within_s, asked=holder, cure=cure)
     if isinstance(status, Check):
         return [status]
@@ -148,9 +148,11 @@ def _of_queue(what: str, status: Mapping[str, Any] | None) -> list[Check]:
     ]
     counts = {box: depth["count"] for box, depth in status["queues"].items()}
     if parked := counts.pop("parked", 0):
-        letters = "1 letter is" if parked == 1 else f"{parked} letters are"
+        letters = "1 message is" if parked == 1 else f"{parked} messages are"
         checks.append(Check("broker", "warn", f"{what}: {letters} parked", "chat-gateway parked list"))
-    return checks or [Check("broker", "ok", f"{what}: {sum(counts.values())} letters wait")]
+    return checks or [
+        Check("broker", "ok", f"{what}: {(n := sum(counts.values()))} message{'s' * (n != 1)} waiting")
+    ]
 
 
 async def _first_answer(mailbox: Mailbox, *tasks: asyncio.Task[None]) -> None:
@@ -180,21 +182,21 @@ def of_version(version: str) -> Check:
     oldest = ".".join(map(str, OLDEST))
     numbers = re.match(r"(\d+)\.(\d+)", version)
     if numbers is None:
-        text = f"the broker does not say its version; RabbitMQ {oldest} is the oldest that works"
-        return Check("broker version", "warn", text, "ask whoever runs it: rabbitmqctl version")
+        text = f"the broker does not report its version; RabbitMQ {oldest} or newer is needed"
+        return Check("broker version", "warn", text, "ask its administrator: rabbitmqctl version")
     if (int(numbers[1]), int(numbers[2])) < OLDEST:
-        text = f"RabbitMQ {version}; {oldest} is the oldest that works"
-        return Check("broker version", "fail", text, "update the broker; docs/rabbitmq.md has its own needs")
+        text = f"RabbitMQ {version}; {oldest} or newer is needed"
+        return Check("broker version", "fail", text, "update the broker; see docs/rabbitmq.md")
     return Check("broker version", "ok", f"RabbitMQ {version}")
 
 
 def of_clock(ahead_s: float | None, unasked: str) -> Check:
     """Judge by how many seconds this machine is ahead of its broker; None: that is not known."""
     if ahead_s is None:
-        why = unasked or "it shows no time on what it moves"
+        why = unasked or "it puts no time on messages"
         return Check("clock", "ok", f"the broker's is not known: {why}")
     if abs(ahead_s) <= APART_S:
         return Check("clock", "ok", f"within {APART_S:g} s of the broker's")
     way = "ahead of" if ahead_s > 0 else "behind"
-    cure = "set the clock of both machines: timedatectl set-ntp true"
+    cure = "set the clocks of both machines: timedatectl set-ntp true"
     return Check("clock", "warn", f"{abs(ahead_s):.0f} s {way} the broker's", cure)

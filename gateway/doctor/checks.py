@@ -28,7 +28,7 @@ from gateway.outbound.standing import standing
 
 # Beside the limit of the request: what is imported for it may lie on a disk that hangs.
 MODEL_S: Final = 120.0
-_PACKAGES_CURE: Final = "look at the disk that the gateway's packages lie on"
+_PACKAGES_CURE: Final = "check the disk with the gateway's packages"
 
 
 async def _no_daemon() -> None:
@@ -73,13 +73,17 @@ async def examine(
 
 def configuration(settings: Settings) -> Check:
     """Name the workspace, the file that was read, and a usual file that was not."""
-    file = settings.file.absolute() if settings.file is not None else "no file: defaults and environment"
+    file = (
+        settings.file.absolute()
+        if settings.file is not None
+        else "no file: defaults and environment variables"
+    )
     text = f"workspace {settings.workspace}, read from {file}"
     usual = settings.file in (None, *usual_files())
     unread = [f"{path} is not read: {why}" for path, why in unread_files()] if usual else []
     if not unread:
         return Check("configuration", "ok", text)
-    cure = "keep one of them, or name one by --config" if settings.file else "sudo chat-gateway doctor"
+    cure = "keep one of them, or choose one with --config" if settings.file else "sudo chat-gateway doctor"
     return Check("configuration", "warn", "; ".join((text, *unread)), cure)
 
 
@@ -94,13 +98,13 @@ async def _asked(
     """Ask what answers over a network, or is another process."""
     if usable or not settings.broker.embedded:
         if not settings.broker.embedded:
-            tell(f"asks the broker, for {broker.BROKER_S:g} s at most …")
+            tell(f"asking the broker, {broker.BROKER_S:g} s at most …")
         for check in await _own_certificate(settings, local_s):
             yield check
         async for check in broker.check(settings, daemon, local_s=local_s):
             yield check
     if settings.model.name != "echo":
-        tell(f"asks the model, for {model.MODEL_S:g} s at most …")
+        tell(f"asking the model, {model.MODEL_S:g} s at most …")
     asking = asyncio.create_task(model.check(settings), name="doctor model")
     yield await bounded("model", asking, within_s=MODEL_S, asked=settings.model.name, cure=_PACKAGES_CURE)
     for check in await _embedding(settings):
@@ -128,8 +132,8 @@ async def without_settings(
     yield configuration
     yield Check("versions", *machine.versions())
     if workspace is None:
-        cure = "name the workspace to have it looked at: chat-gateway --workspace FOLDER doctor"
-        yield Check("workspace", "warn", "not looked at: the configuration says where it is", cure)
+        cure = "to check it, add --workspace: chat-gateway --workspace FOLDER doctor"
+        yield Check("workspace", "warn", "not checked: only the configuration says where it is", cure)
         return
     settings = Settings.model_validate({"workspace": workspace})
     folder = await workspace_checks.usable(settings, within_s=local_s)
@@ -162,7 +166,7 @@ def _channels(settings: Settings) -> list[Check]:
     ]
     platforms = enabled(settings)
     if not platforms:
-        return [*checks, Check("channels", "ok", "no platform is enabled; web and terminal always are")]
+        return [*checks, Check("channels", "ok", "no platform is enabled; console and terminal always work")]
     for kind, table in platforms:
         found = standing(settings.state, kind.name)
         name = f"channels.{kind.name}"
@@ -171,11 +175,11 @@ def _channels(settings: Settings) -> list[Check]:
         else:
             checks.append(Check(name, "warn", str(found["error"]), _cure(kind.name)))
         if table.direct == "allowlist" and not table.allow_from:
-            text = "direct = allowlist, and allow_from is empty: nobody may write"
-            checks.append(Check(name, "warn", text, "name people's numeric ids in allow_from"))
+            text = "direct is allowlist, but allow_from is empty: nobody can write to the bot"
+            checks.append(Check(name, "warn", text, "add numeric user ids to allow_from"))
     return checks
 
 
 def _cure(name: str) -> str:
     page = f"docs/{name}.md" if name in ("telegram", "discord") else "its own documentation"
-    return f"look into the log of the process that runs it, and into {page}"
+    return f"check the log of the process that runs it, and {page}"

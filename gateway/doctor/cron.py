@@ -36,7 +36,7 @@ def check(workspace: Path) -> Iterator[Finding]:
         yield "warn", f"{len(contents.bad) - MOST_NAMED} more jobs cannot run", "chat-gateway cron list"
     yield from _open_to_others(file.path)
     for copy in sorted(file.path.parent.glob(f"{file.path.name}.corrupt-*")):
-        yield "warn", f"cron/{copy.name} is the original of a damaged file", "look at it, then remove it"
+        yield "warn", f"cron/{copy.name} is the original of a damaged file", "check it, then delete it"
     yield _clock(workspace, contents)
 
 
@@ -63,7 +63,7 @@ def damaged_changes(workspace: Path, *, repair: bool = False) -> list[dict[str, 
         if not (lines := left.damaged()):
             return []
         row["problem"] = (
-            f"{lines} damaged {'line' if lines == 1 else 'lines'}: changes of jobs that are not made"
+            f"{lines} damaged {'line' if lines == 1 else 'lines'}: changes of jobs were not applied"
         )
         if repair:
             left.mend()
@@ -84,12 +84,16 @@ def _open_to_others(path: Path) -> Iterator[Finding]:
 
 def _clock(workspace: Path, contents: Contents) -> Finding:
     jobs = [job for job in contents.jobs.values() if job.enabled and job.asks]
-    count = f"{len(jobs)} jobs wait for their time" if jobs else "no jobs"
+    count = f"{len(jobs)} job{'s' * (len(jobs) != 1)} scheduled" if jobs else "no jobs"
     if not held(workspace / "state", CHANNEL):
-        return "ok", f"{count}; no daemon looks at the clock now", ""
+        return "ok", f"{count}; none runs until the gateway is started", ""
     before = datetime.now(UTC) - OVERDUE
     late = [job.id for job in jobs if 0 < (job.state_ms("nextRunAtMs") or 0) < before.timestamp() * 1000]
     if late and contents.fault is None:
         named = ", ".join(late[:MOST_NAMED])
-        return "warn", f"{len(late)} jobs are overdue: {named}", "chat-gateway status: is the queue there?"
+        return (
+            "warn",
+            f"{len(late)} job{'s' * (len(late) != 1)} overdue: {named}",
+            "chat-gateway status shows whether the queue is up",
+        )
     return "ok", count, ""

@@ -27,7 +27,7 @@ async def check(settings: Settings, *, clock: Callable[[], float] = time.monoton
         return [await _asked(embedder, settings.model.embedding, clock)]
     if settings.model.name == "echo" or effective_history(settings).mode != "relevant":
         return []
-    text = "none: history.mode is relevant, and the newest exchanges are sent instead of the nearest"
+    text = "not set: history.mode is relevant, but the newest exchanges are sent instead of the most relevant"
     return [("warn", text, 'set model.embedding, e.g. "openai/text-embedding-3-small"')]
 
 
@@ -50,6 +50,6 @@ async def _asked(embedder: Embedder, name: str, clock: Callable[[], float]) -> F
         return (
             "warn",
             f"{name} took {took_s:.1f} s: a turn waits {LIMIT_S:g} s, then goes on",
-            "use a quicker one",
+            "use a faster one",
         )
     return "ok", f"{name} answers", ""

@@ -15,14 +15,14 @@ def check(state: Path) -> Iterator[Finding]:
     owed = Owed(state)
     left = owed.left()
     if not left:
-        yield "ok", "none is owed", ""
+        yield "ok", "nothing is left to delete", ""
     for subject in left:
         whom = f"--person {subject.name}" if subject.is_person else subject.name
         try:
             check_text(subject.name)
         except NoText as error:
-            cure = f"delete state/erasing/{owed.path(subject).name}: no conversation can have this key"
-            yield "warn", f"an erasure is owed that cannot be carried out: {error}", cure
+            cure = f"delete state/erasing/{owed.path(subject).name}: no chat can have this key"
+            yield "warn", f"an erasure cannot be completed: {error}", cure
             continue
-        text = f"{subject.name}: begun, and not everything is removed"
-        yield "warn", text, f"chat-gateway memory erase {whom} --yes; the next start ends it as well"
+        text = f"{subject.name}: not everything has been deleted yet"
+        yield "warn", text, f"chat-gateway memory erase {whom} --yes; or restart the gateway"

@@ -23,7 +23,7 @@ NamedFinding = tuple[str, Level, str, str]
 LOCAL_S: Final = 20.0
 # What is told to end has so long for it.
 GRACE_S: Final = 3.0
-DISK_CURE: Final = "look at the disk, or at the network that the folder lies on"
+DISK_CURE: Final = "check the disk, or the network drive of this folder"
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,7 @@ async def bounded(
     except OSError as error:
         said = folder.explain(where, error) if where is not None else ""
         return Check(
-            name, "fail", str(said or error), "look at what lies there, and whose it is" if said else cure
+            name, "fail", str(said or error), "check the files there, and who owns them" if said else cure
         )
 
 

@@ -40,8 +40,8 @@ def fix(settings: Settings) -> Iterator[tuple[str, str]]:
         except OSError as error:
             where = error.filename or workspace
             # Root itself meets other refusals: a file in the place of a folder, a disk that only reads.
-            cure = "run it as root" if isinstance(error, PermissionError) else f"look at {where}"
-            yield f"{name} of {workspace} stay as they are: {where}: {error.strerror}", cure
+            cure = "run it as root" if isinstance(error, PermissionError) else f"check {where}"
+            yield f"{name} of {workspace} were not changed: {where}: {error.strerror}", cure
         except (GatewayError, SessionError) as error:
             yield f"{name}: {error}", error.hint or "chat-gateway doctor"
 
@@ -49,13 +49,13 @@ def fix(settings: Settings) -> Iterator[tuple[str, str]]:
 def _owners(settings: Settings) -> Iterator[str]:
     if given := owners.mend(settings.workspace):
         name = owners.user_of(settings.workspace).name
-        yield f"{given} files and folders given back to {name}"
+        yield f"{given} files and folders now belong to {name} again"
 
 
 def _permissions(settings: Settings) -> Iterator[str]:
     changed = list(_opened_or_shut(settings.workspace))
     if changed:
-        yield f"the owner's alone now, who can read and write them: {_names(changed)}"
+        yield f"now readable and writable only by the owner: {_names(changed)}"
 
 
 def _opened_or_shut(workspace: Path) -> Iterator[str]:
@@ -102,7 +102,7 @@ def _folders(settings: Settings) -> Iterator[str]:
 
 def _daemons(settings: Settings) -> Iterator[str]:
     if gone := DaemonRegistry(settings.workspace).forget_gone():
-        yield f"{gone} that ended without a word taken out of state/daemon.json"
+        yield f"{gone} that crashed removed from state/daemon.json"
 
 
 def _leftovers(settings: Settings) -> Iterator[str]:

@@ -22,7 +22,7 @@ def check(workspace: Path) -> Finding:
         found = number.unfinished(form.change)
         return "fail", str(found), found.hint
     if form.number < ours and not number.is_new(state):
-        return "ok", f"{form.number}: the next start makes it {ours}, after a copy", ""
+        return "ok", f"{form.number}: the next start upgrades it to {ours} and keeps a copy", ""
     copy = copies.found(workspace, "upgrade", form.number - 1)
-    back = f"; chat-gateway downgrade goes back by {copy.name}" if copy is not None else ""
+    back = f"; chat-gateway downgrade goes back to {copy.name}" if copy is not None else ""
     return "ok", f"{ours}, as this version knows it{back}", ""

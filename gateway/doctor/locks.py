@@ -23,11 +23,11 @@ def check(workspace: Path) -> Finding:
     stuck = [path for path in stuck if _is_held(path)]
     if stuck:
         names = ", ".join(path.stem for path in stuck[:_NAMED])
-        cure = "look for a stopped process; the next message of that chat overtakes it after 30 s"
+        cure = "look for a stopped process; the next message of the chat takes the lock over after 30 s"
         return "warn", f"held for over {_HELD_S:g} s: {names}", cure
     running = DaemonRegistry(workspace).running()
-    who = ", ".join(f"{one.role} runs as pid {one.pid}" for one in running)
-    return "ok", who or "no daemon runs", ""
+    who = ", ".join(f"{one.role} is running as process {one.pid}" for one in running)
+    return "ok", who or "the gateway is not running", ""
 
 
 def _is_held(path: Path) -> bool:

@@ -27,7 +27,7 @@ SYNCS: Final = 5
 # No rotating disk, and hardly a network, has written anything within so short a time.
 TOO_QUICK_S: Final = 0.0005
 IN_MEMORY: Final = ("tmpfs", "ramfs")
-AT_RISK: Final = "waiting letters (queue.db), what was sent (delivery-*.db) and the indexes of search"
+AT_RISK: Final = "waiting messages (queue.db), the send log (delivery-*.db) and the search indexes"
 # Mounted so, a file system reports as written what its disk may still hold in a cache, or leaves syncs out.
 UNSYNCED: Final = re.compile(r"nobarrier|barrier=(0|none)|volatile")
 # Libraries that answer a sync without one, put before the system's own.
@@ -50,16 +50,16 @@ def versions() -> Finding:
     told = f"chat-gateway {listed}, {', '.join(packages)}"
     if not wrong:
         return "ok", told, ""
-    cure = "install it anew: make install, or pipx reinstall chat-gateway; SQLite comes with Python"
+    cure = "reinstall it: make install, or pipx reinstall chat-gateway; SQLite comes with Python"
     return "warn", f"{'; '.join(wrong)} ({told})", cure
 
 
 def _old_sqlite() -> Iterator[str]:
     if sqlite3.sqlite_version_info < OLDEST_SQLITE:
         oldest = ".".join(map(str, OLDEST_SQLITE))
-        yield f"SQLite is {sqlite3.sqlite_version}, and {oldest} is the oldest that works"
+        yield f"SQLite is {sqlite3.sqlite_version}; {oldest} or newer is needed"
     if not searches_texts():
-        yield "SQLite was built without FTS5, by which conversations are searched"
+        yield "SQLite was built without FTS5, which searches need"
 
 
 def _installed(name: str) -> str:
@@ -110,8 +110,8 @@ def _inodes(workspace: Path) -> NamedFinding:
     found = os.statvfs(workspace)
     # Some file systems make them as they are needed, and count none.
     if found.f_files and found.f_favail < FREE_FILES:
-        text = f"the disk has room for {found.f_favail} files, whatever their size"
-        return "inodes", "warn", text, "remove small files there: turns wait while no file can be made"
+        text = f"the disk has room for only {found.f_favail} more files, whatever their size"
+        return "inodes", "warn", text, "delete small files there: messages wait while no file can be created"
     return "inodes", "ok", f"room for {found.f_favail} files" if found.f_files else "the disk counts none", ""
 
 
@@ -156,11 +156,16 @@ def file_system(workspace: Path, local_dir: Path | None, seen: Seen) -> NamedFin
         )
         return "file system", "ok", text, ""
     if kind in IN_MEMORY:
-        return "file system", "warn", f"{kind} is memory: a restart of the machine loses all", "use a disk"
+        return (
+            "file system",
+            "warn",
+            f"{kind} is memory: a restart of the machine loses everything",
+            "use a disk",
+        )
     try:
         took_s = sync_s(workspace)
     except OSError as error:
-        return "file system", "fail", f"{kind}: a sync failed: {error.strerror}", "look into the system's log"
+        return "file system", "fail", f"{kind}: a sync failed: {error.strerror}", "check the system log"
     text = f"{kind or 'unknown'}, a sync takes {took_s * 1000:.2f} ms"
     if may_be(kind, seen.magic) and local_dir is None:
         text += f"; a program makes it, and if a network stands behind it, at risk are {AT_RISK}"

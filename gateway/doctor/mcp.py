@@ -52,7 +52,7 @@ async def _checked(server: Server, untried: Check | None, within_s: float) -> Ch
         return untried
     name = f"mcp.{server.spec.name}"
     asking = asyncio.create_task(_asked(name, server), name=f"doctor {name}")
-    cure = "look at its program or address, and at the disk that its files lie on"
+    cure = "check its program or address, and the disk with its files"
     return await bounded(name, asking, within_s=within_s, asked="this server", cure=cure)
 
 
@@ -60,17 +60,15 @@ async def _asked(name: str, server: Server) -> Check:
     try:
         record, problems, protocol = await server.look()
     except ServerFailed as error:
-        cure = error.hint or error.cure or "look at its table in the configuration"
+        cure = error.hint or error.cure or "check its table in the configuration"
         return Check(name, "fail", error.detail, cure)
     except SessionError as error:
-        return Check(name, "fail", str(error), error.hint or "look at its table in the configuration")
+        return Check(name, "fail", str(error), error.hint or "check its table in the configuration")
     if problems:
-        return Check(name, "warn", withheld(problems), "tell whoever made the server")
+        return Check(name, "warn", withheld(problems), "report it to the author of the server")
     if record.changes:
         kind, tool, _ = record.changes[0]
-        text = (
-            f"not as they were approved: {len(record.changes)} of its tools, {kind} {shown(tool)} the first"
-        )
+        text = f"changed since they were approved: {len(record.changes)} tools, first: {kind} {shown(tool)}"
         cure = f"chat-gateway mcp list, then chat-gateway mcp approve {server.spec.name}"
         return Check(name, "warn", text, cure)
     return Check(name, "ok", f"{len(record.usable)} tools, protocol {protocol}")

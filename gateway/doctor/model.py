@@ -23,7 +23,7 @@ async def check(settings: Settings) -> Check:
 async def _asked(settings: Settings, model: Model) -> Check:
     if model.plain:
         return Check(
-            "model", "warn", "echo repeats what it is told", 'set model.name, e.g. "openai/gpt-4.1-mini"'
+            "model", "warn", "echo only repeats each message", 'set model.name, e.g. "openai/gpt-4.1-mini"'
         )
     try:
         async with asyncio.timeout(MODEL_S):

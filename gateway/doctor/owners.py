@@ -47,14 +47,14 @@ class _Barred:
 def check(workspace: Path) -> Finding:
     """Say which files the user of a workspace cannot use, and how that is mended."""
     if not workspace.is_dir():
-        return "ok", "nothing is there yet", ""
+        return "ok", "it is empty", ""
     user = user_of(workspace)
     barred = [str(each.path) for each in _barred(workspace, user)]
     if not barred:
         return "ok", f"every file can be used by {user.name}", ""
     names = ", ".join(barred[:_NAMED])
     more = f" and {len(barred) - _NAMED} more" if len(barred) > _NAMED else ""
-    text = f"{user.name} uses this workspace and cannot use {names}{more}: messages wait for them"
+    text = f"{user.name} uses this workspace but cannot access {names}{more}, so messages wait"
     return "fail", text, f"chown -R {user.uid}:{user.gid} {workspace}"
 
 
@@ -97,7 +97,7 @@ def untried(name: str, workspace: Path) -> Check | None:
     user = user_of(workspace) if os.geteuid() == 0 and workspace.is_dir() else User(0, 0)
     if user.uid == 0:
         return None
-    text = f"not tried: the gateway runs as {user.name}, and root runs no command of a model"
+    text = f"not tested: the gateway runs as {user.name}, and root runs no commands of a model"
     return Check(name, "warn", text, f"sudo -u {user.name} chat-gateway doctor")
 
 

@@ -36,7 +36,7 @@ async def _asked(name: str, table: Platform) -> list[NamedFinding]:
     except (httpx.HTTPError, httpx.InvalidURL, TimeoutError) as error:
         # Its own words may hold the address, which holds the token.
         text = f"{name} does not answer: {type(error).__name__}"
-        return [(part, "warn", text, "look at the network, a proxy, and the address in the configuration")]
+        return [(part, "warn", text, "check the network, the proxy, and the address in the configuration")]
     return [_token(name, answer), *_clock(name, answer)]
 
 
@@ -53,7 +53,7 @@ def _token(name: str, answer: httpx.Response) -> NamedFinding:
     part = f"{name} token"
     if answer.status_code in _REFUSED:
         text = f"{name} refuses it (HTTP {answer.status_code})"
-        return part, "fail", text, f"renew channels.{name}.token; docs/{name}.md says where it comes from"
+        return part, "fail", text, f"renew channels.{name}.token; docs/{name}.md says where to get one"
     if answer.status_code != 200:
         return part, "warn", f"{name} answers with HTTP {answer.status_code}", "try again later"
     return part, "ok", f"{name} takes it", ""

@@ -20,7 +20,7 @@ async def check(settings: Settings, *, local_s: float = LOCAL_S) -> list[Check]:
     # Programs are looked for in the folders of PATH, any of which may hang.
     within_s = patient(TRIAL_S, local_s)
     looking = in_own_loop("tools", lambda: _found(settings), within_s=within_s)
-    cure = "look at the folders of PATH and at the one of temporary files"
+    cure = "check the folders in PATH and the temporary folder"
     found = await bounded(
         "tools", looking, within_s=within_s, asked="the sandbox", cure=cure, grace_s=GRACE_S
     )

@@ -62,7 +62,7 @@ def _folder(workspace: Path) -> Check:
     if (blocking := folder.in_the_way(workspace)) is not None:
         return Check("workspace", "fail", f"{blocking} is not a folder", folder.CURE)
     if not os.path.lexists(workspace):
-        return Check("workspace", "ok", "does not exist yet; the first run makes it")
+        return Check("workspace", "ok", "does not exist yet; the first start creates it")
     if not os.access(workspace, os.R_OK | os.W_OK | os.X_OK):
         return Check("workspace", "fail", "cannot be written", f"chown -R $USER {workspace}")
     # What the kernel keeps of a folder answers for a server that is away: its names have to be read.
@@ -72,7 +72,7 @@ def _folder(workspace: Path) -> Check:
     free_mb = free.f_bavail * free.f_frsize // 2**20
     if free_mb < SPARE_MB:
         return Check(
-            "workspace", "warn", f"{free_mb} MB free", "make room: turns wait while the disk is full"
+            "workspace", "warn", f"{free_mb} MB free", "free some space: messages wait while the disk is full"
         )
     return Check("workspace", "ok", f"{free_mb} MB free")
 
@@ -128,8 +128,8 @@ def _clock(settings: Settings) -> list[Check]:
         return [Check("clock", "warn", text, "set the clock")]
     leapt = read_state(settings.state / "retention.json").get("leapt")
     if leapt:
-        text = f"it leapt to {leapt}: retention deletes nothing for a week"
-        return [Check("clock", "warn", text, "set the clock; if it is right, there is nothing to do")]
+        text = f"it jumped to {leapt}: retention deletes nothing for a week"
+        return [Check("clock", "warn", text, "set the clock; if it is right, do nothing")]
     return [Check("clock", "ok", datetime.now(UTC).isoformat(timespec="seconds"))]
 
 
@@ -151,8 +151,8 @@ def _moved_by_nanobot(mark: Path) -> Iterator[Check]:
         yield Check(
             "transcripts",
             "warn",
-            "nanobot 0.3.5 has opened this workspace and moved its transcripts into a store of its own",
-            f"chat-gateway sessions import --from nanobot {store} brings them back; then delete {mark}",
+            "nanobot 0.3.5 has opened this workspace and moved the transcripts to its own store",
+            f"bring them back with chat-gateway sessions import --from nanobot {store}, then delete {mark}",
         )
 
 
@@ -170,7 +170,7 @@ def _instructions(settings: Settings) -> Iterator[Check]:
     bad = list(Library(workspace).problems())
     if not bad:
         yield Check("instructions", "ok", "all playbooks and skills can be read")
-    cure = "correct the lines between --- at its head; docs/context.md shows them"
+    cure = "correct the lines between --- at its top; see docs/context.md"
     for one in bad:
         text = f"{one.path.relative_to(workspace)} is skipped: {one.problem}"
         yield Check("instructions", "warn", text, cure)

@@ -173,7 +173,7 @@ class Server:
         changes = len(self.record.changes) if self.record.identity == self._identity else 0
         said = [withheld(self._problems) if up else self._detail]
         if changes:
-            said.append(f"not as they were approved: {changes} of its tools (chat-gateway mcp list)")
+            said.append(f"changed since they were approved: {changes} of its tools (chat-gateway mcp list)")
         part = {"up": up, "since": self._since.isoformat(), "error": "; ".join(filter(None, said))}
         return part if up or not self._hint else {**part, "hint": self._hint}
 

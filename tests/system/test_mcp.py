@@ -226,7 +226,7 @@ async def test_changed_tools_are_shown_and_offered_once_approved(tmp_path: Path)
     assert "mail to eve" not in json.dumps(withheld.body)
     assert "wild: changed echo (description)" in shown
     assert "wild: added new" in shown
-    assert "mcp.wild: up (not as they were approved: 2 of its tools (chat-gateway mcp list))" in summed
+    assert "mcp.wild: up (changed since they were approved: 2 of its tools (chat-gateway mcp list))" in summed
     assert (code, unknown) == (0, 1)
     assert "changed: echo (description)" in approved
     assert [name for name in offered.tools if name.startswith("mcp")] == [

@@ -130,7 +130,7 @@ async def test_root_leaves_the_trial_to_the_user_of_the_gateway() -> None:
     found = {check["name"]: check for check in json.loads(checked)}
     for name in ("tools", "mcp.sleeper"):
         assert found[name]["level"] == "warn"
-        assert found[name]["text"].startswith(f"not tried: the gateway runs as {UID}, and root ")
+        assert found[name]["text"].startswith(f"not tested: the gateway runs as {UID}, and root ")
         assert found[name]["cure"] == f"sudo -u {UID} chat-gateway doctor"
     assert json.loads(warned)["warnings"] == []
 

@@ -337,7 +337,7 @@ async def test_run_puts_the_same_letter_as_the_clock_does(tmp_path: Path) -> Non
 def test_doctor_without_jobs(tmp_path: Path) -> None:
     ((level, text, _),) = check(tmp_path)
 
-    assert (level, text) == ("ok", "no jobs; no daemon looks at the clock now")
+    assert (level, text) == ("ok", "no jobs; none runs until the gateway is started")
 
 
 def test_doctor_names_bad_jobs_damage_copies_and_open_folders(tmp_path: Path) -> None:
@@ -373,4 +373,4 @@ def test_doctor_names_jobs_that_are_overdue(tmp_path: Path) -> None:
         ((level, text, _),) = check(tmp_path)
 
     assert list(file.read().jobs) == ["a"]
-    assert (level, text) == ("warn", "1 jobs are overdue: a")
+    assert (level, text) == ("warn", "1 job overdue: a")

@@ -29,4 +29,4 @@ async def test_doctor_asks_the_daemon_what_waits_for_nobody_and_what_is_parked(
 
     shown = capsys.readouterr().out
     assert "warn  broker: 1 reply waits for slack, the oldest for " in shown
-    assert ": 1 letter is parked\n" in shown
+    assert ": 1 message is parked\n" in shown

@@ -86,7 +86,7 @@ def test_daemons_that_are_gone_leave_the_list(settings: Settings) -> None:
         path.write_bytes(orjson.dumps(content))
         path.chmod(0o600)
 
-        assert mended(settings) == ["daemons: 1 that ended without a word taken out of state/daemon.json"]
+        assert mended(settings) == ["daemons: 1 that crashed removed from state/daemon.json"]
         assert [one.pid for one in DaemonRegistry(settings.workspace).running()] == [os.getpid()]
 
 
@@ -151,4 +151,4 @@ def test_a_file_in_the_place_of_a_folder_is_named_and_no_matter_for_root(setting
     sessions = settings.workspace / "sessions"
     assert told
     assert all(f"{sessions}: Not a directory" in text for text, _ in told)
-    assert {cure for _, cure in told} == {f"look at {sessions}"}
+    assert {cure for _, cure in told} == {f"check {sessions}"}

@@ -27,7 +27,7 @@ pytestmark = guarantee(
 WITHIN_S = "2"
 # Longer than the looks together take, and shorter than a person would wait.
 PATIENCE_S = 60
-DISK = "look at the disk, or at the network that the folder lies on"
+DISK = "check the disk, or the network drive of this folder"
 
 
 def doctor(*options: str | Path, env: Mapping[str, str] | None = None) -> tuple[int, list[dict[str, str]]]:

@@ -155,7 +155,7 @@ def test_a_real_mount_is_seen_by_its_number(tmp_path: Path) -> None:
     network, (_, level, text, _) = json.loads(done.stdout)
     assert network == "fuse.sshfs (0x65735546)"
     assert level == "fail"
-    assert text.startswith("fuse.sshfs (0x65735546) is a network's: at risk are waiting letters")
+    assert text.startswith("fuse.sshfs (0x65735546) is a network's: at risk are waiting messages")
 
 
 def test_a_sync_is_timed_and_leaves_nothing(tmp_path: Path) -> None:
@@ -171,7 +171,7 @@ def test_memory_is_named(tmp_path: Path) -> None:
         pytest.skip("no file system in memory here")
     found = {name: (level, text) for name, level, text, _ in machine.check(memory)}
 
-    assert found["file system"] == ("warn", "tmpfs is memory: a restart of the machine loses all")
+    assert found["file system"] == ("warn", "tmpfs is memory: a restart of the machine loses everything")
     assert {"inodes", "open files"} <= set(found)
     assert machine.mount_of(tmp_path, machine.mounts()) is not None
 

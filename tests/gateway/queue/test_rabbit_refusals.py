@@ -112,7 +112,7 @@ async def test_doctor_ends_at_the_first_refusal(tmp_path: Path, broker: Broker) 
         found = await look(tmp_path, f"amqp://127.0.0.1:{port}/", told)
 
     assert (found.level, found.cure) == ("fail", "start the broker, or correct broker.url")
-    assert told == [f"asks the broker, for {BROKER_S:g} s at most …"] * 3
+    assert told == [f"asking the broker, {BROKER_S:g} s at most …"] * 3
 
 
 def test_a_refusal_that_points_at_itself_is_read() -> None:

@@ -281,7 +281,10 @@ async def test_a_changed_tool_is_withheld_until_it_is_approved(tmp_path: Path) -
         await until(lambda: server.record.changes)
 
         assert [tool.name for tool in server.tools] == ["announce"]
-        assert server.part()["error"] == "not as they were approved: 1 of its tools (chat-gateway mcp list)"
+        assert (
+            server.part()["error"]
+            == "changed since they were approved: 1 of its tools (chat-gateway mcp list)"
+        )
         with pytest.raises(Exception, match="describes this tool in another way now"):
             await server.call(before, {})
         RecordFile(tmp_path, "wild_server").approve()
