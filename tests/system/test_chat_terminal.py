@@ -234,8 +234,8 @@ def test_files_are_taken_along_from_the_terminal(tmp_path: Path, chat: Open) -> 
     for line, said in (
         ("!file nothing.png", "nothing.png does not exist"),
         ("!file large.bin", "media.max_mb = 1"),
-        (f"!file {tmp_path}", "is no file"),
-        ("!file a b.png", "a b.png (72 bytes) goes along"),
+        (f"!file {tmp_path}", "is not a file"),
+        ("!file a b.png", "a b.png (72 bytes) is attached"),
     ):
         terminal.write(f"{line}\r")
         terminal.until(said)
