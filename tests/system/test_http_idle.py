@@ -86,9 +86,7 @@ def open_descriptors(pid: int) -> int:
 
 
 @guarantee("security", "An incomplete HTTP request blocks no other client and takes little memory.")
-@pytest.mark.parametrize(
-    ("number", "limits"), [(400, "256:256"), (2000, "1024:1024"), (400, "128:256")], ids=str
-)
+@pytest.mark.parametrize(("number", "limits"), [(400, "256:256"), (2000, "1024:1024")], ids=str)
 async def test_half_sent_headers_keep_nobody_from_being_served(
     tmp_path: Path, number: int, limits: str
 ) -> None:
@@ -106,7 +104,6 @@ async def test_half_sent_headers_keep_nobody_from_being_served(
             fired = daemon.log.count(b"turn.replied")
             await told(tmp_path, "cron", "add", "--every", "1s", "--message", "tick")
             async with httpx.AsyncClient(base_url=daemon.url, timeout=150, trust_env=False) as fresh:
-                # Before the half-sent ones are cut, which is after ten seconds.
                 alive = await fresh.get("/healthz", timeout=8)
                 answer = await fresh.post(
                     "/v1/messages?wait=50", json={"chat_id": "a", "text": "hi"}, headers=bearer
@@ -138,27 +135,6 @@ async def test_clients_that_come_all_at_once_are_all_served(tmp_path: Path) -> N
     assert sum(b" 200 OK" in answer for answer in told) == 1000
 
 
-async def test_a_head_that_never_ends_is_cut_in_time(tmp_path: Path) -> None:
-    """A client has ten seconds for its headers, however they drip; one that was answered gets no more."""
-    whole = b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
-    async with (
-        Daemon(tmp_path) as daemon,
-        half_sent(daemon.url, 1, b"") as (silent,),
-        half_sent(daemon.url, 1, HALF_A_HEAD) as (half,),
-        half_sent(daemon.url, 1, whole + HALF_A_HEAD) as (second,),
-        asyncio.timeout(40),
-    ):
-        dripping = [asyncio.create_task(_drip(client.writer)) for client in (half, second)]
-        try:
-            told = await asyncio.gather(*(client.told_or_cut() for client in (silent, half, second)))
-        finally:
-            for task in dripping:
-                task.cancel()
-
-    assert told[:2] == [b"", b""]
-    assert told[2].count(b"200 OK") == 1
-
-
 async def test_an_answer_waits_for_a_slow_reader_and_for_no_other(tmp_path: Path) -> None:
     """Ten mebibytes reach who takes them slowly; who takes nothing is cut, and its memory is given back."""
     async with (
@@ -181,14 +157,6 @@ async def test_an_answer_waits_for_a_slow_reader_and_for_no_other(tmp_path: Path
     assert len(whole.content) > 10_000_000
     assert read.endswith(whole.content)
     assert len(cut) < len(whole.content)
-
-
-async def _drip(writer: asyncio.StreamWriter) -> None:
-    with contextlib.suppress(ConnectionError):
-        while True:
-            writer.write(b"x")
-            await writer.drain()
-            await asyncio.sleep(0.3)
 
 
 @guarantee("security", "An incomplete HTTP request blocks no other client and takes little memory.")

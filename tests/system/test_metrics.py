@@ -93,6 +93,8 @@ RARE = {
     "chat_gateway_redelivered_total",
     "chat_gateway_parked_letters",
     "chat_gateway_queue_oldest_seconds",
+    # Of a model without a known price there is none.
+    "chat_gateway_cost_usd_total",
 }
 
 

@@ -162,7 +162,10 @@ async def test_a_file_that_is_not_read_is_named(machine: Machine) -> None:
         refused = await machine.told("--config", str(HOME / "none.toml"), "status", code=78)
 
     for said in (closed, chat):
-        assert f"{SERVICE_FILE} is not read: Permission denied; for the service of this machine use: sudo" in said
+        assert (
+            f"{SERVICE_FILE} is not read: Permission denied; for the service of this machine use: sudo"
+            in said
+        )
     for said in (first, shadowed):
         assert ".config/chat-gateway/config.toml is not read: chat-gateway.toml comes first" in said
         assert f"{SERVICE_FILE} is not read: chat-gateway.toml comes first" in said
