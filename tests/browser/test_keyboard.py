@@ -32,6 +32,8 @@ async def test_everything_up_to_an_answer_goes_by_keys(console: Console) -> None
     await page.keyboard.type("by keys alone")
     await page.keyboard.press("Enter")
     await console.sees("stub: by keys alone")
+    # While a turn runs Escape stops it.
+    await expect(page.get_by_role("button", name="Stop")).to_be_hidden()
     await page.keyboard.press("Escape")
     await page.keyboard.press("?")
     await expect(page.get_by_role("dialog", name="Keyboard")).to_be_visible()

@@ -193,7 +193,7 @@ async def test_it_ends_with_the_conversation_that_started_it(tmp_path: Path, how
 
 
 async def test_one_that_takes_too_long_or_fails_says_so_to_its_parent(tmp_path: Path) -> None:
-    async with serving(tmp_path, **{"limits.turn_timeout_s": 2}) as (daemon, team):
+    async with serving(tmp_path, **{"limits.turn_timeout_s": 6}) as (daemon, team):
         team.work |= {"dig": Reply(kind="hang"), "bad": Reply(status=400, error={"message": "no"})}
         assert await say(daemon, "1", "spawn dig | bad") == "begun"
         await until(lambda: len(team.results) == 2)
