@@ -153,7 +153,7 @@ async def test_a_conversation_is_named_ended_read_and_opened_again(console: Cons
     await console.sees("stub: and the second")
     await expect(page.locator(".line-row.boundary", has_text="new conversation")).to_have_count(1)
     await expect(console.entry("and the second")).to_have_count(2)
-    await page.locator(".line-row.boundary.end").get_by_role("button", name="Open again").click()
+    await page.locator(".line-row.boundary.end").get_by_role("button", name="Reopen").click()
 
     await expect(page.locator(".line-row.boundary.end")).to_have_count(1)
     await console.say("third")
@@ -167,8 +167,8 @@ async def test_a_conversation_is_deleted_for_good(console: Console) -> None:
     await console.say("soon nobody knows")
     await console.sees("stub: soon nobody knows")
     await page.get_by_role("button", name="Details").click()
-    await page.get_by_role("button", name="Delete for good").click()
-    await page.get_by_role("dialog", name="Delete for good").get_by_role("button", name="Delete").click()
+    await page.get_by_role("button", name="Delete permanently").click()
+    await page.get_by_role("dialog", name="Delete permanently").get_by_role("button", name="Delete").click()
 
     await expect(page.locator(".chat-row", has_text="soon nobody knows")).to_have_count(0)
     assert not list((console.gateway.workspace / "sessions").rglob("web_gone*"))
@@ -194,7 +194,7 @@ async def test_all_sessions_of_a_chat_are_listed(console: Console) -> None:
 async def test_another_program_s_messages_come_into_the_open_chat(console: Console) -> None:
     """What somebody says elsewhere in the chat shows here without a word from this page."""
     page = await console.open("chats/web:shared")
-    await expect(page.locator(".empty-title", has_text="A fresh start")).to_be_visible()
+    await expect(page.locator(".empty-title", has_text="No messages yet")).to_be_visible()
     await ask(console.gateway.daemon, "web:shared", "web:elsewhere", "from my phone")
 
     await console.sees("from my phone")
@@ -221,7 +221,7 @@ async def test_what_ended_while_the_page_was_closed_is_shown(console: Console) -
 async def test_a_refused_message_goes_back_into_the_send_box(console: Console) -> None:
     page = await console.open("chats/sub:nobody")
     await console.say("hello?")
-    await page.get_by_role("button", name="Back into the send box").click()
+    await page.get_by_role("button", name="Edit again").click()
 
     await expect(page.get_by_role("textbox", name="Message")).to_have_value("hello?")
     await expect(page.locator("article.pending")).to_have_count(0)
@@ -236,14 +236,14 @@ async def test_a_long_conversation_is_read_up_to_its_beginning(console: Console)
 
     async def at_the_beginning() -> bool:
         await talk.evaluate("(one) => (one.scrollTop = 0)")
-        return await page.locator(".line-row.boundary", has_text="The chat began").count() == 1
+        return await page.locator(".line-row.boundary", has_text="The chat started").count() == 1
 
     await until(at_the_beginning)
     await expect(console.entry("Question 0").first).to_be_visible()
     assert await page.locator(".window-row").count() < 150
     await talk.evaluate("(one) => (one.scrollTop = 20000)")
-    await expect(page.get_by_role("button", name="To the newest message")).to_be_visible()
-    await page.get_by_role("button", name="To the newest message").click()
+    await expect(page.get_by_role("button", name="Go to the newest message")).to_be_visible()
+    await page.get_by_role("button", name="Go to the newest message").click()
 
     await expect(console.entry("Answer 449.")).to_be_in_viewport()
 
@@ -310,8 +310,8 @@ async def test_a_turn_that_ends_with_its_conversation_is_not_shown_as_running(co
     await console.say("one behind")
     await expect(page.locator("article.pending").last).to_contain_text("waiting")
     await page.get_by_role("button", name="Details").click()
-    await page.get_by_role("button", name="Delete for good").click()
-    await page.get_by_role("dialog").last.get_by_role("button", name="Delete for good").click()
+    await page.get_by_role("button", name="Delete permanently").click()
+    await page.get_by_role("dialog").last.get_by_role("button", name="Delete permanently").click()
     await expect(page.get_by_role("dialog")).to_have_count(0)
     await console.open("chats/web:removed")
     await console.sees("behind is answered")
@@ -532,7 +532,7 @@ async def test_nothing_is_counted_while_the_gateway_is_away_or_tries_again(conso
     await expect(head).to_contain_text("answering")
     await expect(counter).to_be_visible()
     await console.context.set_offline(True)
-    await expect(head).to_contain_text("no word from the gateway")
+    await expect(head).to_contain_text("gateway unreachable")
     shown = await counter.inner_text()
     # An hour on, as far as the page's own second hand knows.
     await page.evaluate("{ const now = Date.now; Date.now = () => now() + 3600000; }")

@@ -65,7 +65,7 @@ async def test_what_was_spent(console: Console) -> None:
     await expect(tile(page, "Turns")).to_have_text("4")
     shown = {
         what: await tile(page, what).inner_text()
-        for what in ("Background calls", "Tokens in", "Tokens out", "Cost")
+        for what in ("Background calls (titles, summaries, memory)", "Tokens in", "Tokens out", "Cost")
     }
     by_day = await cells(page.locator("table.sr").nth(1))
     ranked = {
@@ -79,7 +79,12 @@ async def test_what_was_spent(console: Console) -> None:
     await expect(page.get_by_role("button", name="7 days")).to_have_attribute("aria-pressed", "true")
     await expect(tile(page, "Turns")).to_have_text("4")
 
-    assert shown == {"Background calls": "0", "Tokens in": "44k", "Tokens out": "10k", "Cost": "≥ $2.50"}
+    assert shown == {
+        "Background calls (titles, summaries, memory)": "0",
+        "Tokens in": "44k",
+        "Tokens out": "10k",
+        "Cost": "≥ $2.50",
+    }
     assert [row[1] for row in by_day] == ["$1.00", "≥ $1.50"]
     assert ranked == {
         "By model": [

@@ -44,14 +44,14 @@ async def test_files_go_along_with_a_message(console: Console) -> None:
     box = page.get_by_role("textbox", name="Message")
     picture: Any = {"name": "red.png", "mimeType": "image/png", "buffer": PNG}
     async with page.expect_file_chooser() as chooser:
-        await page.get_by_role("button", name="Add files").click()
+        await page.get_by_role("button", name="Attach files").click()
     await (await chooser.value).set_files([picture, {**picture, "name": "gone.png", "buffer": PNG + b"2"}])
     await page.evaluate(GIVE, ["paste", ".composer textarea", "pasted.txt", "from the clipboard"])
     await page.evaluate(GIVE, ["drop", ".talk", "dropped.txt", "from the desk"])
     for name in ("red.png", "gone.png", "pasted.txt", "dropped.txt"):
-        await expect(chip(page, name)).not_to_contain_text("on its way")
+        await expect(chip(page, name)).not_to_contain_text("uploading")
     await expect(page.locator(".dropping")).to_have_count(0)
-    await chip(page, "gone.png").get_by_role("button", name="Take gone.png out").click()
+    await chip(page, "gone.png").get_by_role("button", name="Remove gone.png").click()
     await box.fill("look at these")
     await page.reload()
     await expect(page.locator(".enclosed .chip")).to_have_count(3)
@@ -81,7 +81,7 @@ async def test_what_cannot_go_along_is_told(console: Console) -> None:
     files = page.locator(".composer input[type=file]")
     large: Any = {"name": "film.mkv", "mimeType": "video/x-matroska", "buffer": b"x" * (2**20 + 1)}
     await files.set_input_files(large)
-    await expect(page.locator(".toast")).to_contain_text("film.mkv is too large: a file may have 1")
+    await expect(page.locator(".toast")).to_contain_text("film.mkv is too large: the limit is 1")
     await files.set_input_files({**large, "name": "nothing.txt", "buffer": b""})
     await expect(page.locator(".toast", has_text="nothing.txt is empty")).to_be_visible()
 
@@ -114,11 +114,11 @@ async def test_a_file_that_is_on_its_way_is_of_the_message_it_was_chosen_for(con
     await page.locator(".composer input[type=file]").set_input_files(
         {"name": "report.txt", "mimeType": "text/plain", "buffer": b"report"}
     )
-    await expect(chip(page, "report.txt")).to_contain_text("on its way")
+    await expect(chip(page, "report.txt")).to_contain_text("uploading")
     await console.open("chats/web:another")
     await expect(page.locator(".enclosed .chip")).to_have_count(0)
     await console.open("chats/web:left-file")
-    await expect(chip(page, "report.txt")).to_contain_text("on its way")
+    await expect(chip(page, "report.txt")).to_contain_text("uploading")
     await console.say("here it is")
     await expect(page.locator(".toast")).to_be_visible()
     goes_on.set()

@@ -84,7 +84,7 @@ async def test_a_message_that_is_refused_for_good_holds_up_none(console: Console
     # Its own row goes a moment after its answer is there.
     await expect(page.locator("article.pending")).to_have_count(1)
     await expect(page.locator("article.pending")).to_contain_text("one is not taken")
-    await page.get_by_role("button", name="Back into the send box").click()
+    await page.get_by_role("button", name="Edit again").click()
     await expect(page.get_by_role("textbox", name="Message")).to_have_value("one")
     await expect(page.locator("article.pending")).to_have_count(0)
 
@@ -156,7 +156,7 @@ async def test_two_tabs_keep_the_order_and_each_other_s_messages(console: Consol
     page = await console.open("chats/web:tabs")
     other = Console(await console.context.new_page(), console.context, console.gateway)
     await other.open("chats/web:tabs")
-    await expect(other.page.locator(".empty-title", has_text="A fresh start")).to_be_visible()
+    await expect(other.page.locator(".empty-title", has_text="No messages yet")).to_be_visible()
     await console.say("one")
     await expect(page.locator("article.pending")).to_contain_text("trying again")
     await other.say("two")
@@ -222,9 +222,9 @@ async def test_what_is_so_old_that_its_id_is_forgotten_is_not_handed_in_again(co
     assert set(before.tries) == {"taken late", "not so old"}
     pending = page.locator("article.pending")
     await expect(pending).to_have_count(2)
-    await expect(pending.nth(0)).to_contain_text("look whether it was answered")
+    await expect(pending.nth(0)).to_contain_text("Check whether it was answered")
     assert await page.evaluate(STORED, "web:days") == ["never taken", "of a wrong clock"]
-    await pending.nth(0).get_by_role("button", name="Back into the send box").click()
+    await pending.nth(0).get_by_role("button", name="Edit again").click()
     await expect(page.get_by_role("textbox", name="Message")).to_have_value("never taken")
 
 
@@ -236,7 +236,7 @@ async def test_a_message_that_gets_too_old_while_it_is_tried_is_tried_no_more(co
     await until(lambda: len(before.tries) > 1)
     await page.evaluate("window.now = Date.now; Date.now = () => now() + 50 * 3600 * 1000")
 
-    await expect(page.locator("article.pending")).to_contain_text("look whether it was answered")
+    await expect(page.locator("article.pending")).to_contain_text("Check whether it was answered")
     await page.evaluate("Date.now = now")
     tried = len(before.tries)
     await console.say("two")

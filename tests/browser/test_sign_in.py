@@ -30,7 +30,7 @@ async def test_the_token_is_asked_for_once(browser: Browser, daemon: Daemon) -> 
     login = page.get_by_role("dialog", name="Sign in")
     await login.get_by_label("Token").fill("a wrong one")
     await page.keyboard.press("Enter")
-    await expect(login.get_by_role("alert")).to_contain_text("not a token")
+    await expect(login.get_by_role("alert")).to_contain_text("does not know that token")
     await login.get_by_label("Token").fill(TOKEN)
     await page.keyboard.press("Enter")
     await expect(login).to_have_count(0)
@@ -63,7 +63,7 @@ async def test_a_token_that_may_only_look_is_told_so(browser: Browser, daemon: D
     page = await console.open("chats/web:ada")
     await page.get_by_role("dialog", name="Sign in").get_by_label("Token").fill(out.split()[-1])
     await page.keyboard.press("Enter")
-    await expect(page.locator(".right")).to_have_text("May only look")
+    await expect(page.locator(".right")).to_have_text("Read only")
     await console.say("hello")
 
     await expect(page.locator("article.pending .error")).to_contain_text("the right read")

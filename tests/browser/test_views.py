@@ -107,7 +107,7 @@ async def test_a_phone_shows_one_of_list_and_conversation_and_a_menu(console: Co
     await expect(page.locator(".chat-list")).to_be_hidden()
     await expect(page.get_by_role("button", name="Details")).to_be_visible()
     assert await axe(page) == []
-    await page.get_by_role("link", name="Back to the chats").click()
+    await page.get_by_role("link", name="Back to chats").click()
     await expect(page.locator(".chat-list")).to_be_visible()
     await page.get_by_role("button", name="Menu").click()
     assert await axe(page) == []
@@ -142,9 +142,9 @@ async def test_notes_facts_and_versions_are_edited_and_put_back(console: Console
     await page.get_by_role("button", name="Save").click()
     await expect(page.locator(".toast")).to_contain_text("Saved")
     await page.get_by_role("tab", name="Versions").click()
-    await page.get_by_role("button", name="Put back MEMORY.md").first.click()
-    await page.get_by_role("dialog").get_by_role("button", name="Put back").click()
-    await expect(page.locator(".toast", has_text="Put back")).to_be_visible()
+    await page.get_by_role("button", name="Restore MEMORY.md").first.click()
+    await page.get_by_role("dialog").get_by_role("button", name="Restore").click()
+    await expect(page.locator(".toast", has_text="Restored")).to_be_visible()
     await page.get_by_role("tab", name="Notes").click()
     await expect(page.get_by_label("MEMORY.md")).to_have_value(
         "# Servers\n\n- alpha and beta run Debian 12\n- backups: nightly at 02:30, kept for 30 days\n"
@@ -164,9 +164,7 @@ async def test_each_agent_has_a_memory_of_its_own(console: Console) -> None:
     """Another agent's notes are written and shown apart, and a link leads to them."""
     page = await console.open("memory?key=web:grandma&tab=notes")
     agent = page.get_by_label("Agent")
-    await expect(agent.locator("option")).to_have_text(
-        ["default, who answers here", "coder, remembers nothing yet"]
-    )
+    await expect(agent.locator("option")).to_have_text(["default (answers here)", "coder (no memory yet)"])
     await agent.select_option("coder")
     await expect(page).to_have_url(re.compile("agent=coder"))
     await page.get_by_label("MEMORY.md").fill("only the coder knows\n")
@@ -256,7 +254,7 @@ async def test_a_schedule_is_made_switched_run_and_removed(console: Console) -> 
     await form.get_by_role("button", name="Add a schedule").click()
     card = page.locator(".row-card", has_text="Any news?")
     await expect(card.locator(".badge", has_text="every")).to_have_text("every 2 h")
-    await card.get_by_role("button", name="Switch off").click()
+    await card.get_by_role("button", name="Turn off").click()
     await expect(card).to_contain_text("off")
     await card.get_by_role("button", name="Run now").click()
     await card.locator("summary").click()
@@ -320,8 +318,8 @@ async def test_a_parked_message_is_looked_at_tried_again_and_dropped(console: Co
         await card.first.get_by_role("button", name="Drop").click()
         await page.get_by_role("dialog").get_by_role("button", name="Drop").click()
         await expect(card).to_have_count(1)
-        await card.first.get_by_role("button", name="Try again").click()
-        await expect(page.locator(".toast", has_text="Put back")).to_be_visible()
+        await card.first.get_by_role("button", name="Retry").click()
+        await expect(page.locator(".toast", has_text="Queued again")).to_be_visible()
         # It is over the limit still, and so comes back.
         await until(parked, 60)
 
@@ -343,8 +341,8 @@ async def test_all_parked_messages_are_tried_again_whatever_becomes_of_one(conso
         page = await console.open("parked")
         count = len(await parked())
         await expect(page.locator(".row-card")).to_have_count(count)
-        await page.get_by_role("button", name="Try all again").click()
-        again = page.get_by_role("dialog").get_by_role("button", name="Try all again")
+        await page.get_by_role("button", name="Retry all").click()
+        again = page.get_by_role("dialog").get_by_role("button", name="Retry all")
         await expect(again).to_be_visible()
         await http.delete("/v1/parked/web:all1", params={"key": "web:all-parked"})
 
@@ -354,7 +352,7 @@ async def test_all_parked_messages_are_tried_again_whatever_becomes_of_one(conso
         await page.route("**/v1/parked/web%3Aall2/retry*", away)
         await again.click()
 
-        text = f"{count - 2} message{' was' if count == 3 else 's were'} put back, 1 not"
+        text = f"{count - 2} message{' was' if count == 3 else 's were'} queued again, 1 could not be"
         await expect(page.locator(".toast.error")).to_contain_text(text)
         await expect(page.locator(".row-card[aria-label='web:all1']")).to_have_count(0)
         # It is over the limit still, and so comes back.
@@ -371,11 +369,11 @@ async def test_a_stranger_is_let_in_with_one_press(console: Console) -> None:
     pairing.ask("telegram", "4711", kind="person", name="Ada <b>L</b>", message_id="telegram:1:1")
     page = await console.open("people")
     card = page.locator(".row-card", has_text="Ada <b>L</b>")
-    await card.get_by_role("button", name="Let in Ada").click()
-    await expect(card.get_by_role("button", name="Take back the access")).to_be_visible()
+    await card.get_by_role("button", name="Approve Ada").click()
+    await expect(card.get_by_role("button", name="Revoke the access")).to_be_visible()
     assert [row["state"] for row in pairing.rows()] == ["approved"]
-    await card.get_by_role("button", name="Take back the access").click()
-    await page.get_by_role("dialog").get_by_role("button", name="Take back").click()
+    await card.get_by_role("button", name="Revoke the access").click()
+    await page.get_by_role("dialog").get_by_role("button", name="Revoke").click()
 
     await expect(card).to_have_count(0)
 

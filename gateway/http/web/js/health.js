@@ -63,7 +63,7 @@ function body(found) {
 
 function parts(all) {
   return card(S.health.parts, h("div", {}, Object.entries(all).map(([name, one]) => h("div.check", {}, badge(one.up ? S.health.up : S.health.down, one.up ? "good" : "bad"),
-    h("div.row-head", {}, h("strong", {}, name), h("span.faint", {}, one.since ? S.health.since(ago(one.since)) : "")), one.error && h("p.error", {}, one.error)))));
+    h("div.row-head", {}, h("strong", {}, name), h("span.faint", {}, one.since ? S.health.since(span((Date.now() - Date.parse(one.since)) / 1000)) : "")), one.error && h("p.error", {}, one.error)))));
 }
 
 function daemon(found) {
