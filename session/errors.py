@@ -76,7 +76,7 @@ class ModelError(SessionError):
     ``brief`` says why for the operator: status, code, and the provider's words without what they quote.
     """
 
-    said = "The language model could not answer this message."
+    said = "The model could not answer this message."
     brief = ""
 
 
@@ -91,7 +91,7 @@ class ModelAway(ModelError):
     ``after_s`` is the provider's Retry-After in seconds, where it sent one.
     """
 
-    said = "The language model is not available right now. Your message is kept and will be answered."
+    said = "The model is not available right now. Your message is saved and will be answered."
 
     def __init__(
         self, message: str, *, cause: AwayCause, after_s: float | None = None, hint: str = ""
@@ -109,7 +109,7 @@ class ModelAway(ModelError):
 class ModelRefused(ModelError):
     """The provider refused this request for good (content policy, invalid request)."""
 
-    said = "The language model refused this message."
+    said = "The model rejected this message, so it was not answered."
 
 
 class ContextTooLong(ModelError):
@@ -117,25 +117,22 @@ class ContextTooLong(ModelError):
 
     reason = "too_long"
     said = (
-        "This conversation has become too long for the language model. "
-        "/compact sums it up to make room, /new begins afresh."
+        "This conversation is too long for the model. /compact summarises it to make room, /new starts a "
+        "new one."
     )
 
 
 class MessageTooLong(ContextTooLong):
     """The newest message alone does not fit the window, however little is sent with it."""
 
-    said = (
-        "This message is too long for the language model, whatever was said before it. "
-        "Send it in parts, or as a file."
-    )
+    said = "This message alone is too long for the model. Send it in parts, or as a file."
 
 
 class RequestTooLarge(ContextTooLong):
     """The provider's rate limit is smaller than this request; ``after_s`` is its Retry-After, if any."""
 
     said = (
-        "This message, with the conversation before it, is larger than the language model's rate limit. "
+        "This message and the conversation so far exceed the model's rate limit. "
         "Send it in parts, or use /compact to make room."
     )
 
@@ -153,7 +150,7 @@ class BadAnswer(ModelError):
     """
 
     again, cut = True, False
-    said = "The language model gave no usable answer to this message."
+    said = "The model gave no usable answer to this message."
 
 
 class EmptyAnswer(BadAnswer):
@@ -170,20 +167,20 @@ class CutCalls(BadAnswer):
     """The answer was cut at its token limit twice in a row, in the middle of its tool calls."""
 
     again = False
-    said = "The language model's steps were cut off at its token limit, twice in a row."
+    said = "The model reached its token limit twice in the middle of its tool calls, so there is no answer."
 
 
 class ModelFailed(BadAnswer):
     """The model's server failed on this request, or its answer broke off; another try may succeed."""
 
-    said = "The language model failed while it answered this message."
+    said = "The model failed while answering this message."
 
 
 class RoundsExhausted(BadAnswer):
     """The model asked for tools in more rounds than ``model.max_tool_rounds``."""
 
     again = False
-    said = "The language model used its tools as often as it may for one message, and came to no answer."
+    said = "The model reached the limit of tool calls for one message without an answer."
 
 
 class NoSession(SessionError):
@@ -233,7 +230,7 @@ class ApprovalLost(SessionError):
 class TurnTimeout(SessionError):
     """The turn ran longer than ``limits.turn_timeout_s``."""
 
-    said = "Answering this message took too long, so it was given up."
+    said = "Answering this message took too long, so it was stopped."
 
 
 class ToolError(SessionError):

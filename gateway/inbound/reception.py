@@ -55,8 +55,8 @@ GROUP_SAID: Final = (
     "{} pairing approve {}\nThe code is valid for one hour."
 )
 UNREADABLE_SAID: Final = "I cannot read this kind of message. Please send what it says as text or as a file."
-FORBIDDEN_SAID: Final = "In a group, /{} is for its administrators and for people the operator let in."
-UNDECIDED_SAID: Final = "In a group, only people whom the operator let in may decide over this."
+FORBIDDEN_SAID: Final = "In a group, only administrators and people approved by the operator can use /{}."
+UNDECIDED_SAID: Final = "In a group, only people approved by the operator can decide this."
 UNKNOWN_SAID: Final = (
     "/{} is for the administrators of this group, and who they are cannot be found out now. Try again."
 )

@@ -18,8 +18,8 @@ log = structlog.get_logger("greetings")
 
 # Whoever approves does so in a process of its own, of which nothing but the file tells; one stat is a look.
 LOOK_S = 3.0
-PERSON_SAID = "You are let in: I answer here from now on."
-GROUP_SAID = "This group is let in: I answer here from now on."
+PERSON_SAID = "You are approved. I will answer you here from now on."
+GROUP_SAID = "This group is approved. I will answer here from now on."
 
 
 class Greetings:

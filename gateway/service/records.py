@@ -23,7 +23,7 @@ Enclosed = Callable[[View, str, str], Awaitable[Sequence[Attachment]]]
 # From so many replies on they are read in a thread, since other chats would wait for the loop.
 MANY = 200
 _SAID: Mapping[str, str] = {
-    "parked": "This message is set aside, and the operator can see it.",
+    "parked": "This message was not answered. The operator can see why.",
     "cleared": CLEARED_SAID,
     "withdrawn": "This message was withdrawn.",
     "archived": "The conversation ended before this message was answered.",

@@ -32,7 +32,7 @@ LOOK_EVERY_S = 1.0
 # Between the end of the time and the try that finds it over.
 LATE_S = 0.05
 _SPOKEN = frozenset({"message", "command", "action"})
-NOT_YOURS_SAID = "Only people whom the operator of this bot let in may decide over this."
+NOT_YOURS_SAID = "Only people approved by the operator of this bot can decide this."
 
 
 class Approvals:

@@ -21,8 +21,7 @@ from session.transcript.agent import named
 REASON = "handed_on"
 NO_AGENT = "no_agent"
 GONE_SAID = (
-    "It belongs to the agent {}, which is not there any more. "
-    "This run is set aside, and the operator can see it."
+    "It belongs to the agent {}, which is not there any more. This run was skipped. The operator can see why."
 )
 GONE = "the job {job} belongs to the agent {agent}, which is not configured"
 CURE = "set [agents.{agent}] up again, restart, then parked retry; or cron remove {job}"

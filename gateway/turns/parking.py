@@ -24,9 +24,7 @@ log = structlog.get_logger("worker")
 CRASHES_MAX = 4
 # What the message itself may be the cause of, and of every later request's failure that holds it.
 POISON: Final = frozenset({"refused", "attempts", "failed"})
-LEFT_SAID = (
-    "This message got no answer: the one that came while it was being answered is set aside. Send it again."
-)
+LEFT_SAID = "This message was not answered, because one that arrived meanwhile failed. Send it again."
 
 
 class Parking:

@@ -33,12 +33,10 @@ FENCED_TRIES = 12
 TRUSTED_S = 15.0
 UNANSWERED = "This message could not be answered."
 OUTAGE_SAID = (
-    "The language model was away for {:g} hours. This message is set aside, and the operator can see it."
+    "The model was not available for {:g} hours, so this message was not answered. The operator can see why."
 )
-TOO_LARGE_SAID = "The answer to this message is too large to be kept. It is set aside."
-ATTEMPTS_SAID = (
-    "This message was begun {} times and never came to an end. It is set aside, and the operator can see it."
-)
+TOO_LARGE_SAID = "The answer to this message is too large to be stored, so it was not sent."
+ATTEMPTS_SAID = "Answering this message failed {} times, so it was given up. The operator can see why."
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +77,7 @@ def park_verdict(error: SessionError) -> Verdict:
     if isinstance(error, ModelAway):
         # Its own sentence promises an answer.
         said = ModelError.said
-    return Verdict(reason, f"{said} It is set aside, and the operator can see it.", cause_of(error))
+    return Verdict(reason, f"{said} The operator can see why.", cause_of(error))
 
 
 def cause_of(error: SessionError) -> str:
@@ -95,7 +93,10 @@ def wait_words(error: ModelAway | StoreError, *, named: bool = False) -> tuple[s
     """Name the notice for a chat whose letter waits, and its sentence; ``named`` ones say why in a word."""
     if isinstance(error, ModelAway):
         return "model_away", error.said_with_cause if named else error.said
-    return "storage", "Your message is kept, but the disk takes no new lines right now. It will be answered."
+    return (
+        "storage",
+        "Your message is saved, but the gateway cannot write to its disk. It will be answered later.",
+    )
 
 
 @dataclass

@@ -43,7 +43,7 @@ log = structlog.get_logger("subagents")
 T = TypeVar("T")
 
 UNKNOWN: Final = "refused: no subagent with this key and id was ever started here"
-UNKNOWN_RESULT: Final = "A result came that no subagent of this chat was asked for. It is set aside."
+UNKNOWN_RESULT: Final = "A result arrived from a subagent that this chat did not start. It was ignored."
 LATE: Final = "subagent_late"
 LATE_SAID: Final = (
     "A subagent is done, but the conversation that asked for it has ended meanwhile. Its result is not used; "
@@ -53,8 +53,8 @@ STOPPED: Final = "it was stopped"
 _FAILED: Final = {
     "attempts": "it was begun again and again, and never came to an end",
     "bad_answer": "the language model answered nothing that could be used",
-    "failed": "something went wrong that the operator can see in the log",
-    "outage": "the language model was away for too long",
+    "failed": "something went wrong; the operator can see it in the log",
+    "outage": "the model was not available for too long",
     "refused": "the language model refused the task",
     "timeout": "it took longer than an answer may",
     "too_large": "its result was too large to be kept",

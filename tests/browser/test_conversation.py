@@ -455,7 +455,7 @@ async def test_half_an_answer_goes_with_its_last_try(console: Console) -> None:
         half.set()
 
     for _ in range(2):
-        notice = page.locator("article.notice", has_text="The language model failed while it answered")
+        notice = page.locator("article.notice", has_text="The model failed while answering")
         await expect(notice).to_have_count(1)
         await expect(notice.locator(".why")).to_contain_text("Why: failed")
         await expect(console.entry("tell me all")).to_have_count(1)

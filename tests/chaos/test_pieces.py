@@ -192,7 +192,7 @@ def test_a_stop_that_overtook_its_letter_is_answered_without_its_number() -> Non
     ("word", "fine"),
     [
         ("50 messages of this chat wait. All will be answered, one after the other.", True),
-        ("Your message is kept, but the disk takes no new lines right now. It will be answered.", True),
+        ("Your message is saved, but the gateway cannot write to its disk. It will be answered later.", True),
         ("Another session begins.", False),
     ],
 )

@@ -105,10 +105,10 @@ async def test_the_failures_of_a_message_are_bounded_and_told(tmp_path: Path) ->
             standing, paid = await _unpaid(daemon, failing)
 
     assert [(answer["kind"], answer["reply"].partition(". ")[0]) for answer in told] == [
-        *[("notice", "The language model refused this message")] * 3,
-        ("notice", "The language model failed while it answered this message"),
+        *[("notice", "The model rejected this message")] * 3,
+        ("notice", "The model failed while answering this message"),
         ("notice", RequestTooLarge.said.partition(". ")[0]),
-        ("notice", "The language model failed while it answered this message"),
+        ("notice", "The model failed while answering this message"),
     ]
     # Three of them were asked by a completion, too.
     assert [len(failing.times(text)) for text in REFUSED] == [2, 2, 1]
@@ -136,8 +136,8 @@ async def test_the_failures_of_a_message_are_bounded_and_told(tmp_path: Path) ->
         ("alone", "failed: openai/stub: status 502"),
     ):
         assert parked[f"cli:{text}"].startswith(words)
-    assert all('"error"' in body and "set aside" in body for _, body in streams)
-    assert (whole[0], "set aside" in whole[1]) == (422, True)
+    assert all('"error"' in body and "can see why" in body for _, body in streams)
+    assert (whole[0], "can see why" in whole[1]) == (422, True)
     assert (standing["cause"], "add credit" in standing["hint"]) == ("quota", True)
     assert paid["reply"] == "stub: unpaid"
 
@@ -160,7 +160,7 @@ async def test_half_an_answer_is_no_message_once_it_is_parked(tmp_path: Path) ->
 
     failed, answer = server.sent_to(ADA)
     assert (failed.message_id, failed.reply_to) == (drawn.message_id, asked)
-    assert failed.text.startswith("The language model failed while it answered this message")
+    assert failed.text.startswith("The model failed while answering this message")
     assert answer.text == "stub: later"
     assert [seen.text for seen in model.turns] == ["torn", "torn", "later"]
     assert half not in str(model.turns[-1].messages)

@@ -34,7 +34,7 @@ ANSWERED = [
     ("cli:tools", "cli:t2", "and now?", "stub: and now?"),
     ("cli:ended", "cli:e1", "the first session", "stub: the first session"),
     ("cli:ended", "cli:e2", "/new", "A new conversation begins."),
-    ("cli:parked", "cli:p2", "[[refuse]] this cannot be answered", "This message is set aside"),
+    ("cli:parked", "cli:p2", "[[refuse]] this cannot be answered", "This message was not answered"),
     ("cli:annabelle", "cli:ac", "/compact", "2 turns are summarised now"),
 ]
 

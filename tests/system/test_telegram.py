@@ -33,7 +33,7 @@ async def test_a_stranger_pairs_and_is_answered(tmp_path: Path) -> None:
         assert code is not None, answer.text
         await server.until_confirmed(server.write(ADA, "please"))
         await told(tmp_path, "pairing", "approve", code[0])
-        greeting = await server.said(ADA, lambda sent: "You are let in" in sent.text)
+        greeting = await server.said(ADA, lambda sent: "You are approved" in sent.text)
         update = server.write(ADA, "hello")
         await server.said(ADA, lambda sent: sent.text == "echo: hello")
 

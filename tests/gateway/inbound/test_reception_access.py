@@ -164,7 +164,7 @@ async def test_over_what_runs_no_administrator_decides(tmp_path: Path, text: str
         await place.accept(in_group(ADA, id="telegram:9:3", text=text, kind="action"))
 
         assert {notice.text for notice in await place.told()} == {
-            "In a group, only people whom the operator let in may decide over this."
+            "In a group, only people approved by the operator can decide this."
         }
         assert [each.id for each in await place.inbound()] == ["telegram:9:3"]
 

@@ -71,8 +71,8 @@ async def test_who_is_approved_is_told_once_before_and_after_a_restart(tmp_path:
         assert (await mailbox.depths()).get(BOX) is None or not (await mailbox.depths())[BOX].count
     assert (first.key, first.chat_id, first.kind) == ("telegram:100", "100", "proactive")
     assert (second.key, second.chat_id) == ("telegram:-5:topic:7", "-5:topic:7")
-    assert "You are let in" in first.text
-    assert "This group is let in" in second.text
+    assert "You are approved" in first.text
+    assert "This group is approved" in second.text
     assert first.id.startswith("proactive:")
     assert first.id != second.id
 

@@ -306,7 +306,7 @@ async def test_after_too_long_it_makes_room(tmp_path: Path, preset: str, restart
             here.summing.takes_tokens = 2_000
             tries = await until_answered(here)
 
-    assert "/compact sums it up to make room" in said
+    assert "/compact summarises it to make room" in said
     assert tries <= 3
     assert "next" in here.model.prompts[-1].messages[-1]["content"]
 

@@ -296,7 +296,7 @@ async def test_where_the_newest_is_set_aside_those_it_interrupted_are_told(
 
         reason = "refused" if isinstance(fault, ModelRefused) else "too_long"
         assert [told[f"m{number}#notice.{reason}"] for number in (1, 2)] == [LEFT_SAID, LEFT_SAID]
-        assert "set aside" in told[f"m3#notice.{reason}"]
+        assert "operator can see why" in told[f"m3#notice.{reason}"]
         assert [parked.id for parked in await r.parked()] == ["m3"]
         for number in (1, 2):
             standing = await Record(r.store).standing(ADA, f"m{number}")

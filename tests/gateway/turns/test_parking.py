@@ -19,7 +19,7 @@ from tests.contracts.models import Script
 from tests.gateway.worker_rig import ADA, Rig, letter, rig
 from tests.support.guarantee import guarantee
 
-REFUSED = "The language model refused this message. It is set aside, and the operator can see it."
+REFUSED = "The model rejected this message, so it was not answered. The operator can see why."
 
 
 async def test_what_cannot_be_read_is_parked_and_the_lane_goes_on(tmp_path: Path) -> None:
