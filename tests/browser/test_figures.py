@@ -153,7 +153,7 @@ async def test_how_it_stands_and_what_became_of_a_message(console: Console) -> N
     assert spent is not None
     await expect(model).to_contain_text("prompt ")
     await console.open("health")
-    await expect(page.get_by_text("No chat has anything waiting")).to_be_visible()
+    await expect(page.get_by_text("No messages are waiting")).to_be_visible()
 
 
 async def _in_line(gateway: Gateway, behind: int) -> bool:

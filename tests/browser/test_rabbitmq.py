@@ -57,4 +57,4 @@ async def test_lanes_of_another_daemon_are_live(console: Console) -> None:
     await asking
     await page.reload()
 
-    await expect(page.get_by_text("No chat has anything waiting")).to_be_visible()
+    await expect(page.get_by_text("No messages are waiting")).to_be_visible()

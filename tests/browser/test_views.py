@@ -234,7 +234,7 @@ async def test_of_many_chats_the_newest_are_offered(console: Console) -> None:
     await expect(page.get_by_label("Chat", exact=True)).to_have_value(newest)
     await console.open("schedules")
     await page.get_by_role("button", name="Add a schedule").first.click()
-    to = page.get_by_label("Answers go to")
+    to = page.get_by_label("Send answers to")
     await to.select_option(newest)
     await expect(to.locator("option")).to_have_count(501)
 

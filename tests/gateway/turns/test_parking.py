@@ -97,7 +97,7 @@ async def test_tools_without_end_are_parked_and_the_transcript_is_legal(tmp_path
         (notice,) = await r.replies(1)
 
         assert notice.id == "m1#notice.bad_answer"
-        assert "used its tools as often as it may" in notice.text
+        assert "reached the limit of tool calls" in notice.text
         (parked,) = await r.parked()
         assert "tools in more than 1 rounds; raise model.max_tool_rounds" in parked.reason
         lines = await r.lines()

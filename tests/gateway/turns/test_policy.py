@@ -66,7 +66,7 @@ def test_too_many_tool_rounds_have_a_sentence_of_their_own() -> None:
     tools, useless = park_verdict(RoundsExhausted("tools")), park_verdict(BadAnswer("nothing"))
 
     assert tools.reason == useless.reason == "bad_answer"
-    assert "used its tools" in tools.said
+    assert "limit of tool calls" in tools.said
     assert "no usable answer" in useless.said
 
 
