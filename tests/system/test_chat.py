@@ -215,7 +215,7 @@ def test_status_with_and_without_a_daemon(tmp_path: Path) -> None:
         as_json = json.loads(run(tmp_path, "status", "--json").stdout)
 
     assert empty.returncode == 0
-    assert "no daemon" in empty.stderr
+    assert "the gateway is not running" in empty.stderr
     assert not (tmp_path / "state" / "queue.db").exists() or resting.returncode == 0
     assert json.loads(resting.stdout)["running"] is False
     assert json.loads(resting.stdout)["queues"]["inbound"]["count"] == 0

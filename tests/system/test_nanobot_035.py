@@ -63,7 +63,7 @@ def test_a_workspace_of_0_3_5_goes_on_as_it_was(tmp_path: Path) -> None:
 
     assert done.code == 1
     assert tree(source) == before
-    assert "MEMORY.md is left out" in done.err
+    assert "MEMORY.md is skipped" in done.err
     assert not (place / "memory" / "MEMORY.md").exists()
     for lost in ("commands and their answers (2)", "hidden messages of nanobot itself"):
         assert lost in done.err

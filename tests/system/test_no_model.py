@@ -106,7 +106,7 @@ async def test_a_refused_key_ends_the_wait(tmp_path: Path, attached: bool) -> No
     assert not has_log(done.stderr)
     if not attached:
         assert '"model.away"' in (tmp_path / "state" / "chat.log").read_text()
-        assert f"more is in {tmp_path / 'state' / 'chat.log'}" in done.stderr
+        assert f"details are in {tmp_path / 'state' / 'chat.log'}" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -80,7 +80,7 @@ async def test_status_without_the_broker_shows_all_but_the_depths(
     assert (code, found["queues"], found["lanes"]) == (69, None, [])
     assert found["usage_today"] is not None
     assert found["memory"] is not None
-    assert "daemon: not ready" in shown.out
+    assert "gateway: not ready" in shown.out
     assert "queue: down (" in shown.out
     assert "today: 0 turns" in shown.out
     assert "error: the queue does not answer" in shown.err
