@@ -106,7 +106,7 @@ def test_who_waits_is_told_for_what() -> None:
     assert wait_words(away, named=True) == ("model_away", away.said_with_cause)
     assert away.said != away.said_with_cause
     name, said = wait_words(StoreError("full"))
-    assert (name, "the disk" in said) == ("storage", True)
+    assert (name, "its disk" in said) == ("storage", True)
 
 
 async def test_an_outage_begins_with_its_first_failure_and_wakes_all_when_it_ends() -> None:
