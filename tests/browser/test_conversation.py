@@ -156,9 +156,9 @@ async def test_a_conversation_is_named_ended_read_and_opened_again(console: Cons
     await page.locator(".line-row.boundary.end").get_by_role("button", name="Reopen").click()
 
     await expect(page.locator(".line-row.boundary.end")).to_have_count(1)
-    await console.say("third")
-    await console.sees("stub: third")
-    rhymes = [seen for seen in console.gateway.model.turns if seen.text.startswith("third")]
+    await console.say("back again")
+    await console.sees("stub: back again")
+    rhymes = [seen for seen in console.gateway.model.turns if seen.text.startswith("back again")]
     assert "Answer in rhymes." in str(rhymes[0].messages)
 
 

@@ -30,7 +30,7 @@ async def test_a_button_on_discord_decides(tmp_path: Path, broker: Broker, broke
 
             used = server.press(prompt.id, buttons["Allow"], user=eve)
             await server.until(lambda: used.acked, within_s=120)
-            await server.until(lambda: any("let in" in one.text for one in server.sent), within_s=120)
+            await server.until(lambda: any("approved" in one.text for one in server.sent), within_s=120)
             assert written(tmp_path) == []
             server.press(prompt.id, buttons["Allow"], user=ada)
             await server.until(lambda: any(one.text == "noted" for one in server.sent), within_s=120)

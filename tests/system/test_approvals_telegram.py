@@ -105,7 +105,7 @@ async def test_strangers_and_forged_presses_are_refused_and_told(tmp_path: Path)
 
             said = len(server.sent_to(GROUP))
             stranger = server.press(GROUP, number, buttons["Allow"], user=EVE)
-            await server.alerted(stranger, "only people whom the operator let in")
+            await server.alerted(stranger, "only people approved by the operator")
             for forged in ("/approve aaaaaaaaaaaaaaaa", "/approve ../../x"):
                 press = server.press(GROUP, number, forged, user=ADA)
                 await server.alerted(press, "There is no such request")

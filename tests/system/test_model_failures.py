@@ -105,7 +105,7 @@ async def test_the_failures_of_a_message_are_bounded_and_told(tmp_path: Path) ->
             standing, paid = await _unpaid(daemon, failing)
 
     assert [(answer["kind"], answer["reply"].partition(". ")[0]) for answer in told] == [
-        *[("notice", "The model rejected this message")] * 3,
+        *[("notice", "The model rejected this message, so it was not answered")] * 3,
         ("notice", "The model failed while answering this message"),
         ("notice", RequestTooLarge.said.partition(". ")[0]),
         ("notice", "The model failed while answering this message"),
