@@ -478,12 +478,12 @@ async def test_the_list_keeps_the_newest_in_view(console: Console) -> None:
     await expect(page.locator(".chat-row").nth(5)).to_be_visible()
     await ask(console.gateway.daemon, "web:from-afar", "web:afar1", "hello from afar")
     await expect(afar).to_be_in_viewport()
-    assert await scroll.evaluate("(one) => one.scrollTop") == 0
+    await until(lambda: at_top(scroll))
     await page.keyboard.press("n")
     await console.say("a new chat")
     await console.sees("stub: a new chat")
     await expect(page.locator(".chat-row.current")).to_be_in_viewport()
-    assert await scroll.evaluate("(one) => one.scrollTop") == 0
+    await until(lambda: at_top(scroll))
 
     read = page.locator(".chat-row:has([href$='row-3'])")
     # Somewhere among the chats of the other tests.
@@ -501,6 +501,10 @@ async def test_the_list_keeps_the_newest_in_view(console: Console) -> None:
     await near.click()
     await console.say("here as well")
     await expect(page.locator(".chat-row.current:has([href$='row-2'])")).to_be_in_viewport()
+
+
+async def at_top(scroll: Locator) -> bool:
+    return bool(await scroll.evaluate("(one) => one.scrollTop === 0"))
 
 
 async def down_to(scroll: Locator, row: Locator) -> bool:
