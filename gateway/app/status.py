@@ -110,7 +110,7 @@ async def _usage(services: SessionServices, said: Sequence[Mapping[str, Any]]) -
     if services.usage_is_shared:
         return own
     every = [own, *_of(said, "usage_today")]
-    return {name: round(sum(each[name] or 0 for each in every), 6) for name in own}
+    return {name: round(sum(each[name] for each in every), 6) for name in own}
 
 
 def _in_memory(held: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -25,8 +25,7 @@ def split(text: str) -> tuple[Mapping[str, object], str]:
     if found is None:
         raise Broken("it must begin with a head between two lines ---")
     try:
-        # This loader makes texts, lists and mappings only.
-        values = yaml.load(found[1], Loader=yaml.CBaseLoader)  # noqa: S506
+        values = yaml.load(found[1], Loader=yaml.CBaseLoader)  # noqa: S506 - it makes texts, lists, mappings
     except yaml.YAMLError as error:
         raise Broken(_why(error)) from None
     except RecursionError:

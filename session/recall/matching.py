@@ -48,7 +48,7 @@ def matching(file: sqlite3.Connection, expressions: Sequence[str]) -> list[dict[
 def said_on(file: sqlite3.Connection, days: Sequence[str], held: Collection[Row]) -> dict[Row, float]:
     """Return rows said on days (patterns for LIKE), of ``held`` all and the newest others, with one score."""
     like = " OR ".join(["day LIKE ?"] * len(days))
-    spans = file.execute(f"SELECT first, last FROM days WHERE {like} ORDER BY first", days).fetchall()  # noqa: S608
+    spans = file.execute(f"SELECT first, last FROM days WHERE {like} ORDER BY first", days).fetchall()  # noqa: S608 - only ?
     firsts = [first for first, _ in spans]
     said = {row for row in held if (at := bisect_right(firsts, row)) and row <= spans[at - 1][1]}
     said.update(

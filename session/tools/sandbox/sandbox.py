@@ -36,8 +36,9 @@ async def sandbox_here() -> Bubblewrap:
     program = shutil.which("bwrap")
     if program is None:
         raise NoSandbox("bubblewrap is not installed", hint=CURE)
-    # Once compiled it is kept, so that no command keeps the loop waiting for it.
-    await asyncio.to_thread(seccomp.program, network=False)
+    # Compiled in a thread and cached, so that no command blocks the loop for it.
+    for network in (False, True):
+        await asyncio.to_thread(seccomp.program, network=network)
     sandbox = Bubblewrap(program)
     with tempfile.TemporaryDirectory(prefix="chat-gateway-trial-") as name:
         outcome = await run(sandbox, _TRIAL, Rules(Path(name)), timeout_s=TRIAL_S)
