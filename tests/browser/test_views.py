@@ -102,6 +102,8 @@ async def test_a_phone_shows_one_of_list_and_conversation_and_a_menu(console: Co
     page = console.page
     await page.set_viewport_size({"width": PHONE[0], "height": PHONE[1]})
     await console.open("chats")
+    # Below the chats of other tests it may be out of view.
+    await page.get_by_role("searchbox", name="Filter chats").fill("operat")
     await page.locator(".chat-row", has_text="Operations").get_by_role("link").click()
     await expect(page.get_by_role("textbox", name="Message")).to_be_visible()
     await expect(page.locator(".chat-list")).to_be_hidden()
