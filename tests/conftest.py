@@ -40,24 +40,32 @@ gc.disable()
 # They wait, or work, for many seconds at a time: begun last, the other workers would wait for one of them.
 LONGEST = (
     "system/test_ordinary_user.py",
+    "gateway/http/test_http_document.py",
     "system/test_http_idle.py",
+    "system/test_workers.py",
     "system/test_strays.py",
+    "gateway/queue/test_repartition.py",
     "system/test_onboard.py",
     "system/test_rolling.py",
-    "system/test_faults.py",
-    "system/test_documented_commands.py",
-    "system/test_compaction.py",
     "system/test_backup.py",
+    "system/test_documented_commands.py",
+    "system/test_model_requests.py",
+    "system/test_model_failures.py",
+    "system/test_faults.py",
+    "system/test_compaction.py",
+    "system/test_service_verbs.py",
     "system/test_broker_rights.py",
-    "system/test_workers.py",
     "system/test_takeover.py",
     "system/test_telegram.py",
     "system/test_discord.py",
-    "gateway/queue/test_repartition.py",
+    "system/test_rendering.py",
+    "system/test_settings.py",
+    "system/test_job_answers.py",
     "session/interchange/test_nanobot.py",
-    "gateway/http/test_http_document.py",
+    "session/tools/test_web_fetch.py",
     "gateway/queue/test_rabbitmq_faults.py",
     "gateway/queue/test_arbitrary_letters.py",
+    "test_install_packages.py",
 )
 
 # What some tests look at depends on it, and each may set it as the program does.
@@ -72,12 +80,37 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what `make test-fast` and `make test` leave out or root does; begin with what takes longest."""
     for item in left_to_chaos(items):
         item.add_marker(pytest.mark.chaos)
-    items.sort(key=lambda item: not item.path.as_posix().endswith(LONGEST))
+    items[:] = _longest_first(items)
     for item in items:
         if is_slow(item):
             item.add_marker(pytest.mark.slow)
         if os.geteuid() == 0 and item.get_closest_marker(ordinary_user.MARK):
             item.add_marker(pytest.mark.skip("root: tests/system/test_ordinary_user.py runs it"))
+
+
+def _longest_first(items: list[pytest.Item]) -> list[pytest.Item]:
+    """Begin every second worker's share with files of LONGEST, dealt out in turn.
+
+    pytest-xdist gives each worker one run of neighbouring tests; the shares between stay short tests, which
+    use the processor while the long ones wait.
+    """
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    shares: list[list[pytest.Item]] = [[] for _ in range(workers)]
+    short = []
+    begun = shares[::2]
+    for item in items:
+        place = next((at for at, name in enumerate(LONGEST) if item.path.as_posix().endswith(name)), None)
+        if place is None:
+            short.append(item)
+        else:
+            begun[place % len(begun)].append(item)
+    size = len(items) / workers
+    for number, share in enumerate(shares, 1):
+        # Rounded up or down as the shares are cut.
+        room = round(number * size) - round((number - 1) * size) - len(share)
+        share.extend(short[: max(0, room)])
+        del short[: max(0, room)]
+    return [item for share in shares for item in share] + short
 
 
 def pytest_collection_finish() -> None:
