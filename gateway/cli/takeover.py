@@ -201,7 +201,9 @@ def write_scope(file: Path, settings: Settings) -> list[Refused]:
         return [(problem, 'change it to "workspace" if you want that')]
     if (variable := f"{PREFIX}MEMORY__SCOPE") in os.environ:
         return [(f"{variable} is set and overrides {file}", f"unset {variable}")]
-    edit.put(file, SCOPE, f'"{WORKSPACE}"')
+    from gateway.config.amend import amend
+
+    amend(file, {SCOPE: WORKSPACE})
     output.words(f'{file}: memory.scope = "workspace" is written; restart a running gateway to use it')
     return []
 

@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import tomlkit
+from tomlkit.container import OutOfOrderTableProxy
 from tomlkit.exceptions import TOMLKitError
+from tomlkit.items import InlineTable
 
 from gateway.config import edit
-from gateway.config.toml_lines import KeyPath, with_key
+from gateway.config.toml_lines import KeyPath
 from gateway.errors import GatewayError
 
 Values = Mapping[KeyPath, str | bool | int]
@@ -23,23 +25,21 @@ def amended(text: str, values: Values, gone: Sequence[KeyPath] = ()) -> str:
     Raises:
         GatewayError: a table is one that cannot be changed so.
     """
+    newline = "\r\n" if "\r\n" in text else "\n"
+    end = newline if text and not text.endswith("\n") else ""
+    new = text + end
     try:
-        document = tomlkit.parse(text)
+        for path, value in values.items():
+            new = _with_key(new, path, value, newline)
+        document = tomlkit.parse(new)
         for path in gone:
             _table(document, path).pop(path[-1], None)
-        missing = [path for path in values if path[-1] not in _table(document, path)]
-        for path in values.keys() - missing:
-            _table(document, path)[path[-1]] = values[path]
-        new: str | None = tomlkit.dumps(document)
-    except (TOMLKitError, TypeError, AttributeError):
-        new, missing = None, []
-    for path in missing:
-        # Below the head of its table: the comment at its end is often that of the next one.
-        new = None if new is None else with_key(new, path, json.dumps(values[path], ensure_ascii=False))
-    if new is None:
+        return tomlkit.dumps(document).removesuffix(end)
+    except (TOMLKitError, TypeError, AttributeError) as error:
         names = ", ".join(".".join(path) for path in values)
-        raise GatewayError(f"the configuration cannot be changed here: {names}", hint="write them by hand")
-    return new
+        raise GatewayError(
+            f"the configuration cannot be changed here: {names}", hint="write them by hand"
+        ) from error
 
 
 def amend(file: Path, values: Values, gone: Sequence[KeyPath] = ()) -> None:
@@ -51,7 +51,19 @@ def amend(file: Path, values: Values, gone: Sequence[KeyPath] = ()) -> None:
     edit.rewrite(file, lambda text: amended(text, values, gone), cure="look at its permissions")
 
 
+def _with_key(text: str, path: KeyPath, value: str | bool | int, newline: str) -> str:
+    document = tomlkit.parse(text)
+    table, key = _table(document, path), path[-1]
+    if key in table or isinstance(table, InlineTable | OutOfOrderTableProxy):
+        table[key] = value
+    else:
+        # Below the header of its table: a comment at its end is often that of the next one.
+        line = tomlkit.parse(f"{key} = {json.dumps(value, ensure_ascii=False)}{newline}")
+        table.value.body.insert(0, line.body[0])
+    return tomlkit.dumps(document)
+
+
 def _table(document: Any, path: KeyPath) -> Any:
     for name in path[:-1]:
-        document = document.get(name, {})
+        document = document.setdefault(name, tomlkit.table())
     return document

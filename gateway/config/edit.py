@@ -1,4 +1,4 @@
-"""Puts one key into a person's configuration file, whose other bytes, permissions and owner stay."""
+"""Reads and rewrites a person's configuration file, whose permissions and owner stay."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from durable import like, make_folder, replacing, write_all
 from gateway.config.finding import MAX_BYTES, contents
-from gateway.config.toml_lines import KeyPath, lines_of, with_key
+from gateway.config.toml_lines import KeyPath, lines_of
 from gateway.errors import GatewayError
 
 _MARK = b"\xef\xbb\xbf"
@@ -35,32 +35,6 @@ def standing(file: Path, path: KeyPath) -> tuple[object, int] | None:
         found = found[name]
     lines = lines_of(text)
     return found, lines.get(path) or lines.get(path[:1]) or 1
-
-
-def put(file: Path, path: KeyPath, value: str) -> None:
-    """Put a key that is not there yet into a file, which is made where there is none.
-
-    A crash leaves the old file or the new one; a link stays one.
-
-    Args:
-        file: a sound document, or none yet.
-        path: table and key, both bare.
-        value: as TOML writes it.
-
-    Raises:
-        GatewayError: it cannot be written, or nothing can be put into that table; the file is as it was.
-    """
-
-    def changed(text: str) -> str:
-        new = with_key(text, path, value)
-        if new is None:
-            raise GatewayError(
-                f"{'.'.join(path)} cannot be put into {file}",
-                hint=f"write {path[-1]} = {value} there by hand",
-            )
-        return new
-
-    rewrite(file, changed, cure=f"write {path[-1]} = {value} there by hand")
 
 
 def rewrite(file: Path, change: Callable[[str], str], *, cure: str) -> None:

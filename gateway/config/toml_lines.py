@@ -1,4 +1,4 @@
-"""Where each key of a TOML document stands, for problems that name a line, and how one is put in; pure."""
+"""Where each key of a TOML document stands, for problems that name a line; pure."""
 
 from __future__ import annotations
 
@@ -75,51 +75,3 @@ def _end_of_statement(text: str, start: int) -> int:
 def _split(path: str) -> KeyPath:
     parts = re.findall(_PART, path)
     return tuple(next(iter(tomllib.loads(f"{part} = 0"))) if part[0] in "\"'" else part for part in parts)
-
-
-def with_key(text: str, path: KeyPath, value: str) -> str | None:
-    """Put a key of a table, that is not there yet, into a sound document; all else keeps its bytes.
-
-    Args:
-        text: the document.
-        path: tables and key, all bare.
-        value: as TOML writes it.
-
-    Returns:
-        The new document; None where the table is one that nothing can be put into from outside.
-    """
-    *tables, key = path
-    table = ".".join(tables)
-    newline = "\r\n" if "\r\n" in text else "\n"
-    at = lines_of(text).get(tuple(tables))
-    rows = re.findall(r"[^\n]*\n|[^\n]+", text)
-    if at is None:
-        gap = newline if text.strip() else ""
-        end = "" if not text or text.endswith("\n") else newline
-        new = f"{text}{end}{gap}[{table}]{newline}{key} = {value}{newline}"
-    else:
-        row = rows[at - 1]
-        header = _HEADER.match(row)
-        if header:
-            row = row if row.endswith("\n") else row + newline
-            rows[at - 1] = f"{row}{key} = {value}{newline}"
-        else:
-            rows[at - 1] = f"{table}.{key} = {value}{newline}{row}"
-        new = "".join(rows)
-    return new if _adds(text, new, path, value) else None
-
-
-def _adds(old: str, new: str, path: KeyPath, value: str) -> bool:
-    """Check that the only difference between two documents is the new key."""
-    *tables, key = path
-    wanted = tomllib.loads(old)
-    inner: object = wanted
-    for table in tables:
-        inner = inner.setdefault(table, {}) if isinstance(inner, dict) else None
-    if not isinstance(inner, dict) or key in inner:
-        return False
-    inner[key] = tomllib.loads(f"x = {value}")["x"]
-    try:
-        return tomllib.loads(new) == wanted
-    except tomllib.TOMLDecodeError:
-        return False

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.config import edit
+from gateway.config.amend import amend
 from gateway.errors import GatewayError
 from tests.gateway.cli_place import Ran, listed, nanobot_folder, session_file
 from tests.gateway.embedded_place import files_at_most
@@ -91,15 +91,14 @@ def test_without_a_configuration_one_is_made(
     assert made.stat().st_mode & 0o777 == 0o600
 
 
-def test_a_table_that_takes_nothing_in_is_left_alone(tmp_path: Path, nanobot: Path) -> None:
+def test_a_table_in_one_line_takes_it_in(tmp_path: Path, nanobot: Path) -> None:
     config = tmp_path / "c.toml"
-    config.write_text("memory = { window = 60 }\n")
+    config.write_text("memory = { window = 60 }  # notes\n")
 
     done = take(tmp_path, nanobot, config)
 
-    assert done.code == 1
-    assert 'try: write scope = "workspace" there by hand' in done.err
-    assert config.read_text() == "memory = { window = 60 }\n"
+    assert done.code == 0, done.err
+    assert config.read_text() == 'memory = { window = 60, scope = "workspace"}  # notes\n'
 
 
 def test_a_full_disk_leaves_the_configuration(tmp_path: Path) -> None:
@@ -109,7 +108,7 @@ def test_a_full_disk_leaves_the_configuration(tmp_path: Path) -> None:
     before = config.read_bytes()
 
     with files_at_most(1000), pytest.raises(GatewayError, match="cannot be written"):
-        edit.put(config, ("memory", "scope"), '"workspace"')
+        amend(config, {("memory", "scope"): "workspace"})
 
     assert config.read_bytes() == before
     assert list(tmp_path.iterdir()) == [config]

@@ -64,12 +64,35 @@ def test_every_form_of_a_document(text: str) -> None:
     assert found.get("http", {}) == tomllib.loads(text).get("http", {})
 
 
-def test_what_cannot_be_changed_is_said_and_left(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("", '[memory]\nscope = "w"\n'),
+        ("# nothing", '# nothing\n\n[memory]\nscope = "w"'),
+        ("a = 1\n", 'a = 1\n\n[memory]\nscope = "w"\n'),
+        ("[memory]", '[memory]\nscope = "w"'),
+        ("a = 1\r\n[memory]\r\nb = 2\r\n", 'a = 1\r\n[memory]\r\nscope = "w"\r\nb = 2\r\n'),
+        ('[ "memory" ] # x\n[b]\n', '[ "memory" ] # x\nscope = "w"\n[b]\n'),
+        ("memory.b = 2\n[c]\n", 'memory.scope = "w"\nmemory.b = 2\n[c]\n'),
+        ('a = """\n[memory]\n"""\n', 'a = """\n[memory]\n"""\n\n[memory]\nscope = "w"\n'),
+        ('a = """\n[memory]\n"""\n[memory]\n', 'a = """\n[memory]\n"""\n[memory]\nscope = "w"\n'),
+        ("a = '\u2028\x85'\n[memory]\n", "a = '\u2028\x85'\n[memory]\nscope = \"w\"\n"),
+        ("memory = { window = 60 }\n", 'memory = { window = 60, scope = "w"}\n'),
+        ("[memory.sub]\nscope = 1\n", '[memory]\nscope = "w"\n[memory.sub]\nscope = 1\n'),
+    ],
+)
+def test_a_key_is_put_in_where_it_belongs(old: str, new: str) -> None:
+    """Everything else keeps its bytes."""
+    assert amended(old, {("memory", "scope"): "w"}) == new
+
+
+@pytest.mark.parametrize("text", ["model = 5\n", "[[model]]\n"])
+def test_what_cannot_be_changed_is_said_and_left(tmp_path: Path, text: str) -> None:
     file = tmp_path / "config.toml"
-    file.write_text("model = 5\n")
+    file.write_text(text)
 
     with pytest.raises(GatewayError, match=r"model\.name"):
         amend(file, {("model", "name"): "x"})
 
-    assert file.read_text() == "model = 5\n"
+    assert file.read_text() == text
     assert [path.name for path in tmp_path.iterdir()] == ["config.toml"]

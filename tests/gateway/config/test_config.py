@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from channels.tables import ConfigTable, Platform
 from gateway.config.load import effective_compaction, effective_history, find_file, load
-from gateway.config.toml_lines import lines_of, with_key
+from gateway.config.toml_lines import lines_of
 from gateway.errors import ConfigError
 from session.compaction.presets import Numbers
 from tests.gateway.config_reading import EVERY_DEFAULT, problems, read
@@ -264,28 +264,3 @@ def test_lines_are_found_whatever_the_layout() -> None:
     assert (lines[("t", "u v", "k")], lines[("t", "u v", "l")]) == (10, 11)
     assert lines[("many", "z")] == 15
     assert (lines[("t", "late")], lines[("t", "after")]) == (19, 22)
-
-
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        ("", '[memory]\nscope = "w"\n'),
-        ("# nothing", '# nothing\n\n[memory]\nscope = "w"\n'),
-        ("a = 1\n", 'a = 1\n\n[memory]\nscope = "w"\n'),
-        ("[memory]", '[memory]\nscope = "w"\n'),
-        ("a = 1\r\n[memory]\r\nb = 2\r\n", 'a = 1\r\n[memory]\r\nscope = "w"\r\nb = 2\r\n'),
-        ('[ "memory" ] # x\n[b]\n', '[ "memory" ] # x\nscope = "w"\n[b]\n'),
-        ("memory.b = 2\n[c]\n", 'memory.scope = "w"\nmemory.b = 2\n[c]\n'),
-        ('a = """\n[memory]\n"""\n', 'a = """\n[memory]\n"""\n\n[memory]\nscope = "w"\n'),
-        ('a = """\n[memory]\n"""\n[memory]\n', 'a = """\n[memory]\n"""\n[memory]\nscope = "w"\n'),
-        ("a = '\u2028\x85'\n[memory]\n", "a = '\u2028\x85'\n[memory]\nscope = \"w\"\n"),
-        ("memory = {}\n", None),
-        ("[[memory]]\n", None),
-        ("memory = 3\n", None),
-        ('memory.scope = "x"\n', None),
-        ("[memory.sub]\nscope = 1\n", None),
-    ],
-)
-def test_a_key_is_put_in_where_it_belongs(old: str, new: str | None) -> None:
-    """Everything else keeps its bytes; what cannot be done from outside is left."""
-    assert with_key(old, ("memory", "scope"), '"w"') == new
