@@ -13,13 +13,11 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-import httpx
-
 from tests.chaos.chats import Chats
 from tests.chaos.checker import check
 from tests.chaos.daemon import Daemon, command
 from tests.chaos.dice import Part, draw_for_broker
-from tests.chaos.feed import Feed, OverHttp, OverRabbit
+from tests.chaos.feed import Feed, OverHttp, OverRabbit, parked
 from tests.chaos.foreign import Steady
 from tests.chaos.kills import Kills
 from tests.chaos.over_telegram import OverTelegram
@@ -236,7 +234,8 @@ class Batch:
             with_all.cancel()
             self._torment.ended.append("messages were not accepted at last")
         while True:
-            records = await self._records(daemons[0], post, chats)
+            letters = await parked(daemons[0].url, post.named, REST_S)
+            records = await self._records(post, chats, letters)
             missing = awaited(check(records), records)
             if not missing or time.monotonic() > until:
                 break
@@ -246,7 +245,7 @@ class Batch:
         for daemon in daemons:
             if code := await daemon.stop():
                 self._torment.ended.append(f"{daemon.life} was told to end, and did so with {code}")
-        records = await self._records(None, post, chats, parked=[*records.parked, *records.unsent])
+        records = await self._records(post, chats, letters)
         for daemon in daemons:
             again = [replace(harm, how=post.named(harm.how)) for harm in daemon.begun_again]
             records.harms += [*again, *daemon.moved, *daemon.ended_workers]
@@ -255,9 +254,7 @@ class Batch:
         records.illegal += [str(row) for row in json.loads(verified)]
         return records
 
-    async def _records(
-        self, daemon: Daemon | None, post: Post, chats: Chats, *, parked: list[Parked] | None = None
-    ) -> Records:
+    async def _records(self, post: Post, chats: Chats, letters: list[Parked]) -> Records:
         """Write down what there is by now."""
         records = Records(
             sent=chats.sent,
@@ -276,31 +273,9 @@ class Batch:
             records.sent_pieces = list(self._platform.sent)
         records.calls, records.asides = list(self._model.calls), list(self._model.asides)
         records.notes = read_memory(self._workspace)
-        parked = parked if parked is not None else await self._parked(daemon, post)
-        records.parked = [letter for letter in parked if letter.inbound]
-        records.unsent = [letter for letter in parked if not letter.inbound]
+        records.parked = [letter for letter in letters if letter.inbound]
+        records.unsent = [letter for letter in letters if not letter.inbound]
         return records
-
-    async def _parked(self, daemon: Daemon | None, post: Post) -> list[Parked]:
-        if daemon is None:
-            return []
-        found: list[Parked] = []
-        async with asyncio.timeout(REST_S), httpx.AsyncClient(timeout=60) as client:
-            where = ""
-            while True:
-                answer = await client.get(
-                    f"{daemon.url}/v1/parked", params={"cursor": where} if where else {}
-                )
-                if answer.status_code == 503:
-                    # Its broker has only just come up, or is busy.
-                    await asyncio.sleep(0.2)
-                    continue
-                page = answer.raise_for_status().json()
-                for row in page["parked"]:
-                    message = post.named(row["id"].partition("#")[0])
-                    found.append(Parked(message, row["reason"], row["box"] == "inbound"))
-                if not (where := page["next"]):
-                    return found
 
 
 def awaited(account: Account, records: Records) -> set[str]:

@@ -21,7 +21,6 @@ PROMISES = {
     "G6": "no chat is mixed with another",
     "G7": "poison is set aside and told, and nothing else is",
 }
-_ROLES = {"user", "assistant", "tool", "system"}
 
 
 def check(records: Records) -> Account:
@@ -38,7 +37,8 @@ def check(records: Records) -> Account:
     effect.broken += records.notes
     for chat, messages in records.sent.items():
         sessions = records.lines.get(chat, [])
-        finals = {str(line.get("message_id")): line for line in _flat(sessions) if line.get("final")}
+        lines = flat(sessions)
+        finals = {str(line.get("message_id")): line for line in lines if line.get("final")}
         account.stopped += sum(bool(line.get("stopped")) for line in finals.values())
         _loss(loss, messages, finals, told, unsent)
         _stopped(loss, messages, finals)
@@ -47,9 +47,9 @@ def check(records: Records) -> Account:
         if chat in records.ordered:
             _reply_order(order, chat, messages, records.replies)
         _effect(effect, messages, finals, told, unsent)
-        _stored_once(fence, chat, sessions)
-        _tools(fence, chat, _flat(sessions))
-        _mix(mix, chat, sessions, messages, told)
+        _stored_once(fence, sessions)
+        fence.broken += wrong_results(chat, lines)
+        _mix(mix, chat, lines, messages, told)
     _mixed_calls(mix, records)
     check_texts(records, loss, effect)
     repeated_calls(records, account.repeats, effect, flight)
@@ -59,7 +59,8 @@ def check(records: Records) -> Account:
     return account
 
 
-def _flat(sessions: Sequence[Sequence[dict[str, Any]]]) -> list[dict[str, Any]]:
+def flat(sessions: Sequence[Sequence[Mapping[str, Any]]]) -> list[Mapping[str, Any]]:
+    """Return the lines of all sessions of a chat."""
     return [line for session in sessions for line in session]
 
 
@@ -197,21 +198,17 @@ def _effect(
             effect.broken.append(f"{message.id}: stored {short(stored)!r}, told {kept}")
 
 
-def _stored_once(fence: Guarantee, chat: str, sessions: Sequence[Sequence[Mapping[str, Any]]]) -> None:
-    for session in sessions:
-        for number, line in enumerate(session):
-            fence.checked += 1
-            if line.get("role") not in _ROLES:
-                fence.broken.append(f"{chat} line {number + 2}: {json.dumps(line)[:80]}")
-    lines = _flat([list(map(dict, session)) for session in sessions])
-    asked = _flat([_not_set_aside(session) for session in sessions])
+def _stored_once(fence: Guarantee, sessions: Sequence[Sequence[Mapping[str, Any]]]) -> None:
+    lines = flat(sessions)
+    asked = flat([_not_set_aside(session) for session in sessions])
+    fence.checked += len(lines)
     users = Counter(str(line.get("message_id")) for line in asked if line.get("role") == "user")
     finals = Counter(str(line.get("message_id")) for line in lines if line.get("final"))
     for what, count in (("user lines", users), ("answers", finals)):
         fence.broken += [f"{one} has {times} {what}" for one, times in count.items() if times > 1]
 
 
-def _not_set_aside(session: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def _not_set_aside(session: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """Leave out what a transcript says was taken back as its message was set aside.
 
     Whoever dies before that is done leaves the message to another process, which asks and stores it anew.
@@ -223,32 +220,32 @@ def _not_set_aside(session: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]
         for at in range(int(line["from"]), number)
         if session[at].get("message_id") == session[int(line["from"])].get("message_id")
     }
-    return [dict(line) for number, line in enumerate(session) if number not in gone]
+    return [line for number, line in enumerate(session) if number not in gone]
 
 
-def _tools(fence: Guarantee, chat: str, lines: Sequence[Mapping[str, Any]]) -> None:
-    """Each call has one result, in the lines that follow it."""
+def wrong_results(chat: str, lines: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Find tool calls without one result in the lines that follow them, and results of no call."""
     waiting: list[str] = []
+    wrong = []
     for line in lines:
         role, of = line.get("role"), line.get("message_id")
         if role == "tool" and line.get("tool_call_id") in waiting:
             waiting.remove(str(line["tool_call_id"]))
         elif role == "tool" or (waiting and role in ("user", "assistant")):
-            fence.broken.append(f"{chat}: {role} line of {of}, while {waiting} wait")
+            wrong.append(f"{chat}: {role} line of {of}, while {waiting} wait")
         waiting += [call["id"] for call in line.get("tool_calls") or []]
-    if waiting:
-        fence.broken.append(f"{chat}: no result for {waiting}")
+    return [*wrong, f"{chat}: no result for {waiting}"] if waiting else wrong
 
 
 def _mix(
     mix: Guarantee,
     chat: str,
-    sessions: Sequence[Sequence[Mapping[str, Any]]],
+    lines: Sequence[Mapping[str, Any]],
     messages: Sequence[Message],
     told: Mapping[str, list[Reply]],
 ) -> None:
     """Neither a chat's file nor its replies name a message of another; a reply names its own alone."""
-    for line in _flat([list(map(dict, session)) for session in sessions]):
+    for line in lines:
         others = {found[0] for found in NAME.finditer(json.dumps(line)) if found[1] != chat}
         if others:
             mix.broken.append(f"the transcript of {chat} holds {sorted(others)}")
@@ -275,7 +272,7 @@ def _mixed_calls(mix: Guarantee, records: Records) -> None:
 
 def _poison(poison: Guarantee, records: Records, told: Mapping[str, list[Reply]]) -> None:
     stopped = {
-        line["message_id"] for each in records.lines.values() for line in _flat(each) if line.get("stopped")
+        line["message_id"] for each in records.lines.values() for line in flat(each) if line.get("stopped")
     }
     all_poison = {message.id for message in records.messages if message.kind == "poison"}
     # One that ``/stop`` reached may have been parked before, by a process that died of it.

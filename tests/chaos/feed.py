@@ -6,16 +6,15 @@ import asyncio
 import contextlib
 import json
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Protocol
 
 import httpx
 
 from gateway.http.client import stream_lines
-from tests.chaos.daemon import Daemon
 from tests.chaos.foreign import Steady, inbound
-from tests.chaos.records import Message, Reply
+from tests.chaos.records import Message, Parked, Reply
 
 
 class Feed(Protocol):
@@ -48,10 +47,21 @@ class Feed(Protocol):
         ...
 
 
+class Served(Protocol):
+    """A gateway over all its lives: where it answers HTTP, and whether it may be asked there."""
+
+    up: asyncio.Event
+
+    @property
+    def url(self) -> str:
+        """Its address; empty or dead between two lives."""
+        ...
+
+
 class OverHttp:
     """A careful HTTP client: the same id until it is accepted, and an ear on every chat's events."""
 
-    def __init__(self, daemon: Daemon) -> None:
+    def __init__(self, daemon: Served) -> None:
         self.replies: list[Reply] = []
         # What it posts again is known by its id, and put once.
         self.published: Mapping[str, int] = {}
@@ -75,7 +85,7 @@ class OverHttp:
                 answer = await self._client.post(f"{self._daemon.url}/v1/messages", json=body)
                 if answer.status_code in (200, 202):
                     return
-                if answer.status_code < 500:
+                if answer.status_code != 503:
                     raise AssertionError(f"{message.id}: {answer.status_code} {answer.text}")
             await asyncio.sleep(0.02)
 
@@ -154,6 +164,25 @@ class OverRabbit:
 
     async def remind(self, message: Message) -> None:
         """Wait: each reply stays in its queue until it is taken."""
+
+
+async def parked(url: str, named: Callable[[str], str], within_s: float) -> list[Parked]:
+    """List what a gateway has set aside, by the messages that ``named`` finds behind its ids."""
+    found: list[Parked] = []
+    async with asyncio.timeout(within_s), httpx.AsyncClient(timeout=60) as client:
+        where = ""
+        while True:
+            answer = await client.get(f"{url}/v1/parked", params={"cursor": where} if where else {})
+            if answer.status_code == 503:
+                # Its broker has only just come up, or is busy.
+                await asyncio.sleep(0.2)
+                continue
+            page = answer.raise_for_status().json()
+            for row in page["parked"]:
+                message = named(row["id"].partition("#")[0])
+                found.append(Parked(message, row["reason"], row["box"] == "inbound"))
+            if not (where := page["next"]):
+                return found
 
 
 def _chat(body: Mapping[str, Any]) -> str:

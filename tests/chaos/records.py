@@ -22,8 +22,8 @@ DISCONNECTS = ("cut", "broker killed", "deaf", "mute", "silence", "delay", "thro
 class Message:
     """One message of a person; ``text`` holds its id, unless it is a command.
 
-    ``kind``: plain | long (in several pieces) | read | write (a tool in between) | slow | stop | new | poison
-    (its model refuses it).
+    ``kind``: plain | long (in several pieces) | read | write (a tool in between) | slow | stop | new |
+    resume | poison (its model refuses it).
     """
 
     id: str
@@ -34,7 +34,7 @@ class Message:
     @property
     def command(self) -> bool:
         """Whether the gateway answers it itself."""
-        return self.kind in ("new", "stop")
+        return self.kind in ("new", "stop", "resume")
 
     @property
     def rounds(self) -> int:

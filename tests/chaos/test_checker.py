@@ -200,10 +200,6 @@ def illegal_line(records: Records) -> None:
     records.illegal.append("web_ann.jsonl has a torn tail")
 
 
-def unknown_role(records: Records) -> None:
-    records.lines["bob"][0].append({"role": "nobody", "content": ""})
-
-
 def result_missing(records: Records) -> None:
     del records.lines["ann"][0][4]
 
@@ -304,7 +300,6 @@ BROKEN: dict[str, list[Callable[[Records], None]]] = {
         answered_twice,
         asked_line_twice,
         illegal_line,
-        unknown_role,
         result_missing,
         result_twice,
         turn_within_a_turn,

@@ -26,7 +26,7 @@ async def test_a_reply_with_any_character_comes_back(tmp_path: Path) -> None:
     async with open_place(tmp_path) as place:
         here = Here(place.server.url.rstrip("/"))
         here.up.set()
-        feed = OverHttp(here)  # type: ignore[arg-type]
+        feed = OverHttp(here)
         async with feed.listening(["ann", "bob"]):
             await until(lambda: place.application.events.watched("web:ann"))
             await until(lambda: place.application.events.watched("web:bob"))

@@ -8,6 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tests.support.place import archives, transcript
+
+_ROLES = {"user", "assistant", "tool", "system"}
 _MARK = re.compile(r"<!-- session (\w{26}) messages (\d+)-(\d+) \w{8} -->")
 
 
@@ -18,10 +21,7 @@ def read_chat(
 
     What is no line of a transcript goes to ``illegal``.
     """
-    folder = workspace / "sessions"
-    # Their names begin with the time of the end; the ULID behind it has that of the beginning.
-    ended = sorted((folder / "archive" / stem).glob("*.jsonl"), key=lambda path: path.name[-32:])
-    files = [*ended, folder / f"{stem}.jsonl"]
+    files = [*archives(workspace, stem), transcript(workspace, stem)]
     return [_lines(path, named, illegal) for path in files if path.exists()]
 
 
@@ -33,7 +33,7 @@ def _lines(path: Path, named: Callable[[str], str], illegal: list[str]) -> list[
     for number, each in enumerate(raw):
         try:
             line: dict[str, Any] = json.loads(each)
-            legal = line["_type"] == "metadata" if number == 0 else isinstance(line["role"], str)
+            legal = line["_type"] == "metadata" if number == 0 else line["role"] in _ROLES
         except (ValueError, KeyError, TypeError):
             line, legal = {}, False
         if not legal:

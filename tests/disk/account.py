@@ -12,32 +12,13 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from tests.chaos.checker import flat, wrong_results
 from tests.chaos.pieces import TRIES
+from tests.chaos.records import Message, Reply
+from tests.chaos.transcripts import read_chat, read_memory
 from tests.support.model_replies import Seen, since_newest_user
-from tests.support.place import archives, transcript
 
 ID = re.compile(r"\b[a-z]+-\d{5}\b")
-MARK = re.compile(r"<!-- session (\w{26}) messages (\d+)-(\d+) \w{8} -->")
-ROLES = {"user", "assistant", "tool", "system"}
-
-
-@dataclass(frozen=True, slots=True)
-class Message:
-    """One message as it was sent; ``text`` holds its id, unless it is a command."""
-
-    id: str
-    kind: str
-    text: str
-
-    @property
-    def command(self) -> bool:
-        """Whether the gateway answers it itself."""
-        return self.kind in ("new", "stop", "resume")
-
-    @property
-    def rounds(self) -> int:
-        """How many requests to the model it takes."""
-        return 0 if self.command else 1 + self.text.count("[[tool:")
 
 
 @dataclass
@@ -64,25 +45,13 @@ class Account:
         return [f"{name}: {one}" for name in names for one in getattr(self, name)]
 
 
-@dataclass
-class _Chat:
-    """One chat's transcripts, ended sessions first."""
-
-    sessions: list[list[dict[str, Any]]] = field(default_factory=list)
-    illegal: list[str] = field(default_factory=list)
-
-    @property
-    def lines(self) -> list[dict[str, Any]]:
-        return [line for session in self.sessions for line in session]
-
-
 def check(
     workspace: Path,
     *,
     sent: Mapping[str, Sequence[Message]],
     stem: Callable[[str], str],
     named: Callable[[str], str],
-    replies: Sequence[Mapping[str, Any]],
+    replies: Sequence[Reply],
     asked: Sequence[Seen],
     kills: Sequence[float],
     refusals: Sequence[tuple[float, float]] = (),
@@ -104,16 +73,15 @@ def check(
     account = Account(messages=sum(map(len, sent.values())))
     texts = _replies(account, replies)
     for name, messages in sent.items():
-        chat = _read(workspace, stem(name), named)
-        account.illegal += chat.illegal
-        _check_chat(account, name, messages, chat, texts, unsent)
+        # One that was opened again stands last, wherever it began.
+        sessions = sorted(read_chat(workspace, stem(name), named, account.illegal), key=_begun)
+        _check_chat(account, name, messages, sessions, texts, unsent)
     pauses = [*((kill, kill) for kill in kills), *refusals]
     for name, reason in unsent.items():
         if reason != "unknown" or len(kills) < TRIES:
             account.illegal.append(f"the answer to {name} was set aside: {reason}")
     _check_calls(account, [message for each in sent.values() for message in each], asked, pauses)
-    for path in workspace.glob("memory/**/HISTORY.md"):
-        _check_history(account, path)
+    account.memory += read_memory(workspace)
     return account
 
 
@@ -123,62 +91,35 @@ def crashed(log: str) -> list[str]:
     return [f"a turn crashed: {json.loads(line)['exception'][-300:]}" for line in lines]
 
 
-def _replies(account: Account, replies: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
+def _replies(account: Account, replies: Sequence[Reply]) -> dict[str, list[str]]:
     texts: dict[str, list[str]] = {}
     for reply in replies:
-        if reply["kind"] == "reply":
-            texts.setdefault(str(reply["in_reply_to"]), []).append(reply["text"])
+        if reply.kind == "reply":
+            texts.setdefault(reply.message, []).append(reply.text)
     account.repeated_replies = sum(len(found) - 1 for found in texts.values())
     account.twice += [f"{name} was told {set(found)}" for name, found in texts.items() if len(set(found)) > 1]
     return texts
 
 
-def _read(workspace: Path, stem: str, named: Callable[[str], str]) -> _Chat:
-    chat = _Chat()
-    for path in [*archives(workspace, stem), transcript(workspace, stem)]:
-        if not path.exists():
-            continue
-        raw = path.read_bytes().split(b"\n")
-        if raw.pop():
-            chat.illegal.append(f"{path.name} has a torn tail")
-        lines = [_line(path, chat, number, each) for number, each in enumerate(raw)]
-        chat.sessions.append(
-            [{**line, "id": named(str(line.get("message_id", "")))} for line in lines[1:] if line]
-        )
-    # One that was opened again stands last, wherever it began.
-    chat.sessions.sort(key=_begun)
-    return chat
-
-
 def _begun(session: Sequence[Mapping[str, Any]]) -> str:
     """Return the number of a session's first question; people count on from message to message."""
-    return next((str(line["id"]).rpartition("-")[2] for line in session if line["role"] == "user"), "")
-
-
-def _line(path: Path, chat: _Chat, number: int, raw: bytes) -> dict[str, Any]:
-    try:
-        line: dict[str, Any] = json.loads(raw)
-        legal = line["_type"] == "metadata" if number == 0 else line["role"] in ROLES
-    except (ValueError, KeyError, TypeError):
-        line, legal = {}, False
-    if not legal:
-        chat.illegal.append(f"{path.name} line {number + 1}: {raw[:80]!r}")
-    return line
+    first = next((line["message_id"] for line in session if line["role"] == "user"), "")
+    return first.rpartition("-")[2]
 
 
 def _check_chat(
     account: Account,
     name: str,
     messages: Sequence[Message],
-    chat: _Chat,
+    sessions: Sequence[Sequence[Mapping[str, Any]]],
     texts: Mapping[str, list[str]],
     unsent: Collection[str],
 ) -> None:
-    lines = chat.lines
+    lines = flat(sessions)
     finals = [line for line in lines if line.get("final")]
-    count = Counter(line["id"] for line in finals)
-    users = Counter(line["id"] for line in lines if line["role"] == "user")
-    last = {line["id"]: line for line in finals}
+    count = Counter(line["message_id"] for line in finals)
+    users = Counter(line["message_id"] for line in lines if line["role"] == "user")
+    last = {line["message_id"]: line for line in finals}
     for message in messages:
         final = last.get(message.id)
         told = texts.get(message.id, [])
@@ -198,12 +139,12 @@ def _check_chat(
         if others:
             account.mixed.append(f"{message.id} was told of {others}")
     wanted = sessions_of(messages)
-    if [line["id"] for line in finals] != [one for ids in wanted for one in ids if one in last]:
-        account.reordered.append(f"{name}: {[line['id'] for line in finals]}")
-    found = [[line["id"] for line in session if line["role"] == "user"] for session in chat.sessions]
+    if [line["message_id"] for line in finals] != [one for ids in wanted for one in ids if one in last]:
+        account.reordered.append(f"{name}: {[line['message_id'] for line in finals]}")
+    found = [[line["message_id"] for line in session if line["role"] == "user"] for session in sessions]
     if [ids for ids in found if ids] != wanted:
         account.reordered.append(f"{name}: sessions {found}, not {wanted}")
-    _check_tools(account, name, lines)
+    account.illegal += wrong_results(name, lines)
 
 
 def sessions_of(messages: Sequence[Message]) -> list[list[str]]:
@@ -219,19 +160,6 @@ def sessions_of(messages: Sequence[Message]) -> list[list[str]]:
         elif not message.command:
             active.append(message.id)
     return sorted([ids for ids in [*ended, active] if ids], key=lambda ids: ids[0].rpartition("-")[2])
-
-
-def _check_tools(account: Account, name: str, lines: Sequence[Mapping[str, Any]]) -> None:
-    """Each call has one result, in the lines that follow it."""
-    waiting: list[str] = []
-    for line in lines:
-        if line["role"] == "tool" and line.get("tool_call_id") in waiting:
-            waiting.remove(line["tool_call_id"])
-        elif line["role"] == "tool" or (waiting and line["role"] in ("user", "assistant")):
-            account.illegal.append(f"{name}: {line['role']} line of {line['id']}, while {waiting} wait")
-        waiting += [call["id"] for call in line.get("tool_calls") or []]
-    if waiting:
-        account.illegal.append(f"{name}: no result for {waiting}")
 
 
 def _check_calls(
@@ -254,14 +182,3 @@ def _check_calls(
         for earlier, later in pairwise(at):
             if not any(began < later and earlier < ended for began, ended in pauses):
                 account.asked_again.append(f"{name} round {done + 1}, after {later - earlier:.2f} s, no kill")
-
-
-def _check_history(account: Account, path: Path) -> None:
-    """No message is in HISTORY.md twice, and none between two paragraphs is missing."""
-    reached: dict[str, int] = {}
-    for session, start, stop in MARK.findall(path.read_text()):
-        if int(start) != reached.get(session, 0):
-            account.memory.append(
-                f"{path}: session {session} goes on at {start}, not {reached.get(session, 0)}"
-            )
-        reached[session] = int(stop) + 1

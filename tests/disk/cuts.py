@@ -26,7 +26,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.disk.account import Account, Message, check, crashed
+from tests.chaos.records import Message
+from tests.disk.account import Account, check, crashed
 from tests.disk.feed import CHATS, People
 from tests.disk.mount import Mount, why_not
 from tests.support import harness, prepared
@@ -124,9 +125,9 @@ class Cuts:
                 "new": "/new",
                 "resume": "/resume",
             }[kind]
-            message = Message(name, "stop" if kind == "compact" else kind, text)
+            message = Message(name, chat, "stop" if kind == "compact" else kind, text)
             self.sent[chat].append(message)
-            await people.put(chat, message)
+            await people.put(message)
             await asyncio.sleep(self._dice.uniform(0, 0.2))
 
     def _daemon(self, people: People) -> Daemon:

@@ -4,22 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
-import time
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
-import httpx
-
-from gateway.http.client import stream_lines
+from tests.chaos.feed import OverHttp, parked
 from tests.chaos.over_telegram import OverTelegram
 from tests.chaos.pieces import answered_by
-from tests.chaos.records import Message as Written
-from tests.chaos.records import Reply, Sent
+from tests.chaos.records import Message, Reply, Sent
 from tests.chaos.stub_telegram import TOKEN, StubTelegram
-from tests.disk.account import Message
 from tests.support.harness import Daemon
 
 # Those who write over HTTP, and those who do over the platform.
@@ -28,78 +22,7 @@ ELSEWHERE = ("eve", "finn")
 CHATS = (*WEB, *ELSEWHERE)
 # A piece is noted so much later at most, where many take turns on a machine.
 NOTED_WITHIN_S = 10.0
-
-
-class OverHttp:
-    """A careful HTTP client: the same id until it is accepted, and an ear on every chat's events."""
-
-    def __init__(self) -> None:
-        self.daemon: Daemon | None = None
-        self.replies: list[dict[str, Any]] = []
-        # When each reply was seen first.
-        self.seen_at: dict[str, float] = {}
-        self._client = httpx.AsyncClient(timeout=10)
-
-    async def put(self, chat: str, message: Message) -> None:
-        body = {"chat_id": chat, "text": message.text, "id": message.id}
-        while True:
-            with contextlib.suppress(httpx.HTTPError):
-                answer = await self._client.post(f"{self._url()}/v1/messages", json=body)
-                if answer.status_code in (200, 202):
-                    return
-                if answer.status_code != 503:
-                    said = self.daemon.log.decode()[-20_000:] if self.daemon is not None else ""
-                    raise AssertionError(f"{message.id}: {answer.status_code} {answer.text}\n{said}")
-            await asyncio.sleep(0.05)
-
-    async def remind(self, chat: str, message: Message) -> None:
-        body = {"chat_id": chat, "text": message.text, "id": message.id}
-        with contextlib.suppress(httpx.HTTPError):
-            answer = await self._client.post(f"{self._url()}/v1/messages?wait=5", json=body)
-            if answer.status_code == 200:
-                self._note(message.id, answer.json()["kind"], answer.json()["reply"])
-
-    async def parked(self) -> list[dict[str, Any]]:
-        """List the letters that were set aside; there are fewer than fill a page."""
-        answer = await self._client.get(f"{self._url()}/v1/parked")
-        page = answer.raise_for_status().json()
-        assert not page["next"]
-        found: list[dict[str, Any]] = page["parked"]
-        return found
-
-    @asynccontextmanager
-    async def listening(self) -> AsyncIterator[None]:
-        """Follow the replies of all chats over every restart."""
-        ears = [asyncio.create_task(self._listen(chat), name=f"listen {chat}") for chat in WEB]
-        try:
-            yield
-        finally:
-            for ear in ears:
-                ear.cancel()
-            await asyncio.wait(ears)
-            await self._client.aclose()
-
-    async def _listen(self, chat: str) -> None:
-        params, patience = {"key": f"web:{chat}"}, httpx.Timeout(10, read=60)
-        while True:
-            with contextlib.suppress(httpx.HTTPError):
-                where = f"{self._url()}/v1/events"
-                async with self._client.stream("GET", where, params=params, timeout=patience) as answer:
-                    async for line in stream_lines(answer):
-                        if line.startswith("data:"):
-                            event = json.loads(line.removeprefix("data:"))
-                            self._note(event["in_reply_to"], event["kind"], event["text"])
-            await asyncio.sleep(0.1)
-
-    def _note(self, id: str, kind: str, text: str) -> None:
-        message = id.removeprefix("web:")
-        if kind == "reply":
-            self.seen_at.setdefault(message, time.time())
-        if kind in ("reply", "notice"):
-            self.replies.append({"in_reply_to": message, "kind": kind, "text": text})
-
-    def _url(self) -> str:
-        return self.daemon.url if self.daemon is not None and self.daemon.url else "http://127.0.0.1:1"
+PARKED_WITHIN_S = 60.0
 
 
 class People:
@@ -110,15 +33,17 @@ class People:
 
     def __init__(self) -> None:
         self.platform = StubTelegram()
-        self._web = OverHttp()
+        self.up = asyncio.Event()
+        self._daemon: Daemon | None = None
+        self._web = OverHttp(self)
         self._elsewhere = OverTelegram(self.platform)
-        self._asked: dict[str, Written] = {}
+        self._asked: dict[str, Message] = {}
         self._lives = 0
         self._open = contextlib.AsyncExitStack()
 
     async def __aenter__(self) -> People:
         await self._open.enter_async_context(self.platform)
-        await self._open.enter_async_context(self._web.listening())
+        await self._open.enter_async_context(self._web.listening(WEB))
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -139,42 +64,44 @@ class People:
 
     def listen_to(self, daemon: Daemon) -> None:
         """Write to this daemon from now on."""
-        self._web.daemon = daemon
+        self._daemon = daemon
+        self.up.set()
+
+    @property
+    def url(self) -> str:
+        """Where the daemon of now answers HTTP; empty until it does."""
+        return self._daemon.url if self._daemon is not None else ""
 
     def stem(self, chat: str) -> str:
         """Return the name of the chat's files."""
-        return f"web_{chat}" if chat in WEB else self._elsewhere.stem(chat)
+        return (self._web if chat in WEB else self._elsewhere).stem(chat)
 
     def named(self, id: str) -> str:
         """Return the message behind the gateway's id for it."""
-        return self._elsewhere.named(id.removeprefix("web:"))
+        return self._elsewhere.named(self._web.named(id))
 
     @property
-    def replies(self) -> list[dict[str, Any]]:
+    def replies(self) -> list[Reply]:
         """All that came back, of the platform each wording once."""
-        return [
-            *self._web.replies,
-            *({"in_reply_to": each.message, "kind": _kind(each), "text": each.text} for each in self._shown),
-        ]
+        shown = (replace(each, kind=_kind(each)) for each in self._elsewhere.replies)
+        return [*self._web.replies, *shown]
 
     @property
     def seen_at(self) -> dict[str, float]:
         """When each reply was seen first."""
-        shown = {each.message: each.at for each in reversed(self._shown) if _kind(each) == "reply"}
-        return shown | self._web.seen_at
+        return {each.message: each.at for each in reversed(self.replies) if each.kind == "reply"}
 
-    @property
-    def _shown(self) -> Sequence[Reply]:
-        return self._elsewhere.replies
-
-    async def put(self, chat: str, message: Message) -> None:
+    async def put(self, message: Message) -> None:
         """Write it; return when the gateway has accepted it, which the platform knows by the offset."""
-        if chat in WEB:
-            await self._web.put(chat, message)
+        if message.chat in WEB:
+            try:
+                await self._web.put(message)
+            except AssertionError as error:
+                error.add_note(self._daemon.log.decode()[-20_000:] if self._daemon is not None else "")
+                raise
             return
         # What the kit calls a stop overtakes its chat.
-        kind = "new" if message.command else "plain"
-        self._asked[message.id] = Written(message.id, chat, kind, message.text)
+        self._asked[message.id] = replace(message, kind="new" if message.command else "plain")
         await self._elsewhere.put(self._asked[message.id])
         while not next(
             each for each in self.platform.updates.values() if each.message == message.id
@@ -183,7 +110,7 @@ class People:
 
     async def unsent(self) -> dict[str, str]:
         """Return the messages whose letters were set aside, and why: nobody knows whether they were sent."""
-        return {self.named(row["id"].partition("#")[0]): row["reason"] for row in await self._web.parked()}
+        return {each.id: each.reason for each in await parked(self.url, self.named, PARKED_WITHIN_S)}
 
     async def remind(self, sent: Mapping[str, Sequence[Message]], lost: Sequence[str]) -> None:
         """Ask for replies that were told while nobody listened; the platform has heard each.
@@ -194,7 +121,7 @@ class People:
         for chat in WEB:
             for message in sent.get(chat, ()):
                 if message.id in missing:
-                    await self._web.remind(chat, message)
+                    await self._web.remind(message)
 
     def repeated(self, pauses: Sequence[tuple[float, float]]) -> list[str]:
         """Find what the platform was sent again though its sender could note that it was taken.

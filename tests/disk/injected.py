@@ -29,7 +29,8 @@ from functools import cache
 from pathlib import Path
 
 from session.store.lock_record import temp_mark
-from tests.disk.account import Account, Message, check, crashed
+from tests.chaos.records import Message
+from tests.disk.account import Account, check, crashed
 from tests.disk.feed import People
 from tests.support import harness, prepared
 from tests.support.harness import Daemon
@@ -135,7 +136,7 @@ async def broken_by(fault: Fault, folder: Path) -> Round:
         first = Daemon(workspace, config=config | people.config(), prefix=fault.words(workspace, people, log))
         people.listen_to(first)
         await first.start(wait=False)
-        writing = asyncio.gather(*(_write(people, chat, messages) for chat, messages in sent.items()))
+        writing = asyncio.gather(*(_write(people, messages) for messages in sent.values()))
         died = asyncio.create_task(first.died(600), name="died")
         # On a busy machine it takes long until it is there to be written to.
         up = asyncio.create_task(first.said("daemon.started", within_s=UP_S), name="up")
@@ -166,13 +167,13 @@ def _messages() -> Mapping[str, list[Message]]:
     for kind in KINDS:
         for chat in CHATS:
             name = f"{chat}-{next(numbers):05d}"
-            sent[chat].append(Message(name, kind, TEXTS.get(kind, f"{name} hello")))
+            sent[chat].append(Message(name, chat, kind, TEXTS.get(kind, f"{name} hello")))
     return sent
 
 
-async def _write(people: People, chat: str, messages: Sequence[Message]) -> None:
+async def _write(people: People, messages: Sequence[Message]) -> None:
     for message in messages:
-        await people.put(chat, message)
+        await people.put(message)
 
 
 async def _answered(people: People, sent: Mapping[str, Sequence[Message]]) -> None:

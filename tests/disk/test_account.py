@@ -6,11 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.disk.account import Message, check, crashed, sessions_of
+from tests.chaos.records import Message
+from tests.chaos.transcripts import read_chat
+from tests.disk.account import check, crashed, sessions_of
 
 
 def said(*words: str) -> list[Message]:
-    return [Message(f"ann-{number:05d}", word, word) for number, word in enumerate(words, 1)]
+    return [Message(f"ann-{number:05d}", "ann", word, word) for number, word in enumerate(words, 1)]
 
 
 @pytest.mark.parametrize(
@@ -44,7 +46,7 @@ def test_an_answer_may_be_set_aside_after_deaths_in_its_send(
 ) -> None:
     account = check(
         tmp_path,
-        sent={"finn": [Message("finn-00001", "stop", "/compact")]},
+        sent={"finn": [Message("finn-00001", "finn", "stop", "/compact")]},
         stem=str,
         named=str,
         replies=(),
@@ -53,6 +55,19 @@ def test_an_answer_may_be_set_aside_after_deaths_in_its_send(
         unsent=unsent,
     )
     assert account.broken == broken
+
+
+def test_what_is_no_line_of_a_transcript_is_found(tmp_path: Path) -> None:
+    """The first line is a head, every other has a role that is known, and the last one ends."""
+    lines = ['{"_type": "metadata"}', '{"role": "nobody"}', '{"role": "user", "message_id": "web:x"}', '{"ro']
+    (tmp_path / "sessions").mkdir()
+    (tmp_path / "sessions" / "ann.jsonl").write_text("\n".join(lines))
+    illegal: list[str] = []
+
+    assert read_chat(tmp_path, "ann", lambda one: one.removeprefix("web:"), illegal) == [
+        [{"role": "user", "message_id": "x"}]
+    ]
+    assert illegal == ["ann.jsonl has a torn tail", 'ann.jsonl line 2: b\'{"role": "nobody"}\'']
 
 
 def test_a_turn_that_crashed_is_found_in_the_log() -> None:
