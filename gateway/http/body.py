@@ -10,7 +10,6 @@ from starlette.types import Message, Receive, Scope
 MAX_BYTES = 2 * 2**20
 # What needs no token has no more to say than a token.
 MAX_STRANGER_BYTES = 4 * 1024
-MAX_DRAINED_BYTES = 32 * 2**20
 WITHIN_S = 30.0
 STRANGER_WITHIN_S = 10.0
 # Sixty clients that each hold back the end of two mebibytes would cost 126 MB.
@@ -55,17 +54,16 @@ class _Reading:
     def __init__(self, most: int, declared: int, large: asyncio.Semaphore) -> None:
         self._most = most
         self._declared = declared
-        self._over = declared > most
         self._large = large
         self._seated = False
         self._waits = False
 
     async def read(self, receive: Receive) -> bytes | BadBody:
-        """Keep what comes as long as it is not too much; then hear it out in part.
+        """Keep what comes as long as it is not too much.
 
-        A client that is still sending when the answer comes would see a broken connection instead of it.
+        The server reads the rest to its end: a connection that is reset hides the answer.
         """
-        if self._declared > MAX_DRAINED_BYTES:
+        if self._declared > self._most:
             return self._too_large()
         await self._seat(self._declared)
         parts: list[bytes] = []
@@ -76,18 +74,15 @@ class _Reading:
                 return BadBody(400, "the client left", "")
             part = message.get("body", b"")
             size += len(part)
-            self._over = self._over or size > self._most
-            if self._over:
-                parts.clear()
-                self.release()
-            else:
-                await self._seat(size)
-                parts.append(part)
-            if not message.get("more_body", False) or size > MAX_DRAINED_BYTES:
-                return self._too_large() if self._over else b"".join(parts)
+            if size > self._most:
+                return self._too_large()
+            await self._seat(size)
+            parts.append(part)
+            if not message.get("more_body", False):
+                return b"".join(parts)
 
     async def _seat(self, size: int) -> None:
-        if self._seated or self._over or size <= LARGE_BYTES:
+        if self._seated or size <= LARGE_BYTES:
             return
         self._waits = True
         await self._large.acquire()
@@ -101,8 +96,6 @@ class _Reading:
 
     def late(self) -> BadBody:
         """Say what took too long."""
-        if self._over:
-            return self._too_large()
         if self._waits:
             return BadBody(503, "too many large bodies are on their way", "send it again in a few seconds")
         return BadBody(408, "the body did not come in time", "send it again")

@@ -308,8 +308,8 @@ class Guard:
     async def _body(self, scope: Scope, receive: Receive) -> bytes | Refusal:
         body = await self._bodies.read(scope, receive, stranger=self._gate.needs_none(scope))
         if isinstance(body, BadBody):
-            headers = {"Connection": "close"} | ({"Retry-After": "5"} if body.status == 503 else {})
-            return Refusal(body.status, body.error, body.hint, tuple(headers.items()))
+            more = {408: ("Connection", "close"), 503: ("Retry-After", "5")}.get(body.status)
+            return Refusal(body.status, body.error, body.hint, (more,) if more else ())
         return body
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import AsyncIterator
 from typing import Annotated, Final, Literal
 
@@ -15,7 +14,7 @@ from channels.base import File, FileKind
 from channels.errors import ChannelError
 from channels.media import FileRefused, MediaFolder
 from gateway.config.settings import Settings
-from gateway.http.body import MAX_DRAINED_BYTES, WITHIN_S, declared
+from gateway.http.body import declared
 from gateway.http.errors import HttpError, json_response, unavailable
 from gateway.http.messages import MAX_FILES, has_surrogate
 from gateway.http.shape import Shape, needs
@@ -111,11 +110,13 @@ class _Uploads:
     async def take(self, request: Request, name: str, mime: str) -> dict[str, object]:
         """Keep the body of a request until a message names it.
 
+        The server reads to its end what a client still sends while it is refused: a connection that is reset
+        hides the answer.
+
         Raises:
             HttpError: 400, it is empty; 413, it is too large; 408, it took too long; 503, come again.
         """
         if declared(request.scope) > self._max_bytes:
-            await _Body(request).drain()
             raise self._too_large()
         if self._open >= AT_ONCE:
             raise unavailable("too many files are on their way", "send it again in a few seconds")
@@ -134,7 +135,6 @@ class _Uploads:
         if not isinstance(saved, FileRefused):
             return saved.model_dump(include=set(UploadOut.model_fields))
         if saved.cause == "large":
-            await body.drain()
             raise self._too_large()
         if saved.cause == "late":
             raise HttpError(
@@ -182,15 +182,6 @@ class _Body:
         piece: bytes = message.get("body", b"")
         self._size += len(piece)
         return piece
-
-    async def drain(self) -> None:
-        """Hear out what is still sent, within bounds: a broken connection would hide the answer."""
-        if declared(self._request.scope) > MAX_DRAINED_BYTES:
-            return
-        with contextlib.suppress(ChannelError, TimeoutError):
-            async with asyncio.timeout(WITHIN_S):
-                while not self._ended and self._size <= MAX_DRAINED_BYTES:
-                    await self._next()
 
 
 def _kind(mime: str) -> FileKind:

@@ -14,6 +14,7 @@ import httpx
 import pytest
 
 from channels.media import AHEAD_FOR_S, MediaFolder
+from gateway.http.messages import MAX_FILES
 from gateway.service.tokens import Tokens
 from tests.gateway.http_place import Place, open_place
 from tests.support.guarantee import guarantee
@@ -140,6 +141,34 @@ async def test_a_client_that_leaves_leaves_nothing(place: Place, tmp_path: Path)
     file = await sent(place, b"whole")
 
     assert on_disk(tmp_path) == [f"media/.ahead-{Path(file['ref']).name}"]
+
+
+async def test_a_client_that_is_refused_while_it_sends_reads_the_answer(tmp_path: Path) -> None:
+    """A connection that is reset would hide it."""
+    size_mb = 24
+    waiting = tmp_path / "media" / ".ahead-others"
+    waiting.parent.mkdir()
+    async with open_place(tmp_path, media={"max_mb": size_mb}) as place:
+        with waiting.open("wb") as file:
+            file.truncate(MAX_FILES * size_mb * 2**20 + 1)
+        answers = [
+            await place.http.post("/v1/media", content=b"x" * size_mb * 2**20),
+            await place.http.post("/v1/media", content=b"x" * (size_mb * 2**20 + 1)),
+            await place.http.post("/v1/messages", content=b"x" * size_mb * 2**20),
+        ]
+        reader, writer = await asyncio.open_connection("127.0.0.1", httpx.URL(place.server.url).port)
+        head = f"POST /v1/media HTTP/1.1\r\nHost: localhost\r\nContent-Length: {size_mb * 2**20}\r\n\r\n"
+        writer.write(head.encode())
+        for _ in range(size_mb * 16):
+            writer.write(b"x" * 2**16)
+            await writer.drain()
+        status = await reader.readline()
+        writer.close()
+
+    assert [answer.status_code for answer in answers] == [503, 413, 413]
+    assert answers[0].json()["error"] == "too many files wait for their messages"
+    assert answers[0].headers["Retry-After"] == "5"
+    assert status.startswith(b"HTTP/1.1 503 ")
 
 
 async def test_who_may(tmp_path: Path) -> None:
