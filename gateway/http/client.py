@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, Literal, TypeVar, cast
@@ -178,30 +178,28 @@ class Client:
 
     async def events(self, key: str) -> AsyncGenerator[Event]:
         """Yield what happens in a chat from now on; a broken connection is taken up again without a gap."""
+        # The daemon, whose peers are asked with this client too, needs no events of them.
+        from httpx_sse import aconnect_sse
+
         last = ""
         while True:
             try:
-                async with self._http.stream(
+                async with aconnect_sse(
+                    self._http,
                     "GET",
                     "/v1/events",
                     params={"key": key, "draft": "true"},
                     headers={"Last-Event-ID": last} if last else {},
                     timeout=httpx.Timeout(QUICK_S, read=HEARTBEATS_MISSED_S),
-                ) as answer:
-                    if answer.status_code != 200:
-                        await answer.aread()
-                        raise _refusal(answer, {})
-                    number = ""
-                    async for line in stream_lines(answer):
-                        field, _, value = line.partition(": ")
-                        if field == "id":
-                            number = value
-                        elif field == "data" and (event := read_event(value)) is not None:
-                            last, number = number or last, ""
+                ) as source:
+                    if source.response.status_code != 200:
+                        await source.response.aread()
+                        raise _refusal(source.response, {})
+                    async for sse in source.aiter_sse():
+                        # An id without an event is where the stream begins.
+                        last = sse.id or last
+                        if (event := read_event(sse.data)) is not None:
                             yield event
-                        elif not line:
-                            # An id without an event is where the stream begins.
-                            last, number = number or last, ""
             except (httpx.TransportError, _Away):
                 pass
             await asyncio.sleep(1.0)
@@ -310,18 +308,6 @@ class Client:
         if not isinstance(found, dict):
             raise GatewayError(f"{self.url} answered something else than we asked for")
         return found
-
-
-async def stream_lines(answer: httpx.Response) -> AsyncIterator[str]:
-    """Yield the lines of a stream of events; what follows the last line feed is left out."""
-    # httpx ends a line at U+2028, U+2029 and U+0085 too, which JSON does not escape.
-    begun: list[bytes] = []
-    async for piece in answer.aiter_bytes():
-        *ended, rest = piece.split(b"\n")
-        for end in ended:
-            yield b"".join((*begun, end)).removesuffix(b"\r").decode(errors="replace")
-            begun = []
-        begun.append(rest)
 
 
 class _Away(Exception):

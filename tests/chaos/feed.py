@@ -11,8 +11,8 @@ from contextlib import asynccontextmanager
 from typing import Any, Protocol
 
 import httpx
+from httpx_sse import aconnect_sse
 
-from gateway.http.client import stream_lines
 from tests.chaos.foreign import Steady, inbound
 from tests.chaos.records import Message, Parked, Reply
 
@@ -117,10 +117,13 @@ class OverHttp:
             await self._daemon.up.wait()
             with contextlib.suppress(httpx.HTTPError):
                 where = f"{self._daemon.url}/v1/events"
-                async with self._client.stream("GET", where, params=params, timeout=patience) as answer:
-                    async for line in stream_lines(answer):
-                        if line.startswith("data:"):
-                            event = json.loads(line.removeprefix("data:"))
+                async with aconnect_sse(
+                    self._client, "GET", where, params=params, timeout=patience
+                ) as source:
+                    async for sse in source.aiter_sse():
+                        # Where the stream begins there is an id alone.
+                        if sse.data:
+                            event = json.loads(sse.data)
                             answers, text = event.get("in_reply_to"), event.get("text", "")
                             self._note(chat, answers, event["kind"], text)
             await asyncio.sleep(0.02)

@@ -13,7 +13,6 @@ import orjson
 
 from gateway.app.app import Application
 from gateway.config.settings import Settings
-from gateway.http.client import stream_lines
 from gateway.http.security import Gate
 from gateway.http.server import HttpServer, build_app
 from session.models.model import Answer, OnDelta, Prompt
@@ -74,7 +73,7 @@ class Stream:
     """The events of one open connection."""
 
     def __init__(self, answer: httpx.Response) -> None:
-        self._lines = stream_lines(answer)
+        self._lines = _lines(answer)
 
     async def opened(self) -> None:
         async for line in self._lines:
@@ -114,6 +113,15 @@ class Stream:
         async for line in self._lines:
             if line.startswith(": "):
                 return
+
+
+async def _lines(answer: httpx.Response) -> AsyncIterator[str]:
+    """Yield all lines, also those that are no part of an event."""
+    begun = b""
+    async for piece in answer.aiter_bytes():
+        *ended, begun = (begun + piece).split(b"\n")
+        for line in ended:
+            yield line.decode()
 
 
 # Every application has the same routes. A busy machine takes seconds to describe them, for which an open

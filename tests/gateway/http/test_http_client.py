@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from pathlib import Path
 
-import httpx
 import pytest
 
 from gateway.cli.looking import look_on
 from gateway.errors import GatewayError, Unreachable
 from gateway.http import client as http_client
-from gateway.http.client import Client, stream_lines
-from gateway.turns.event import Event
+from gateway.http.client import Client
+from gateway.turns.event import Event, read_event
 from tests.gateway.http_place import open_place
 from tests.support.ports import KeptPort
 from tests.support.until import until
@@ -21,20 +19,6 @@ from tests.support.until import until
 KEY = "cli:direct"
 # What str.splitlines takes for the end of a line, and JSON leaves as it is.
 ODD = ("two\u2028lines", "two\u2029paragraphs", "a\u0085next line")
-
-
-@pytest.mark.parametrize("size", [1, 2, 3, 1000])
-async def test_a_line_ends_at_a_line_feed_alone(size: int) -> None:
-    """However its bytes come; a carriage return before it goes with it, and a line without end is none."""
-    sent = "".join(f"data: {text}\r\n" for text in ODD).encode() + b"\n: no end"
-
-    async def pieces() -> AsyncIterator[bytes]:
-        for at in range(0, len(sent), size):
-            yield sent[at : at + size]
-
-    lines = [line async for line in stream_lines(httpx.Response(200, content=pieces()))]
-
-    assert lines == [*(f"data: {text}" for text in ODD), ""]
 
 
 async def test_an_answer_with_any_character_is_seen(tmp_path: Path) -> None:
@@ -57,12 +41,11 @@ async def test_what_was_told_before_a_first_reply_is_not_missed(
     """Who looked on when the gateway went away sees what it told before it could be reached again."""
     read: list[str] = []
 
-    async def lines(answer: httpx.Response) -> AsyncIterator[str]:
-        async for line in stream_lines(answer):
-            read.append(line)
-            yield line
+    def noted(data: str) -> Event | None:
+        read.append(data)
+        return read_event(data)
 
-    monkeypatch.setattr(http_client, "stream_lines", lines)
+    monkeypatch.setattr(http_client, "read_event", noted)
     with KeptPort() as port:
         here = {"port": port}
         async with Client(f"http://127.0.0.1:{port}/") as client:
