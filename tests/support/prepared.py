@@ -44,6 +44,8 @@ MODULES = (
     "uvicorn.lifespan.off",
     # FastAPI looks whether a model is one of these.
     "pydantic.v1",
+    # httpx imports it with its first client.
+    "httpcore",
     "uvloop",
 )
 
