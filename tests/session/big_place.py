@@ -89,7 +89,7 @@ def index_of(workspace: Path) -> Path:
 def told(transcript: Transcript) -> dict[str, Any]:
     """All that a transcript says, in a form that can be compared."""
     index, messages = transcript.index, list(transcript.messages)
-    ids = sorted({str(decode(raw).get("message_id")) for raw in [*messages[:60], *messages[-60:]]})
+    ids = sorted({str(decode(raw).get("message_id")) for raw in [*messages[:6], *messages[-6:]]})
     return {
         "messages": messages,
         "metadata": transcript.metadata,

@@ -76,7 +76,7 @@ def end_servers() -> None:
 def asks_a_model(words: Sequence[str], env: Mapping[str, str]) -> bool:
     """Say whether a process is likely to need LiteLLM, unless its environment alone names its model."""
     named = env.get("CHAT_GATEWAY_MODEL__NAME", "echo") != "echo"
-    return named or "onboard" in words or "--config" in words
+    return named or not {"onboard", "check", "--config"}.isdisjoint(words)
 
 
 async def spawn(
