@@ -36,26 +36,9 @@ _TEMP: Final = ".incoming-"
 _AHEAD: Final = ".ahead-"
 AHEAD_FOR_S: Final = 3_600.0
 _MIME = re.compile(r"[a-z0-9][\w.+-]{0,63}/[\w.+-]{1,63}")
+_UNKNOWN: Final = "application/octet-stream"
 _EXTENSION = re.compile(r"\.[a-z0-9]{1,10}")
 _RESERVED = re.compile(r'[<>:"/\\|?*]')
-_MAGIC: Final = (
-    (b"\xff\xd8\xff", "image/jpeg"),
-    (b"\x89PNG\r\n\x1a\n", "image/png"),
-    (b"GIF87a", "image/gif"),
-    (b"GIF89a", "image/gif"),
-    (b"BM", "image/bmp"),
-    (b"II*\0", "image/tiff"),
-    (b"MM\0*", "image/tiff"),
-)
-_EXTENSIONS: Final = {
-    "image/jpeg": ".jpg",
-    "image/png": ".png",
-    "image/gif": ".gif",
-    "image/webp": ".webp",
-    "audio/ogg": ".ogg",
-    "audio/mpeg": ".mp3",
-    "video/mp4": ".mp4",
-}
 
 
 # Gives a whole file (temporary path, what it is, digest, size, first bytes) its place.
@@ -231,11 +214,15 @@ class MediaFolder:
             os.utime(target)
 
     def _described(self, file: File, digest: str, size: int, head: bytes) -> Attachment:
+        import filetype
+
         name = safe_name(file.name)
         mime = _mime_of(file, name, head)
         suffix = Path(name).suffix.lower()
         if not _EXTENSION.fullmatch(suffix):
-            suffix = _EXTENSIONS.get(mime) or mimetypes.guess_extension(mime) or ".bin"
+            # To filetype, bytes of no known kind are a font.
+            known = filetype.get_type(mime=mime) if mime != _UNKNOWN else None
+            suffix = f".{known.extension.lower()}" if known else mimetypes.guess_extension(mime) or ".bin"
         target = self._folder / digest[:2] / f"{digest}{suffix}"
         return Attachment(
             kind=file.kind,
@@ -272,15 +259,15 @@ _HIDDEN: Final = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 
 def _mime_of(file: File, name: str, head: bytes) -> str:
     """Say what a file is: an image by its first bytes, anything else by the platform, else by its name."""
+    import filetype
+
     said = file.mime.partition(";")[0].strip().lower()
     said = said if _MIME.fullmatch(said) else ""
-    if said in ("", "application/octet-stream") or said.startswith("image/"):
-        seen = next((mime for magic, mime in _MAGIC if head.startswith(magic)), "")
-        if head[:4] == b"RIFF" and head[8:12] == b"WEBP":
-            seen = "image/webp"
-        if seen:
-            return seen
-    return said or mimetypes.guess_type(name)[0] or "application/octet-stream"
+    if said in ("", _UNKNOWN) or said.startswith("image/"):
+        seen = filetype.image_match(head)
+        if seen is not None:
+            return str(seen.mime)
+    return said or mimetypes.guess_type(name)[0] or _UNKNOWN
 
 
 def _brought_before(folder: Path, digest: str, size: int) -> Path | None:

@@ -272,6 +272,7 @@ async def test_half_files_of_yesterday_are_removed_at_start_and_nothing_else(tmp
         (b"\xff\xd8\xff\xe0....", "", "", "image/jpeg", ".jpg"),
         (b"RIFF\x10\0\0\0WEBPVP8 ", "image/png", "x.png", "image/webp", ".png"),
         (b"GIF89a...", "application/octet-stream", "x", "image/gif", ".gif"),
+        (b"\0\0\0\x18ftypheic\0\0\0\0mif1heic", "application/octet-stream", "IMG_1", "image/heic", ".heic"),
         (b"hello", "", "notes.txt", "text/plain", ".txt"),
         (b"hello", "", "", "application/octet-stream", ".bin"),
         (b"OggS", "audio/ogg; codecs=opus", "", "audio/ogg", ".ogg"),
