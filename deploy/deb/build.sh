@@ -63,14 +63,14 @@ END
 doc=$root/usr/share/doc/chat-gateway
 install -d "$doc" "$root/etc/chat-gateway" "$root/usr/share/man/man1" "$root/DEBIAN"
 # README.md is the index of the pages there.
-install -m 0644 "$here"/docs/*.md "$here/docs/chat-gateway.example.toml" "$doc/"
+cp -R "$here/docs/." "$doc/"
 install -m 0644 "$here/LICENSE" "$doc/copyright"
 # The pages name them by these paths.
 for folder in deploy/rabbitmq deploy/prometheus; do
   install -d "$doc/$folder"
   cp "$here/$folder"/* "$doc/$folder/"
 done
-chmod -R u=rwX,go=rX "$doc/deploy"
+chmod -R u=rwX,go=rX "$doc"
 gzip -9nc "$here/CHANGELOG.md" >"$doc/changelog.gz"
 gzip -9nc "$here/deploy/deb/chat-gateway.1" >"$root/usr/share/man/man1/chat-gateway.1.gz"
 install -m 0644 "$here/deploy/deb/config.toml" "$root/etc/chat-gateway/config.toml"

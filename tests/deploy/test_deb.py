@@ -132,6 +132,17 @@ def test_it_is_started_by_its_installation_and_answers(box: Box) -> None:
     assert box.run("man", "-w", "chat-gateway").returncode == 0 or shutil.which("man") is None
 
 
+def test_every_page_with_its_pictures_is_in_the_package(share: Path) -> None:
+    """Where its manual page says; the records of decisions are in a folder of their own there."""
+    listed = subprocess.run(
+        ["dpkg-deb", "--contents", share / "chat-gateway.deb"], capture_output=True, text=True, check=True
+    ).stdout
+    there = {line.partition("./usr/share/doc/chat-gateway/")[2] for line in listed.splitlines()}
+    docs = ROOT / "docs"
+
+    assert {str(path.relative_to(docs)) for path in docs.rglob("*") if path.is_file()} - there == set()
+
+
 @guarantee(
     "operation",
     "systemd sees when the gateway is ready and restarts a blocked one, not one with a slow model.",
