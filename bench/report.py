@@ -29,7 +29,7 @@ HEAD = """\
 
 Each figure was taken by `make bench` beside a peer or a limit in the same run, since a number of one machine
 says little on another: the ratio is what to compare. This page and its plots are made of
-[`bench/results/`](../bench/results) by `python -m bench.report`; `python -m bench NAME` takes one of them
+`bench/results/` by `python -m bench.report`; `python -m bench NAME` takes one of them
 anew. What a figure means stands with its code in `bench/`. A figure that is missed stands here as missed.
 
 The peers are installed by the run itself, each into an environment of its own: nanobot 0.1.4.post3 and 0.3.5,

@@ -119,7 +119,7 @@ def page() -> str:
     for group, (heading, introduction) in GROUPS.items():
         parts.append(f"\n## {heading}\n\n{introduction}\n\n")
         for text, tests in found[group].items():
-            parts.append(f"- {text}\n" + "".join(f"  - `{test}`\n" for test in tests))
+            parts.append(f"- {text}\n" + "".join(f"    - `{test}`\n" for test in tests))
     return "".join(parts)
 
 

@@ -82,11 +82,14 @@ def parse(text: str, path: Path) -> Page:
                 parts = None
             case {"End": "CodeBlock"}:
                 _add_code(page, raw, "".join(parts or ()), line)
+                page.faults += _lost_on_the_site(text, raw, line)
                 parts = None
             case {"Start": {"Link": {"dest_url": target}}} | {"Start": {"Image": {"dest_url": target}}}:
                 page.links.append(target)
                 if "Image" in event["Start"] and raw.startswith("![]"):
                     page.faults.append(f"line {line}: a picture without words in its place")
+            case {"Start": {"List": _}}:
+                page.faults += _lost_on_the_site(text, raw, line)
             case {"Start": {"Table": columns}}:
                 page.faults += _uneven(raw, len(columns), line)
     pyromark.html(text, options=OPTIONS)
@@ -102,6 +105,17 @@ def _add_code(page: Page, raw: str, text: str, line: int) -> None:
         page.faults.append(f"line {line}: a fence that is never closed")
     if re.search(r"^ {0,3}(```|~~~)", text, re.MULTILINE) and code.language != "markdown":
         page.faults.append(f"line {line}: a fence within a fence")
+
+
+def _lost_on_the_site(text: str, raw: str, line: int) -> Iterator[str]:
+    """Find lists and code in lists that GitHub shows, and Python-Markdown takes for a part of a paragraph."""
+    above, own = ["", *text.split("\n")][line - 1 : line + 1]
+    if re.match(" {1,3}[^ ]", own):
+        yield f"line {line}: not indented by four spaces"
+    elif above.strip() and not own.startswith((" ", "`")):
+        yield f"line {line}: a list without a blank line before it"
+    elif found := re.search(r"\n\n( +\S.*\n)+(?=([-*]|\d+\.) )", raw):
+        yield f"line {line + raw.count(chr(10), 0, found.end())}: an item without a blank line before it"
 
 
 def _uneven(raw: str, columns: int, line: int) -> Iterator[str]:

@@ -17,7 +17,7 @@ pytestmark = guarantee(
 )
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-PAGES = [ROOT / "README.md", ROOT / "ARCHITECTURE.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
@@ -49,6 +49,10 @@ def test_a_page_is_sound(path: Path) -> None:
         ("# One\n\n[x](#two)\n", "no heading"),
         ("![](README.md)\n", "without words"),
         ("| a | b |\n|---|---|\n| `x|y` | z |\n", "other than 2 cells"),
+        ("- a\n  - b\n", "four spaces"),
+        ("1. a\n\n   ```sh\n   ls\n   ```\n", "four spaces"),
+        ("words\n- a\n", "a blank line"),
+        ("1. a\n\n    words\n2. b\n", "a blank line"),
     ],
 )
 def test_what_is_wrong_is_found(text: str, fault: str) -> None:
@@ -69,14 +73,17 @@ def test_what_is_wrong_is_found(text: str, fault: str) -> None:
         "| a | b |\n|---|---|\n| `x\\|y` | z |\n",
         "[a](README.md#try-it) <https://example.org/>\n",
         "````markdown\n```\nx\n```\n````\n",
+        "- a\n    - b\n- c\n  d\n\n    words\n\n- e\n",
+        "```sh\necho\n  - x\n- y\n```\n",
     ],
 )
 def test_what_is_right_is_let_be(text: str) -> None:
     assert faults(parse(text, ROOT / "page.md")) == []
 
 
-def test_the_index_lists_every_page() -> None:
-    index = ROOT / "docs" / "README.md"
+@pytest.mark.parametrize("folder", ["docs", "docs/decisions"])
+def test_the_index_of_a_folder_lists_every_page(folder: str) -> None:
+    index = ROOT / folder / "README.md"
 
     listed = {(index.parent / link.partition("#")[0]).resolve() for link in read(index).links}
     assert {path for path in PAGES if path.parent == index.parent} - {index} - listed == set()
