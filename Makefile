@@ -7,7 +7,7 @@ LOCKS := deploy/locks
 # What was compiled is kept, whatever the environment says: each of hundreds of processes would compile anew.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: help install extras run test test-fast test-deb test-image check metrics bench soak chaos chaos-all chaos-disk chaos-forgetful chaos-injected fuzz mutants screenshots deb lock clean
+.PHONY: help install extras run test test-fast test-deb test-image check metrics bench soak chaos chaos-all chaos-disk chaos-forgetful chaos-injected fuzz mutants screenshots docs deb lock clean
 help: ## lists the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
 
@@ -17,6 +17,10 @@ $(VENV)/.runtime: pyproject.toml $(LOCKS)/build.txt $(LOCKS)/runtime.txt
 
 $(VENV)/.dev: $(VENV)/.runtime $(LOCKS)/dev.txt
 	@deploy/install-packages.sh $(VENV) $(LOCKS)/dev.txt
+	@touch $@
+
+$(VENV)/.docs: $(VENV)/.runtime $(LOCKS)/docs.txt
+	@deploy/install-packages.sh $(VENV) $(LOCKS)/docs.txt
 	@touch $@
 
 # Each of the processes of `make test` would rewrite the assertions of all tests for itself.
@@ -72,6 +76,17 @@ screenshots: $(VENV)/.dev ## takes the pictures of docs/ anew
 	@deploy/system-packages.sh chromium-headless-shell fonts-dejavu-core
 	$(BIN)/python -m tests.browser.screenshots
 
+# All pages lie there as in the checkout, so that their links lead to the same; the navigation is that of docs/README.md.
+WEB := build/web
+docs: $(VENV)/.docs ## builds the documentation as a web site in site/; a broken link fails
+	@rm -rf $(WEB) && mkdir -p $(WEB)/docs
+	@cp -RL *.md LICENSE docs deploy systemd $(WEB)/docs/
+	@awk '/^## / { group = $$2; print "[[project.nav]]" } \
+	  sub(/^\| \[/, "\"") && sub(/\]\(/, "\" = \"docs/") && sub(/\.md\).*/, ".md\"") \
+	  { gsub(/`|docs\/\.\.\//, ""); print "[[project.nav." group "]]\n" $$0 }' docs/README.md | cat zensical.toml - >$(WEB)/zensical.toml
+	$(BIN)/zensical build --strict --config-file $(WEB)/zensical.toml
+	@rm -rf site && mv $(WEB)/site site
+
 deb: $(VENV)/.runtime ## builds a Debian package into dist/
 	@deploy/system-packages.sh python3
 	deploy/deb/build.sh $(BIN)/python dist
@@ -124,6 +139,7 @@ lock: ## resolves the newest versions anew into deploy/locks (needs uv)
 	$(COMPILE) pyproject.toml --output-file $(LOCKS)/runtime.txt
 	$(COMPILE) pyproject.toml --extra mcp --extra otel --extra web-fetch --constraints $(LOCKS)/runtime.txt --output-file $(LOCKS)/extras.txt
 	$(COMPILE) pyproject.toml --extra dev --constraints $(LOCKS)/extras.txt --output-file $(LOCKS)/dev.txt
+	$(COMPILE) --group docs --constraints $(LOCKS)/dev.txt --output-file $(LOCKS)/docs.txt
 
 clean: ## removes what the targets made
-	rm -rf $(VENV) build *.egg-info
+	rm -rf $(VENV) build site *.egg-info
