@@ -40,13 +40,12 @@ def check(records: Records) -> Account:
         lines = flat(sessions)
         finals = {str(line.get("message_id")): line for line in lines if line.get("final")}
         account.stopped += sum(bool(line.get("stopped")) for line in finals.values())
-        _loss(loss, messages, finals, told, unsent)
+        _answers(loss, effect, messages, finals, told, unsent)
         _stopped(loss, messages, finals)
         _order(order, chat, messages, sessions)
         _one_at_a_time(order, chat, messages, sessions)
         if chat in records.ordered:
             _reply_order(order, chat, messages, records.replies)
-        _effect(effect, messages, finals, told, unsent)
         _stored_once(fence, sessions)
         fence.broken += wrong_results(chat, lines)
         _mix(mix, chat, lines, messages, told)
@@ -81,23 +80,39 @@ def _replies(told: Mapping[str, list[Reply]], id: str) -> list[str]:
     return [reply.text for reply in told.get(id, ()) if reply.kind == "reply"]
 
 
-def _loss(
+def _answers(
     loss: Guarantee,
+    effect: Guarantee,
     messages: Sequence[Message],
     finals: Mapping[str, Mapping[str, Any]],
     told: Mapping[str, list[Reply]],
     unsent: Collection[str],
 ) -> None:
+    """What was told is what was stored, in one wording; its beginning where the rest was set aside."""
     for message in messages:
         loss.checked += 1
-        final = finals.get(message.id)
-        if message.kind == "poison" and not (final or {}).get("stopped"):
-            if not told.get(message.id) and message.id not in unsent:
+        effect.checked += 1
+        texts = set(_replies(told, message.id))
+        final, aside = finals.get(message.id), message.id in unsent
+        stopped = final is not None and final.get("stopped")
+        if message.kind == "poison" and not stopped:
+            if not told.get(message.id) and not aside:
                 loss.broken.append(f"{message.id} was refused, and its chat not told")
         elif not message.command and final is None:
             loss.broken.append(f"{message.id} ({message.kind}) has no answer in the transcript")
-        elif not (final or {}).get("stopped") and not _replies(told, message.id) and message.id not in unsent:
+        elif not stopped and not texts and not aside:
             loss.broken.append(f"{message.id} ({message.kind}) has no reply")
+        if len(texts) > 1:
+            effect.broken.append(f"{message.id} was told {sorted(texts)}")
+        elif message.command and "" in map(str.strip, texts):
+            effect.broken.append(f"{message.id} ({message.kind}) was told nothing but blanks")
+        elif stopped and texts:
+            effect.broken.append(f"{message.id} was stopped and told {texts}")
+        elif final is not None and any(
+            text != final["content"] and not (aside and final["content"].startswith(text)) for text in texts
+        ):
+            kept = set(map(short, texts))
+            effect.broken.append(f"{message.id}: stored {short(str(final['content']))!r}, told {kept}")
 
 
 def _stopped(loss: Guarantee, messages: Sequence[Message], finals: Mapping[str, Mapping[str, Any]]) -> None:
@@ -171,31 +186,6 @@ def _reply_order(order: Guarantee, chat: str, messages: Sequence[Message], repli
     if came != wanted:
         first = next(i for i, (a, b) in enumerate(zip(came, wanted, strict=True)) if a != b)
         order.broken.append(f"{chat}: replies {came[first : first + 4]}, not {wanted[first : first + 4]}")
-
-
-def _effect(
-    effect: Guarantee,
-    messages: Sequence[Message],
-    finals: Mapping[str, Mapping[str, Any]],
-    told: Mapping[str, list[Reply]],
-    unsent: Collection[str],
-) -> None:
-    """What was told is what was stored, in one wording; its beginning where the rest was set aside."""
-    for message in messages:
-        effect.checked += 1
-        texts = set(_replies(told, message.id))
-        final = finals.get(message.id)
-        if len(texts) > 1:
-            effect.broken.append(f"{message.id} was told {sorted(texts)}")
-        elif message.command and "" in map(str.strip, texts):
-            effect.broken.append(f"{message.id} ({message.kind}) was told nothing but blanks")
-        elif final is not None and final.get("stopped") and texts:
-            effect.broken.append(f"{message.id} was stopped and told {texts}")
-        elif message.id in unsent and final is not None and all(map(final["content"].startswith, texts)):
-            continue
-        elif final is not None and texts and texts != {final["content"]}:
-            stored, kept = str(final["content"]), {short(text) for text in texts}
-            effect.broken.append(f"{message.id}: stored {short(stored)!r}, told {kept}")
 
 
 def _stored_once(fence: Guarantee, sessions: Sequence[Sequence[Mapping[str, Any]]]) -> None:
