@@ -11,6 +11,7 @@ from starlette.responses import Response
 from gateway.http.errors import json_response
 from gateway.http.health import LaneOut
 from gateway.http.lanes import lanes_of_all
+from gateway.http.paging import MAX_LIMIT as PAGE_LIMIT
 from gateway.http.paging import PER_PAGE, Cursor, Limit, bad_cursor
 from gateway.http.peers import Peers
 from gateway.http.recall import MAX_LIMIT, MAX_TEXT_CHARS, HitOut
@@ -42,10 +43,11 @@ class ChatOut(Shape):
 class ChatsOut(Shape):
     """The chats; ``now`` is the ``since`` of the next look, ``count`` how many chats there are in all.
 
-    ``lanes`` and ``silent`` are as ``/v1/lanes`` has them.
+    ``next`` is the cursor of the page behind; ``lanes`` and ``silent`` are as ``/v1/lanes`` has them.
     """
 
     chats: list[ChatOut]
+    next: str | None
     count: int
     now: int
     lanes: list[LaneOut]
@@ -87,8 +89,14 @@ def routes(chats: ChatService, peers: Peers) -> APIRouter:
         since: Annotated[
             int | None, Query(ge=0, le=2**53, description="only what changed since then: the last now")
         ] = None,
+        limit: Annotated[int | None, Query(ge=1, le=PAGE_LIMIT, description="how many at most")] = None,
+        cursor: Cursor = None,
     ) -> Response:
-        rows, lanes = await asyncio.gather(ChatList(chats).rows(since), lanes_of_all(chats, peers))
+        listing = ChatList(chats).rows(since, limit, cursor)
+        try:
+            rows, lanes = await asyncio.gather(listing, lanes_of_all(chats, peers))
+        except BadCursor:
+            raise bad_cursor() from None
         return json_response(rows | lanes)
 
     @router.get(

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from gateway.app.status import own_lanes
+from gateway.service.pages import page
 from session.disk.threads import start_thread
 from session.store.listing import SessionRow
 
@@ -23,41 +24,54 @@ class ChatList:
     def __init__(self, chats: ChatService) -> None:
         self._chats = chats
 
-    async def rows(self, since: int | None) -> dict[str, Any]:
+    async def rows(self, since: int | None, limit: int | None, cursor: str | None) -> dict[str, Any]:
         """List the chats, those with the newest message first.
 
         Args:
             since: only chats of which a file changed since then, the ``now`` of an answer before; None: all.
+            limit: at most so many of them; None: all.
+            cursor: the ``next`` of the page before.
 
         Returns:
-            ``chats``, ``count`` (how many there are in all) and ``now``.
+            ``chats``, ``next``, ``count`` (how many there are in all) and ``now``.
+
+        Raises:
+            BadCursor: the cursor is none of ours.
         """
         now = time.time_ns()
         sessions = await self._chats.store.rows()
         floor = None if since is None else since * 1_000_000 - OVERLAP_NS
-        found, count = await start_thread(lambda: _by_key(sessions, floor), name="chats")
-        return {"chats": found, "count": count, "now": now // 1_000_000}
+        found = await start_thread(lambda: _by_key(sessions, floor, limit, cursor), name="chats")
+        return {**found, "now": now // 1_000_000}
 
     def lanes(self) -> list[dict[str, Any]]:
         """List what runs and waits in this process, as ``status`` does."""
         return own_lanes(self._chats.application)
 
 
-def _by_key(sessions: Iterable[SessionRow], floor: int | None) -> tuple[list[dict[str, Any]], int]:
+def _by_key(
+    sessions: Iterable[SessionRow], floor: int | None, limit: int | None, cursor: str | None
+) -> dict[str, Any]:
     """Join the sessions of each key into a row: the active one's, else that of the one that spoke last.
 
     ``sessions``: the newest message first, an order that the rows keep.
     """
     shown: dict[str, SessionRow] = {}
+    newest: dict[str, SessionRow] = {}
     counts: dict[str, int] = {}
     changed: dict[str, int] = {}
     for row in sessions:
         counts[row.key] = counts.get(row.key, 0) + 1
         changed[row.key] = max(changed.get(row.key, 0), row.changed_ns)
+        newest.setdefault(row.key, row)
         if row.key not in shown or (row.active and not shown[row.key].active):
             shown[row.key] = row
-    wanted = (row for row in shown.values() if floor is None or changed[row.key] >= floor)
-    return [_row(row, counts[row.key]) for row in wanted], len(shown)
+    wanted = [key for key in shown if floor is None or changed[key] >= floor]
+    found, following = page(
+        wanted, lambda key: newest[key].place, limit=limit or len(shown), cursor=cursor, descending=True
+    )
+    chats = [_row(shown[key], counts[key]) for key in found]
+    return {"chats": chats, "next": following, "count": len(shown)}
 
 
 def _row(row: SessionRow, sessions: int) -> dict[str, Any]:

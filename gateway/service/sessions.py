@@ -45,7 +45,9 @@ class SessionService:
         Raises:
             BadCursor: the cursor is none of ours.
         """
-        return page(await self._chats.store.rows(), _place, limit=limit, cursor=cursor, descending=True)
+        return page(
+            await self._chats.store.rows(), lambda row: row.place, limit=limit, cursor=cursor, descending=True
+        )
 
     async def page_of(self, key: str, limit: int, cursor: str | None) -> tuple[list[SessionRow], str | None]:
         """List those of one chat as ``page`` does, the active one first, then the one that spoke last.
@@ -246,11 +248,5 @@ class SessionService:
         return Fence(store.layout, row.stem, owner=store.owner)
 
 
-def _place(row: SessionRow) -> tuple[int, str]:
-    """Return what the listing is ordered by: the last message in microseconds, then the ULID."""
-    at = read_time(row.last_message_at)
-    return (round(at.timestamp() * 1_000_000) if at is not None else 0, row.id)
-
-
 def _place_of_chat(row: SessionRow) -> tuple[int, int, str]:
-    return (int(row.active), *_place(row))
+    return (int(row.active), *row.place)

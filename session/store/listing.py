@@ -55,6 +55,13 @@ class SessionRow:
     last_role: str = ""
     # When the file changed, in nanoseconds since 1970.
     changed_ns: int = 0
+    # When its newest message was said, in microseconds since 1970.
+    last_us: int = 0
+
+    @property
+    def place(self) -> tuple[int, str]:
+        """Where it stands among others, the highest place first."""
+        return (self.last_us, self.id)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the fields that the listing shows to other programs."""
@@ -101,7 +108,7 @@ class Listing:
             if row is not None:
                 rows.append(row)
         self._rows = fresh if ended else {**known, **fresh}
-        return sorted(rows, key=lambda row: _age(row.last_message_at), reverse=True)
+        return sorted(rows, key=lambda row: row.place, reverse=True)
 
     def _row(
         self,
@@ -160,6 +167,7 @@ def make_row(
         last_text=" ".join(plain_text(newest.get("content"))[:PREVIEW_READ_CHARS].split())[:PREVIEW_CHARS],
         last_role=str(newest.get("role") or ""),
         changed_ns=changed_ns,
+        last_us=round(last.timestamp() * 1_000_000) if last else 0,
     )
 
 
@@ -303,8 +311,3 @@ def problems(transcript: Transcript) -> list[str]:
 
 def _text(value: object) -> str | None:
     return value if isinstance(value, str) and value else None
-
-
-def _age(at: str) -> float:
-    time = read_time(at)
-    return time.timestamp() if time is not None else 0.0

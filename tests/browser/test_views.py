@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
+from urllib.parse import parse_qs, urlsplit
 
 import httpx
 import pytest
@@ -239,6 +241,47 @@ async def test_of_many_chats_the_newest_are_offered(console: Console) -> None:
     to = page.get_by_label("Send answers to")
     await to.select_option(newest)
     await expect(to.locator("option")).to_have_count(501)
+
+
+async def test_many_chats_come_in_pages(console: Console) -> None:
+    """The newest are shown first, the others come behind them: no answer holds them all."""
+    chat = {
+        "id": "01JGFJJZ00000000000000000A",
+        "name": None,
+        "active": True,
+        "source": "interactive",
+        "last_role": "user",
+        "last_text": "hello",
+        "sessions": 1,
+        "message_count": 2,
+    }
+    at = [f"2026-01-01T{number // 60:02}:{number % 60:02}:00+00:00" for number in range(1400)]
+    chats = [{**chat, "key": f"web:many-{n}", "last_message_at": at[n]} for n in reversed(range(1400))]
+    asked: list[dict[str, list[str]]] = []
+    held = asyncio.Event()
+
+    async def told(route: Route) -> None:
+        query = parse_qs(urlsplit(route.request.url).query)
+        asked.append(query)
+        if len(asked) == 2:
+            await held.wait()
+        begin = int(query.get("cursor", ["0"])[0])
+        end = begin + int(query["limit"][0]) if "limit" in query else len(chats)
+        page = [] if "since" in query else chats[begin:end]
+        following = str(end) if end < len(chats) else None
+        found = {"chats": page, "next": following, "lanes": [], "count": len(chats), "now": 1}
+        await route.fulfill(json=found)
+
+    page = console.page
+    await page.route(re.compile(r"/v1/chats(\?|$)"), told)
+    await console.open("chats")
+    await expect(page.locator(".chat-row").first).to_contain_text("many-1399")
+    await page.get_by_role("searchbox", name="Filter chats").fill("many-7")
+    await expect(page.locator(".chat-row")).to_have_count(0)
+    held.set()
+    await expect(page.locator(".count")).to_contain_text("111")
+
+    assert all("limit" in query or "since" in query for query in asked)
 
 
 async def test_a_schedule_is_made_switched_run_and_removed(console: Console) -> None:

@@ -65,11 +65,37 @@ async def test_only_what_changed_since_comes_again(place: Place) -> None:
     later = (await chats(place))["now"] + 10_000
 
     again = await chats(place, since=later)
-    assert again == {"chats": [], "count": 1, "now": again["now"], "lanes": [], "silent": []}
+    assert again == {
+        "chats": [],
+        "next": None,
+        "count": 1,
+        "now": again["now"],
+        "lanes": [],
+        "silent": [],
+    }
     assert len((await chats(place, since=later - 20_000))["chats"]) == 1
     ulid = await session_of(place, "web:ada")
     await place.http.delete(f"/v1/sessions/{ulid}")
     assert (await chats(place, since=later))["count"] == 0
+
+
+async def test_chats_come_in_pages_where_asked(place: Place) -> None:
+    """A chat stands where its newest session does, whichever is shown; without a limit all come."""
+    for text, chat in (("one", "ada"), ("two", "bob"), ("three", "eve"), ("/new", "ada"), ("four", "ada")):
+        await place.post(text, chat=chat, wait=30)
+    keys, cursor = [], None
+    while not keys or cursor:
+        found = await chats(place, limit=2, **({"cursor": cursor} if cursor else {}))
+        keys.append([row["key"] for row in found["chats"]])
+        cursor = found["next"]
+
+    assert keys == [["web:ada", "web:eve"], ["web:bob"]]
+    assert found["count"] == 3
+    whole = await chats(place)
+    assert ([row["key"] for row in whole["chats"]], whole["next"]) == (
+        [key for each in keys for key in each],
+        None,
+    )
 
 
 async def test_a_lane_shows_what_runs_and_waits(place: Place) -> None:

@@ -83,6 +83,7 @@ async def test_each_row_is_on_one_page(tmp_path: Path) -> None:
                 "/v1/memory/facts",
                 "/v1/pairing",
                 "/v1/approvals",
+                "/v1/chats",
                 "/v1/chats/sessions",
             )
             for cursor in ("x", "", "W10", "ü", "bnVsbA")

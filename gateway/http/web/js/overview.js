@@ -1,7 +1,7 @@
 // What all views share: the chats with their lanes, and what waits for a person. Looked up every few seconds
 // while the page is in view; only what changed since the last look comes.
 
-import { get, perhaps } from "./api.js";
+import { get, getAll, perhaps } from "./api.js";
 
 const EVERY_MS = 2500;
 // In a tab behind, so that its title still says what waits.
@@ -9,6 +9,8 @@ const BEHIND_MS = 30000;
 // A look that takes long, as over many thousand chats, is taken less often.
 const RESTS = 15;
 const APPROVALS_EVERY_MS = 10000;
+// So many chats come at first.
+const PAGE = 500;
 
 class Overview extends EventTarget {
   constructor() {
@@ -54,20 +56,24 @@ class Overview extends EventTarget {
   async once() {
     const begun = performance.now();
     try {
-      let found = await get("/v1/chats", { since: this.now }, AbortSignal.timeout(Math.max(2 * APPROVALS_EVERY_MS, RESTS * this.took)));
+      const found = await get("/v1/chats", { since: this.now, limit: this.now === null ? PAGE : null }, AbortSignal.timeout(Math.max(2 * APPROVALS_EVERY_MS, RESTS * this.took)));
       this.took = performance.now() - begun;
       this.take(found);
       // A chat that is gone changes no file that is still there.
       if (found.count !== this.chats.size) {
-        found = await get("/v1/chats");
-        this.chats.clear();
-        this.take(found);
+        // Of many the newest are shown while the others come.
+        if (!this.loaded) this.told();
+        this.chats = new Map((await getAll("/v1/chats", "chats")).map((chat) => [chat.key, chat]));
       }
       this.error = null;
       await this.lookAside();
     } catch (error) {
       this.error = error;
     }
+    this.told();
+  }
+
+  told() {
     this.loaded = true;
     this.dispatchEvent(new Event("change"));
   }

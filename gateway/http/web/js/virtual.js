@@ -96,11 +96,6 @@ export class Windowed {
     if (end) this.toEnd();
   }
 
-  refreshAll() {
-    for (const [key, element] of this.shown) this.drop(key, element);
-    this.paint();
-  }
-
   toEnd() {
     this.sticky = true;
     // Each look at the end finds the true heights of what stands there.
