@@ -19,7 +19,7 @@ from bench.application import application, letter, settings
 from bench.application import run as run_loop
 from bench.place import TEXT, folder
 from bench.row import Row, median, quantile, times_slower
-from gateway.cli.giving_way import stand_behind
+from gateway.cli.backup import stand_behind
 from gateway.queue.mailbox import outbound
 from session.transcript.line import make_line
 

@@ -1,36 +1,26 @@
-"""The program's entry: reads the command line, runs the verb, puts its errors into words."""
+"""The program's entry: runs a command line, puts its errors into words."""
 
 from __future__ import annotations
 
-import argparse
-import importlib
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from gateway.cli import parser
-from gateway.config.finding import adopt_environment
+from gateway.cli.root import Place, execute
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Read the command line, run its verb and return the exit code."""
+    """Run a command line and return the exit code."""
     _open_what_is_shut()
-    if "_ARGCOMPLETE" in os.environ:
-        # A shell asks, and it does so at each press of a key.
-        from gateway.cli import completing
-
-        completing.answer(parser.build())
-    return run(parser.parse(argv))
+    words = sys.argv[1:] if argv is None else argv
+    return run(lambda place: execute(words, place))
 
 
-def run(args: argparse.Namespace) -> int:
-    """Import the code of the verb, which nothing before has, run it and return the exit code."""
-    module, _, function = args.handler.partition(":")
-    # Whatever is made in a workspace is its owner's alone.
-    os.umask(0o077)
-    adopt_environment(getattr(args, "config", None))
+def run(work: Callable[[Place], int]) -> int:
+    """Do the work of a command, put an error of it into words, and return the exit code."""
+    place = Place()
     try:
-        code: int = getattr(importlib.import_module(module), function)(args)
+        code = work(place)
         sys.stdout.flush()
     except KeyboardInterrupt:
         return 130
@@ -42,7 +32,7 @@ def run(args: argparse.Namespace) -> int:
         # Help and usage answer at once because nothing of the configuration is imported for them.
         from gateway.cli import output
 
-        code = output.report(error, args)
+        code = output.report(error, place)
         try:
             sys.stdout.flush()
         except OSError:

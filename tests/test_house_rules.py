@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.cli.parser import build
+from gateway.cli.root import COMMANDS
 from tests import guarantees
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -68,10 +68,9 @@ def test_named_commands_and_targets_exist(document: Path) -> None:
     """Every ``chat-gateway VERB`` is a verb, every ``make TARGET`` a target of the Makefile."""
     text = document.read_text()
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-    helps = build().format_help()
 
     for verb in re.findall(r"chat-gateway ([a-z]+)\b", text):
-        assert re.search(rf"^ +{verb}\b", helps, re.MULTILINE), verb
+        assert verb in COMMANDS
     for target in re.findall(r"`make ([a-z-]+)", text):
         assert target in targets, target
 

@@ -8,11 +8,10 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from gateway.app.daemons import DaemonRegistry
-from gateway.config.settings import Settings
 from gateway.errors import GatewayError, StateInUse, Unreachable
 
 if TYPE_CHECKING:
+    from gateway.config.settings import Settings
     from gateway.http.client import Client
     from gateway.queue.mailbox import Mailbox
 
@@ -98,6 +97,8 @@ async def until_ended(settings: Settings) -> None:
     Raises:
         StateInUse: they run on.
     """
+    from gateway.app.daemons import DaemonRegistry
+
     registry, last = DaemonRegistry(settings.workspace), time.monotonic() + _ENDS_WITHIN_S
     while settings.broker.embedded and (ending := registry.ending()):
         if time.monotonic() > last:
@@ -125,6 +126,8 @@ async def parked_files(settings: Settings) -> frozenset[str]:
 
 
 def _listed(settings: Settings) -> Iterator[Client]:
+    from gateway.app.daemons import DaemonRegistry
+
     for one in DaemonRegistry(settings.workspace).running():
         if one.url:
             # A verb starts sooner without an HTTP client where no daemon runs.

@@ -1,42 +1,73 @@
-"""``backup create|verify|restore``: the whole workspace in one file, and back."""
+"""``backup create|verify|restore``: the whole workspace in one file, and back; ``downgrade``."""
 
 from __future__ import annotations
 
-import argparse
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+import ctypes
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
-from gateway.backup import creation, restoring, verifying
+import click
+
 from gateway.backup.manifest import CONFIG, Manifest
 from gateway.cli import attach, output
 from gateway.cli.config import settings_of
-from gateway.cli.giving_way import giving_way
+from gateway.cli.root import FILE, FOLDER, Noun, Place, Verb, as_json
 from gateway.config.finding import named_files
 from gateway.errors import GatewayError
 
+if TYPE_CHECKING:
+    from gateway.form.downgrade import Downgrade
+
+backup = Noun("backup")
+
 _DISK_CURE = "check the disk"
+NICE: Final = 5
+_AUTOGROUP: Final = Path("/proc/self/autogroup")
+_SET_DEATH_SIGNAL: Final = 1
+_BROKEN: Final = 70
+_LOOK_S: Final = 0.05
 _CURES: Mapping[type[OSError], str] = {
     FileNotFoundError: "check the path",
     IsADirectoryError: "choose a file in this folder",
 }
 
 
-def create(args: argparse.Namespace) -> int:
-    """Write a backup and print its path."""
-    settings = settings_of(args)
-    target = _target(args.path)
+@backup.command()
+@click.argument(
+    "path", metavar="PATH", type=FILE, help="a new file, or a folder to create chat-gateway-<time>.tar in"
+)
+@click.option(
+    "--with-config", is_flag=True, help="include the configuration file and the secret files that it names"
+)
+def create(place: Place, path: Path, with_config: bool) -> int:
+    """Write the whole workspace to one file, even while the gateway runs.
+
+    Prints the path. Contains every message accepted and every answer given before it started.
+    """
+    settings = settings_of(place)
+    target = _target(path)
     if target.resolve().is_relative_to(settings.workspace.resolve()):
         raise GatewayError(f"{target} is inside the workspace", hint="choose a path outside of it")
-    config = named_files(args.config) if args.with_config else []
+    config = named_files(place.config) if with_config else []
     if settings.workspace.is_dir() and not target.parent.exists():
         raise GatewayError(f"folder {target.parent} does not exist", hint=f"mkdir -p {target.parent}")
     embedded = settings.broker.embedded
-    return giving_way(lambda: _create(settings.workspace, target, embedded=embedded, config=config), args)
+    return at_low_priority(
+        lambda: _create(settings.workspace, target, embedded=embedded, config=config), place
+    )
 
 
 def _create(workspace: Path, target: Path, *, embedded: bool, config: Sequence[Path]) -> int:
+    from gateway.backup import creation
+
     with _words(target):
         manifest = creation.create(workspace, target, embedded=embedded, config=config)
     _tell(manifest)
@@ -46,11 +77,17 @@ def _create(workspace: Path, target: Path, *, embedded: bool, config: Sequence[P
     return 0
 
 
-def verify(args: argparse.Namespace) -> int:
-    """Say what a backup holds; exit 1 where something in it is wrong."""
-    with _words(args.path):
-        report = attach.complete(verifying.verify(args.path, scratch=args.scratch))
-    if args.json:
+@backup.command()
+@click.argument("path", metavar="PATH", type=FILE, help="the backup file")
+@click.option("--scratch", metavar="DIR", type=FOLDER, help="create the temporary folder in DIR")
+@as_json
+def verify(_: Place, path: Path, scratch: Path | None, as_json: bool) -> int:
+    """Restore a backup to a temporary folder and check it; exit 1 if it is damaged."""
+    from gateway.backup import verifying
+
+    with _words(path):
+        report = attach.complete(verifying.verify(path, scratch=scratch))
+    if as_json:
         output.document(report.as_dict())
         return 1 if report.problems else 0
     output.words(f"taken {report.began_at} by chat-gateway {report.program}")
@@ -67,12 +104,19 @@ def verify(args: argparse.Namespace) -> int:
     return 1 if report.problems else 0
 
 
-def restore(args: argparse.Namespace) -> int:
-    """Bring a backup back."""
-    settings = settings_of(args)
+@backup.command()
+@click.argument("path", metavar="PATH", type=FILE, help="the backup file")
+def restore(place: Place, path: Path) -> None:
+    """Restore a backup, completely or not at all.
+
+    The workspace must be empty and the gateway stopped.
+    """
+    from gateway.backup import restoring
+
+    settings = settings_of(place)
     workspace = settings.workspace
-    with _words(args.path):
-        manifest = restoring.restore(args.path, workspace)
+    with _words(path):
+        manifest = restoring.restore(path, workspace)
     _tell(manifest)
     if any(entry.path.startswith(CONFIG) for entry in manifest.entries):
         output.words(f"the configuration is in {workspace / restoring.CONFIG_FOLDER}; copy it to its place")
@@ -83,7 +127,6 @@ def restore(args: argparse.Namespace) -> int:
             "messages that wait in RabbitMQ are answered, unless this workspace has answered them already"
         )
     output.data(str(workspace))
-    return 0
 
 
 def _target(path: Path) -> Path:
@@ -108,3 +151,143 @@ def _words(path: Path) -> Iterator[None]:
         is_named = error.filename in (None, str(path))
         cure = _CURES.get(type(error), _DISK_CURE) if is_named else _DISK_CURE
         raise GatewayError(f"{name}: {error.strerror or error}", hint=cure) from error
+
+
+@click.command(cls=Verb)
+@click.option("--dry-run", is_flag=True, help="only show what would be done")
+@as_json
+def downgrade(place: Place, dry_run: bool, as_json: bool) -> None:
+    """Convert the workspace for the previous version.
+
+    Restores the files saved by the upgrade, and lists what is newer. Stop the gateway first.
+    """
+    from gateway.app.daemons import others
+    from gateway.form.downgrade import downgrade as go_back
+
+    workspace = settings_of(place, any_form=True).workspace
+    try:
+        done = go_back(workspace, beside=lambda: others(workspace), dry_run=dry_run)
+    except OSError as error:
+        name = error.filename or workspace
+        raise GatewayError(
+            f"{name}: {error.strerror or error}", hint="check the disk, then run this again"
+        ) from error
+    if as_json:
+        output.document(_downgraded(done, dry_run=dry_run))
+        return
+    verb = "would go" if dry_run else "went"
+    output.words(f"the workspace {verb} from format {done.form} to {done.copy.form}")
+    output.words(f"as of {done.copy.made_at:%Y-%m-%d %H:%M:%S %Z}, from {done.copy.name}:")
+    for name in done.restored:
+        output.words(f"  restored: {name}")
+    for name in done.removed:
+        output.words(f"  removed: {name}, which did not exist then")
+    if not done.restored and not done.removed:
+        output.words("  all files are the same")
+    if done.aside is not None and done.aside.files:
+        output.words(f"the replaced files are in {done.aside.name}")
+    if done.since:
+        output.words("added since then:")
+    output.rows([_row(done, index) for index in range(len(done.since))], ("kind", "files", "then"))
+    if not dry_run:
+        output.words("now install the previous version; starting this one again repeats the upgrade")
+
+
+def _row(done: Downgrade, index: int) -> dict[str, object]:
+    since = done.since[index]
+    return {"kind": since.kind, "files": since.files, "then": since.then}
+
+
+def _downgraded(done: Downgrade, *, dry_run: bool) -> dict[str, object]:
+    return {
+        "from": done.form,
+        "to": done.copy.form,
+        "dry_run": dry_run,
+        "copy": done.copy.name,
+        "copied_at": done.copy.made_at.isoformat(),
+        "put_back": list(done.restored),
+        "removed": list(done.removed),
+        "put_aside": done.aside.name if done.aside is not None and done.aside.files else None,
+        "since": [_row(done, index) for index in range(len(done.since))],
+    }
+
+
+def at_low_priority(work: Callable[[], int], place: Place) -> int:
+    """Do the work of a verb in a session of its own, and return its exit code.
+
+    Linux shares the processors out among sessions first, and by niceness within each alone: in the session
+    of a shell, work however nice would take as much as the daemon.
+    """
+    if os.getsid(0) == os.getpid() or threading.active_count() > 1:
+        _lower()
+        return work()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    parent = os.getpid()
+    # Until both know what to do with a Ctrl-C it waits.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    child = os.fork()
+    if child == 0:
+        _be(work, place, parent)
+    return _end_of(child)
+
+
+def _be(work: Callable[[], int], place: Place, parent: int) -> None:
+    """Do the work in the child, which never returns from here."""
+    code = _BROKEN
+    try:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+        stand_behind()
+        _die_with(parent)
+        code = work()
+    except KeyboardInterrupt:
+        code = 128 + signal.SIGINT
+    except Exception as error:  # noqa: BLE001 - here the command ends
+        code = output.report(error, place)
+    finally:
+        with contextlib.suppress(OSError):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(code)
+
+
+def _end_of(child: int) -> int:
+    """Wait for the child; what ends it by a signal ends this process by the same."""
+    ended = status = 0
+    while not ended:
+        try:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+            # A call that waits for good would miss a Ctrl-C that comes just before it.
+            time.sleep(_LOOK_S)
+            ended, status = os.waitpid(child, os.WNOHANG)
+        except KeyboardInterrupt:
+            # The terminal tells its own session alone.
+            os.kill(child, signal.SIGINT)
+    code = os.waitstatus_to_exitcode(status)
+    if code < 0:
+        if -code != signal.SIGKILL:
+            signal.signal(-code, signal.SIG_DFL)
+        os.kill(os.getpid(), -code)
+    return code
+
+
+def stand_behind() -> None:
+    """Make a session of this process alone, behind all others; it may lead no group of processes yet."""
+    os.setsid()
+    _lower()
+
+
+def _lower() -> None:
+    with contextlib.suppress(OSError):
+        os.nice(NICE)
+    with contextlib.suppress(OSError):
+        _AUTOGROUP.write_text(str(NICE))
+
+
+def _die_with(parent: int) -> None:
+    """Ask the kernel to end this process with the one that a person sees."""
+    if sys.platform != "linux":
+        return
+    ctypes.CDLL(None).prctl(_SET_DEATH_SIGNAL, signal.SIGTERM)
+    if os.getppid() != parent:
+        raise KeyboardInterrupt

@@ -2,183 +2,198 @@
 
 from __future__ import annotations
 
-import argparse
+import io
+import os
+import select
+import shlex
+import stat
 import sys
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from contextlib import aclosing, asynccontextmanager
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from contextlib import aclosing
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from channels.message import Attachment
-from gateway.app import log as logs
-from gateway.app.model import build_model
-from gateway.cli import attach, markdown, output, piped
-from gateway.cli.chat_log import ChatLog
-from gateway.cli.choosing import Picker
+import click
+
+from durable import make_folder, open_private
+from gateway.cli import attach, known, output
 from gateway.cli.config import name_place
-from gateway.cli.conversation import Conversation, valid
-from gateway.cli.enclosing import enclose
-from gateway.cli.json_lines import JsonLines
-from gateway.cli.markdown import MarkdownInk
-from gateway.cli.once import ask_once, asks_model, no_answer, unreachable
-from gateway.cli.screen import Screen
-from gateway.cli.typed import open_typed
-from gateway.config.load import load
-from gateway.config.settings import Settings
-from gateway.errors import GatewayError, Unreachable
-from gateway.service.client_message import NoAddress, inbound, is_kept
-from gateway.service.outcome import Outcome, ToldAway
-from gateway.turns.event import Event
-from gateway.turns.model_standing import ModelStanding, standing_of
-from session.store.store import Store
+from gateway.cli.root import FILE, PROGRAM, Misused, Place, Seconds, Verb
+from gateway.errors import GatewayError
 
 if TYPE_CHECKING:
-    from gateway.service.chats import ChatService
+    from gateway.config.settings import Settings
 
-ECHO = "the model is `echo`, which only repeats each message; set model.name to use a real one"
-HELP = (
-    "Enter sends, Alt-Enter adds a line, Ctrl-C stops an answer, Ctrl-D or quit exits, Tab completes, "
-    "/help lists commands, /sessions switches to another chat, !file PATH attaches a file"
+MAX_LOG_BYTES = 2**20
+MAX_BYTES = 2**21
+SILENT_S = 2.0
+STDIN = "-"
+
+
+@click.command(cls=Verb, context_settings={"allow_extra_args": True})
+@click.option(
+    "-m",
+    "--message",
+    metavar="TEXT",
+    help="send one message, print the answer and exit; piped input is appended to TEXT; "
+    "- sends only the piped input",
 )
+@click.option(
+    "--key",
+    metavar="KEY",
+    default="cli:direct",
+    show_default=True,
+    help="the chat, as channel:chat_id",
+    shell_complete=known.complete_keys,
+)
+@click.option("--list", "chooses", is_flag=True, help="choose one of the terminal's chats first")
+@click.option(
+    "--file",
+    "paths",
+    metavar="PATH",
+    multiple=True,
+    type=FILE,
+    help="attach a file to the first message; may be repeated",
+)
+@click.option("--json", "as_json", is_flag=True, help="print one JSON object per line, for programs")
+@click.option(
+    "--timeout",
+    "within_s",
+    metavar="S",
+    type=Seconds(),
+    help="seconds to wait for the answer (default: no limit)",
+)
+def chat(
+    place: Place,
+    message: str | None,
+    key: str,
+    chooses: bool,
+    paths: tuple[Path, ...],
+    as_json: bool,
+    within_s: float | None,
+) -> int:
+    """Talk to the gateway in this terminal.
 
+    Connects to the gateway that runs on this workspace. If none runs and the queue is embedded, answers in
+    its own process.
+    """
+    from gateway.app import log as logs
+    from gateway.cli.conversation import converse
+    from gateway.config.load import load
+    from gateway.service.client_message import NoAddress, inbound
 
-def chat(args: argparse.Namespace) -> int:
-    """Talk; return 0, or 1 where a message given by ``-m`` got no reply."""
-    settings = load(args.config, args.workspace)
-    name_place(args, None)
+    if words := click.get_current_context().args:
+        text = shlex.quote(" ".join(words))
+        hint = f"{PROGRAM} chat -m {text}" if message is None else f"{PROGRAM} chat --help"
+        raise Misused(f"unexpected words: {' '.join(words)}", hint)
+    settings = load(place.config, place.workspace)
+    name_place(place, None)
     log = ChatLog(settings.state / "chat.log")
     logs.setup(settings, stream=log, at_least="warning")
-    if valid(args.key) != args.key:
-        raise NoAddress(
-            f"{args.key!r} is not a chat key", hint="a key is channel:chat_id, such as cli:direct"
-        )
+    if _valid(key) != key:
+        raise NoAddress(f"{key!r} is not a chat key", hint="a key is channel:chat_id, such as cli:direct")
     # A key that no letter can have is refused here for every partner, before anything is opened.
-    inbound(args.key, "", kept=attach.complete(_is_kept(settings, args.key)))
-    if args.message is not None:
-        args.message = valid(piped.message(args.message))
-        if not args.message.strip():
+    inbound(key, "", kept=attach.complete(_is_kept(settings, key)))
+    if message is not None:
+        message = _valid(with_stdin(message))
+        if not message.strip():
             raise GatewayError("the message is empty", hint="chat-gateway chat -m TEXT")
-    code = attach.complete(_chat(settings, args))
+    code = attach.complete(
+        converse(
+            settings, key, message=message, chooses=chooses, paths=paths, as_json=as_json, within_s=within_s
+        )
+    )
     if code and log.used:
         output.words(f"details are in {log.path}")
     return code
 
 
+def _valid(text: str) -> str:
+    """Replace what is no text, such as bytes of another encoding than the terminal's."""
+    return text.encode("utf-8", "replace").decode()
+
+
 async def _is_kept(settings: Settings, key: str) -> bool:
+    from gateway.service.client_message import is_kept
+    from session.store.store import Store
+
     if ":" in key:
         return False
     async with aclosing(Store(settings.workspace, zone=settings.zone)) as store:
         return await is_kept(store, key)
 
 
-async def _chat(settings: Settings, args: argparse.Namespace) -> int:
-    lines = JsonLines(args.key) if args.json else None
-    asks = sys.stdin.isatty() and sys.stdout.isatty() and lines is None
-    picker = Picker(settings, asks=asks, lines=lines)
-    if args.list and not asks:
-        await picker.show()
-        return 0
-    files = [await enclose(settings, path) for path in args.files]
-    async with attach.daemon_or(settings, partial(_here, message=args.message)) as talk:
-        if settings.model.name == "echo":
-            output.words(ECHO)
-        if args.message is not None:
-            return await ask_once(
-                talk, args.key, args.message, files=files, within_s=args.timeout, lines=lines
-            )
-        async with open_typed(settings.workspace, prompts=lines is None) as typed:
-            key, resumes = args.key, ""
-            if args.list and (chosen := await picker.choose(typed)) is not None:
-                key, resumes = chosen.key, chosen.resumes
-            if sys.stdin.isatty():
-                output.words(HELP)
-            if (standing := await talk.model()).foreseen:
-                unreachable(standing)
-            conversation = Conversation(
-                talk,
-                key,
-                typed=typed,
-                screen=lines or Screen(MarkdownInk() if markdown.wanted() else None),
-                picker=picker,
-                files=files,
-                within_s=args.timeout,
-                at_terminal=sys.stdin.isatty(),
-            )
-            return await conversation.run(resumes=resumes)
+class ChatLog(io.TextIOBase):
+    """The log of ``chat``, which has the terminal for the conversation: appends to a file.
+
+    Makes it with the first line, and renames a large one to ``chat.log.1``.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.used = False
+        self._file: io.TextIOWrapper | None = None
+
+    def write(self, text: str) -> int:
+        """Write at once.
+
+        Raises:
+            OSError: the folder takes no file.
+        """
+        if self._file is None:
+            self._file = self._open()
+        self.used = True
+        return self._file.write(text)
+
+    def flush(self) -> None:
+        """Hand on what was written."""
+        if self._file is not None:
+            self._file.flush()
+
+    def isatty(self) -> bool:
+        """Say no."""
+        return False
+
+    def _open(self) -> io.TextIOWrapper:
+        make_folder(self.path.parent)
+        if self.path.exists() and self.path.stat().st_size > MAX_LOG_BYTES:
+            self.path.replace(self.path.with_suffix(".log.1"))
+        # As root's in the folder of a service's user it would stop that user's next chat.
+        fd = open_private(self.path, os.O_WRONLY | os.O_APPEND)
+        return open(fd, "a", encoding="utf-8", errors="backslashreplace")  # noqa: PTH123 - by its descriptor
 
 
-@asynccontextmanager
-async def _here(settings: Settings, *, message: str | None) -> AsyncIterator[_Here]:
-    """Open an application in this process.
+def with_stdin(given: str) -> str:
+    """Return the text to send: ``given``, with the text of a piped stdin below it; ``-`` is stdin alone.
+
+    A pipe that stays silent for two seconds is left out, and that is said: it may be one that whoever started
+    this process never closes.
 
     Raises:
-        Unreachable: the queue needs a daemon, or no model can answer the one ``message``.
-        StateInUse: a daemon is ending.
+        GatewayError: more than 2 MiB are piped.
     """
-    if not settings.broker.embedded:
-        raise Unreachable("no gateway runs on this workspace", hint="chat-gateway run")
-    # Importing and opening an application takes longer than to see that the model has no key.
-    if (
-        message is not None
-        and asks_model(message)
-        and (standing := standing_of(build_model(settings))).foreseen
-    ):
-        raise no_answer(standing)
-    await attach.until_ended(settings)
-    # `chat` starts sooner without an application in this process where a daemon answers.
-    from gateway.app.app import Application
-    from gateway.service.chats import ChatService
-
-    application = Application(settings, role="all")
-    async with application.open():
-        chats = ChatService(application)
-        here = _Here(chats)
-        try:
-            yield here
-        finally:
-            chats.closing.set()
-            if here.unanswered:
-                # Nobody waits here any more; the letter comes again.
-                await application.end_now()
+    if given == STDIN:
+        return _read() if sys.stdin is not None else ""
+    if not _is_piped():
+        return given
+    ready, _, _ = select.select([sys.stdin], [], [], SILENT_S)
+    if not ready:
+        output.words(f"stdin is open but sent nothing, so it is ignored; `-m {STDIN}` waits for it")
+        return given
+    text = _read()
+    return f"{given}\n\n{text}" if text.strip() else given
 
 
-class _Here:
-    """An application in this process."""
+def _is_piped() -> bool:
+    """Say whether stdin is a pipe or a file; a terminal, ``/dev/null`` or nothing at all is not."""
+    try:
+        mode = os.fstat(sys.stdin.fileno()).st_mode
+    except (AttributeError, OSError, ValueError):
+        return False
+    return stat.S_ISFIFO(mode) or stat.S_ISREG(mode) or stat.S_ISSOCK(mode)
 
-    def __init__(self, chats: ChatService) -> None:
-        self._chats = chats
-        self.unanswered = False
 
-    async def ask(
-        self,
-        key: str,
-        text: str,
-        message_id: str,
-        *,
-        files: Sequence[Attachment] = (),
-        within_s: float | None = None,
-        away: ToldAway = None,
-    ) -> Outcome | None:
-        self.unanswered = True
-        outcome = await self._chats.ask(
-            inbound(key, text, message_id, kept=":" not in key, files=files), within_s=within_s
-        )
-        self.unanswered = outcome is None
-        return outcome
-
-    async def events(self, key: str) -> AsyncGenerator[Event]:
-        async with aclosing(self._chats.stream(key, drafts=True)) as stream:
-            async for event, _ in stream:
-                if event is not None:
-                    yield event
-
-    async def stop(self, key: str) -> None:
-        await self._chats.stop(key)
-
-    async def parked(self) -> list[dict[str, Any]]:
-        from gateway.service.parked import row
-
-        return [row(one) for one in await self._chats.application.mailbox.parked()]
-
-    async def model(self) -> ModelStanding:
-        return self._chats.application.model_standing()
+def _read() -> str:
+    data = sys.stdin.buffer.read(MAX_BYTES + 1)
+    if len(data) > MAX_BYTES:
+        raise GatewayError(f"stdin is larger than {MAX_BYTES // 2**20} MiB", hint="send less")
+    return data.decode("utf-8", "replace").rstrip("\n")

@@ -2,30 +2,27 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from channels import registry
-from gateway.app import log
 from gateway.cli import output
-from gateway.config import checking
-from gateway.config.extras import CURE, MCP_MISSING, lacks_mcp
-from gateway.config.finding import SERVICE_FILE, unread_files
-from gateway.config.load import find_file, load, with_tables
-from gateway.config.reference import json_schema
-from gateway.config.settings import Settings
-from gateway.config.shown import shown_settings
+from gateway.cli.root import Noun, Place, as_json
+from gateway.config.finding import SERVICE_FILE, find_file, unread_files
 from gateway.errors import ConfigError
-from gateway.form import local_dir, number
+
+if TYPE_CHECKING:
+    from gateway.config.settings import Settings
 
 NO_FILE = "none; defaults and environment variables"
 
+config = Noun("config")
 
-def settings_of(args: argparse.Namespace, *, any_form: bool = False, named: bool = False) -> Settings:
+
+def settings_of(place: Place, *, any_form: bool = False, named: bool = False) -> Settings:
     """Read the configuration for a one-shot verb, and let the log show only warnings and worse.
 
     With ``any_form`` the verb is there for a workspace, too, on which no other may work. With ``named``
@@ -35,9 +32,13 @@ def settings_of(args: argparse.Namespace, *, any_form: bool = False, named: bool
         ConfigError: with all problems; or files of this machine lie where they are not looked for.
         NewerState, Unfinished: no verb may work on the files of this workspace now.
     """
-    settings = load(args.config, args.workspace)
+    from gateway.app import log
+    from gateway.config.load import load
+    from gateway.form import local_dir, number
+
+    settings = load(place.config, place.workspace)
     log.setup(settings, at_least="warning")
-    name_place(args, settings if named else None)
+    name_place(place, settings if named else None)
     if not any_form:
         number.check(settings.state)
         local_dir.check(settings.workspace, settings.local_dir, embedded=settings.broker.embedded)
@@ -45,7 +46,7 @@ def settings_of(args: argparse.Namespace, *, any_form: bool = False, named: bool
 
 
 def name_place(
-    args: argparse.Namespace,
+    place: Place,
     settings: Settings | None,
     write: Callable[[str], None] = output.words,
     *,
@@ -60,8 +61,8 @@ def name_place(
         shadowed = True
         write(f"configuration: {shown_file(settings)}")
         write(f"workspace: {settings.workspace}")
-    for file, why in unread_files(args.config):
-        if file == SERVICE_FILE and settings_file(args) is None:
+    for file, why in unread_files(place.config):
+        if file == SERVICE_FILE and settings_file(place) is None:
             output.words(
                 f"{file} is not read: {why}; for the service of this machine use: sudo chat-gateway …"
             )
@@ -69,9 +70,9 @@ def name_place(
             output.words(f"{file} is not read: {why}")
 
 
-def settings_file(args: argparse.Namespace) -> Path | None:
+def settings_file(place: Place) -> Path | None:
     """Return the file that is read, absolute."""
-    file = find_file(args.config)
+    file = find_file(place.config)
     return file.absolute() if file is not None else None
 
 
@@ -80,42 +81,49 @@ def shown_file(settings: Settings) -> str:
     return str(settings.file.absolute()) if settings.file is not None else NO_FILE
 
 
-def show(args: argparse.Namespace) -> int:
-    """Print the configuration in force as TOML or JSON, with what the preset sets and without secrets."""
-    settings = load(args.config, args.workspace)
-    shown = shown_settings(settings)
-    if args.json:
+@config.command()
+@as_json
+def show(place: Place, as_json: bool) -> None:
+    """Print the effective configuration without secrets."""
+    from gateway.config.load import load
+    from gateway.config.shown import shown_settings
+
+    shown = shown_settings(load(place.config, place.workspace))
+    if as_json:
         output.document(shown)
     else:
         output.data("\n".join(_toml(shown)))
-    return 0
 
 
-def check(args: argparse.Namespace) -> int:
-    """Name all problems at once (exit 78), or say that there are none, and what is not installed."""
-    file = settings_file(args)
+@config.command()
+@as_json
+def check(place: Place, as_json: bool) -> int:
+    """List all problems of the configuration."""
+    from gateway.app.model import model_warnings
+    from gateway.config import checking
+    from gateway.config.extras import CURE, MCP_MISSING, lacks_mcp
+    from gateway.config.load import load
+
+    file = settings_file(place)
     name = str(file) if file is not None else NO_FILE
-    if not args.json:
-        name_place(args, None, shadowed=True)
+    if not as_json:
+        name_place(place, None, shadowed=True)
     try:
-        settings = load(args.config, args.workspace, also=checking.faults)
+        settings = load(place.config, place.workspace, also=checking.faults)
     except ConfigError as error:
-        if args.json:
+        if as_json:
             output.document({"file": str(file) if file else None, "problems": error.problems, "warnings": []})
             return error.exit_code
         count = f"{len(error.problems)} problems" if len(error.problems) > 1 else "the problem"
         where = f" in {file}" if file is not None else ""
         cure = f"correct {count}{where}; docs/configuration.md lists every key"
         raise ConfigError(error.problems, hint=cure) from None
-    # The other verbs, which all read their settings here, shall not wait for it.
-    from gateway.app.model import model_warnings
-
     warnings = [f"mcp: {MCP_MISSING}; {CURE}"] if lacks_mcp(settings) else []
     warnings += _commands_of_root(settings)
     warnings += [f"model: {text}; {cure}" for text, cure in model_warnings(settings)]
     with contextlib.suppress(OSError):
         warnings += [f"{text}; {cure}" for text, cure in checking.exposed_files(settings)]
-    if args.json:
+    if as_json:
         output.document({"file": str(file) if file else None, "problems": [], "warnings": warnings})
     else:
         for warning in warnings:
@@ -136,28 +144,33 @@ def _commands_of_root(settings: Settings) -> list[str]:
     return [f"tools: {AS_ROOT}; {AS_ROOT_CURE}"]
 
 
-def schema(args: argparse.Namespace) -> int:
-    """Print the JSON Schema of a configuration file, with the tables of all channels that are installed."""
+@config.command()
+def schema(_: Place) -> None:
+    """Print a JSON Schema of the configuration, for editors."""
+    from channels import registry
+    from gateway.config.load import with_tables
+    from gateway.config.reference import json_schema
+
     output.document(json_schema(with_tables(registry.installed().tables())))
-    return 0
 
 
-def path(args: argparse.Namespace) -> int:
-    """Print the file that is read, as an absolute path; exit 1 where there is none."""
-    file = settings_file(args)
+@config.command()
+@as_json
+def path(place: Place, as_json: bool) -> None:
+    """Print which file is used."""
+    file = settings_file(place)
     absolute = str(file) if file is not None else None
-    if not args.json:
-        name_place(args, None, shadowed=True)
-    if args.json:
+    if not as_json:
+        name_place(place, None, shadowed=True)
+    if as_json:
         output.document({"file": absolute, "exists": file is not None and file.is_file()})
-        return 0
+        return
     if absolute is None:
         output.words("no configuration file; defaults and environment variables apply")
-        return 0
+        return
     output.data(absolute)
     if file is not None and not file.is_file():
         output.words("this file does not exist")
-    return 0
 
 
 def _toml(table: Mapping[str, object], above: str = "") -> Iterator[str]:

@@ -2,34 +2,39 @@
 
 from __future__ import annotations
 
-import argparse
 from datetime import UTC, datetime, tzinfo
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from channels.cron.job import BadJob, CronJob, Row, new_row
-from channels.cron.jobs_file import CronFile
+import click
+
 from channels.cron.schedule import BadSchedule, asked, in_words
-from gateway.app.served import served
-from gateway.cli import attach, output
+from gateway.cli import attach, known, output
 from gateway.cli.config import settings_of
-from gateway.config.agents import no_agent
-from gateway.config.settings import Settings
+from gateway.cli.root import Noun, Place, as_json
 from gateway.errors import MailboxDown, Unreachable
 from gateway.outbound.unserved import cure_of
-from gateway.service.zones import zone_for
 
+if TYPE_CHECKING:
+    from channels.cron.job import CronJob, Row
+    from channels.cron.jobs_file import CronFile
+    from gateway.config.settings import Settings
+
+cron = Noun("cron")
+_id = click.argument("id", metavar="ID", help="its id, from `cron list`", shell_complete=known.complete_jobs)
 USAGE = 2
 COLUMNS = ("id", "name", "schedule", "next_run", "last_run", "status", "session", "agent", "owner", "to")
 
 
-def list_(args: argparse.Namespace) -> int:
-    """Print one row for each job, those that run next first; then what cannot run, and why."""
-    settings = settings_of(args)
+@cron.command("list")
+@as_json
+def list_(place: Place, as_json: bool) -> None:
+    """List jobs, next run first."""
+    settings = settings_of(place)
     contents = _file(settings).read()
     rows = contents.rows(datetime.now(UTC))
-    if args.json:
+    if as_json:
         output.document(rows)
-        return 0
+        return
     sound = [row for row in rows if "problem" not in row]
     bad = [row for row in rows if "problem" in row]
     words = {job.id: in_words(job.schedule, settings.zone) for job in contents.jobs.values()}
@@ -39,36 +44,83 @@ def list_(args: argparse.Namespace) -> int:
         output.rows(bad, ("id", "problem"))
     if not rows:
         output.words("no jobs; add one: chat-gateway cron add --every 2h --message TEXT")
-    return 0
 
 
-def add(args: argparse.Namespace) -> int:
-    """Add a job and print its id."""
-    settings = settings_of(args)
-    now, agent = datetime.now(UTC), args.agent or ""
+@cron.command()
+@click.option("--every", metavar="INTERVAL", help="such as 90s, 2h, 1h30m")
+@click.option("--cron", metavar="EXPR", help='five fields, such as "0 9 * * 1-5"')
+@click.option("--at", metavar="TIME", help="once, such as 2027-01-01T09:00")
+@click.option("--heartbeat", metavar="INTERVAL", help="run the tasks of HEARTBEAT.md every 30m, 2h, …")
+@click.option("--tz", metavar="ZONE", help="time zone of --cron or --at (default: the configured one)")
+@click.option("--message", metavar="TEXT", help="what to ask each time (not with --heartbeat)")
+@click.option("--to", metavar="KEY", help="chat that gets the answers, such as telegram:12345678")
+@click.option(
+    "--session",
+    type=click.Choice(("job", "chat")),
+    default="job",
+    show_default=True,
+    help="run in a session of its own or in the session of the chat",
+)
+@click.option(
+    "--agent", metavar="NAME", help="agent that runs it (default: the agent of the chat at that time)"
+)
+@click.option("--name", metavar="NAME", help="name to show in lists (default: the start of the message)")
+@click.option(
+    "--missed",
+    type=click.Choice(("skip", "once", "all")),
+    default="once",
+    show_default=True,
+    help="runs missed in the last 24 hours while the gateway was down",
+)
+@as_json
+def add(
+    place: Place,
+    every: str | None,
+    cron: str | None,
+    at: str | None,
+    heartbeat: str | None,
+    tz: str | None,
+    message: str | None,
+    to: str | None,
+    session: str,
+    agent: str | None,
+    name: str | None,
+    missed: Literal["skip", "once", "all"],
+    as_json: bool,
+) -> int:
+    """Add a job and print its id.
+
+    Exactly one of --every, --cron, --at and --heartbeat says when.
+    """
+    from channels.cron.job import BadJob, new_row
+    from gateway.config.agents import no_agent
+    from gateway.service.zones import zone_for
+
+    settings = settings_of(place)
+    now, agent = datetime.now(UTC), agent or ""
     if unknown := no_agent(settings, agent):
         output.error(unknown, "chat-gateway config show lists the agents")
         return USAGE
-    zone = attach.complete(zone_for(settings, args.to or "", agent))
+    zone = attach.complete(zone_for(settings, to or "", agent))
     try:
         schedule = asked(
-            every=args.every,
-            expr=args.cron,
-            tz=args.tz,
-            at=args.at,
-            heartbeat=args.heartbeat,
+            every=every,
+            expr=cron,
+            tz=tz,
+            at=at,
+            heartbeat=heartbeat,
             zone=zone,
             now=now,
         )
         row = new_row(
             schedule,
-            args.message or "",
+            message or "",
             at=now,
-            to=args.to or "",
-            name=args.name or "",
-            policy=args.missed,
-            in_chat=args.session == "chat",
-            heartbeat=args.heartbeat is not None,
+            to=to or "",
+            name=name or "",
+            policy=missed,
+            in_chat=session == "chat",
+            heartbeat=heartbeat is not None,
             agent=agent,
         )
     except (BadSchedule, BadJob) as error:
@@ -78,7 +130,7 @@ def add(args: argparse.Namespace) -> int:
     job = file.add(row)
     _say_kept(file)
     _say_unserved(settings, job.answer_to)
-    if args.json:
+    if as_json:
         output.document(next(each for each in file.read().rows(now) if each.get("id") == job.id))
         return 0
     output.data(job.id)
@@ -89,41 +141,47 @@ def add(args: argparse.Namespace) -> int:
     return 0
 
 
-def remove(args: argparse.Namespace) -> int:
-    """Remove a job for good; its conversation stays."""
-    file = _file(settings_of(args))
-    file.remove(args.id)
+@cron.command()
+@_id
+def remove(place: Place, id: str) -> None:
+    """Delete a job; its session is kept."""
+    file = _file(settings_of(place))
+    file.remove(id)
     _say_kept(file)
-    output.words(f"job {args.id} is deleted")
-    return 0
+    output.words(f"job {id} is deleted")
 
 
-def enable(args: argparse.Namespace) -> int:
-    """Switch a job on."""
-    settings = settings_of(args)
+@cron.command()
+@_id
+def enable(place: Place, id: str) -> None:
+    """Enable a job; runs missed while it was disabled are skipped."""
+    settings = settings_of(place)
     file = _file(settings)
-    job = file.enable(args.id)
+    job = file.enable(id)
     _say_kept(file)
-    output.words(f"job {args.id} is enabled, next run {_next(job.row, settings.zone)}")
-    return 0
+    output.words(f"job {id} is enabled, next run {_next(job.row, settings.zone)}")
 
 
-def disable(args: argparse.Namespace) -> int:
-    """Switch a job off."""
-    file = _file(settings_of(args))
-    file.enable(args.id, False)
+@cron.command()
+@_id
+def disable(place: Place, id: str) -> None:
+    """Disable a job."""
+    file = _file(settings_of(place))
+    file.enable(id, False)
     _say_kept(file)
-    output.words(f"job {args.id} is disabled")
-    return 0
+    output.words(f"job {id} is disabled")
 
 
-def run(args: argparse.Namespace) -> int:
-    """Run a job now, beside its schedule."""
+@cron.command()
+@_id
+@as_json
+def run(place: Place, id: str, as_json: bool) -> None:
+    """Run a job now; its schedule stays the same."""
 
     async def work(settings: Settings) -> dict[str, Any]:
         async with attach.daemon(settings) as client:
             if client is not None:
-                return await client.run_job(args.id)
+                return await client.run_job(id)
         # `cron` starts sooner without the scheduler where a daemon answers, or for another verb.
         from channels.cron.by_hand import run_now
         from gateway.app.heartbeat import Texts
@@ -131,24 +189,25 @@ def run(args: argparse.Namespace) -> int:
 
         async with attach.queue(settings) as mailbox:
             try:
-                return await run_now(_file(settings), args.id, Intake(mailbox).accept, Texts(settings))
+                return await run_now(_file(settings), id, Intake(mailbox).accept, Texts(settings))
             except MailboxDown as error:
                 raise Unreachable(f"the queue: {error}", hint="chat-gateway doctor") from None
 
-    settings = settings_of(args)
+    settings = settings_of(place)
     done = attach.complete(work(settings))
-    if args.json:
+    if as_json:
         output.document(done)
     else:
-        job = _file(settings).read().jobs.get(args.id)
+        job = _file(settings).read().jobs.get(id)
         own = ""
         if job is not None and job.agent and job.in_chat:
             own = f", or in {job.own_key} if another agent has that chat"
         output.words(f"{done['id']} is queued; the answer will appear in {done['key']}{own}")
-    return 0
 
 
 def _file(settings: Settings) -> CronFile:
+    from channels.cron.jobs_file import CronFile
+
     return CronFile(settings.workspace, zone=settings.zone)
 
 
@@ -159,6 +218,8 @@ def _say_kept(file: CronFile) -> None:
 
 def _say_unserved(settings: Settings, answer_to: str | None) -> None:
     """Tell at once of answers that nobody would take."""
+    from gateway.app.served import served
+
     channel = (answer_to or "").partition(":")[0]
     if channel and channel not in served(settings):
         output.words(f"no channel named {channel} is enabled, so answers will wait: {cure_of(channel)}")

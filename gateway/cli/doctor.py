@@ -2,49 +2,63 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
 import os
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from gateway.app import log
+import click
+
 from gateway.cli import attach, output
+from gateway.cli.root import Place, Seconds, Verb, as_json
 from gateway.config.finding import PREFIX
-from gateway.config.load import load
-from gateway.config.settings import Settings
-from gateway.doctor import workspace
-from gateway.doctor.checks import examine, without_settings
 from gateway.doctor.finding import DISK_CURE, GRACE_S, LOCAL_S, Check, Hung, in_time
-from gateway.doctor.fixes import fix
 from gateway.errors import GatewayError
 from session.disk.threads import start_thread
-from session.store.listing import brief
+
+if TYPE_CHECKING:
+    from gateway.config.settings import Settings
 
 
-def doctor(args: argparse.Namespace) -> int:
-    """Run the checks; exit 1 where one failed."""
-    read = asyncio.run(_read(args))
-    if isinstance(read, Settings):
+@click.command(cls=Verb)
+@click.option("--fix", is_flag=True, help="first fix whatever is safe to fix, and say what was fixed")
+@click.option(
+    "--within",
+    metavar="SECONDS",
+    type=Seconds(),
+    help="time limit of each check of a disk or process (default: 20, more where all files are read)",
+)
+@as_json
+def doctor(place: Place, fix: bool, within: float | None, as_json: bool) -> int:
+    """Check configuration, queue, model, disk, transcripts and more.
+
+    Each check reports ok, warn or fail, and what to do. Exit 1 if a check failed.
+    """
+    from gateway.app import log
+
+    within_s = LOCAL_S if within is None else within
+    read = asyncio.run(_read(place, within_s))
+    if not isinstance(read, Check):
         log.setup(read, at_least="warning")
-        if args.fix:
-            _mend(read, _within_s(args))
-    return asyncio.run(_told(read, args))
+        if fix:
+            _mend(read, within_s)
+    return asyncio.run(_told(_checks(read, place, within_s, quiet=as_json), as_json=as_json))
 
 
-async def _read(args: argparse.Namespace) -> Settings | Check:
+async def _read(place: Place, within_s: float) -> Settings | Check:
     """Read the configuration; where a file of it does not answer, that is a finding.
 
     Raises:
         ConfigError: with all problems.
     """
-    files = [str(args.config or "the folders in which a configuration is looked for")]
-    within_s = _within_s(args)
+    from gateway.config.load import load
+
+    files = [str(place.config or "the folders in which a configuration is looked for")]
     reading = start_thread(
-        lambda: load(args.config, args.workspace, at=lambda file: files.append(str(file))),
+        lambda: load(place.config, place.workspace, at=lambda file: files.append(str(file))),
         name="doctor-configuration",
     )
     try:
@@ -55,6 +69,9 @@ async def _read(args: argparse.Namespace) -> Settings | Check:
 
 
 def _mend(settings: Settings, within_s: float) -> None:
+    from gateway.doctor import workspace
+    from gateway.doctor.fixes import fix
+
     folder = asyncio.run(workspace.usable(settings, within_s=within_s))
     for text, cure in [(folder.text, folder.cure)] if folder.hangs else fix(settings):
         if cure:
@@ -63,17 +80,19 @@ def _mend(settings: Settings, within_s: float) -> None:
             output.words(text)
 
 
-async def _told(read: Settings | Check, args: argparse.Namespace) -> int:
+async def _told(checks: AsyncIterator[Check], *, as_json: bool) -> int:
     """Tell each finding as soon as it is there; return the exit code."""
+    from session.store.listing import brief
+
     found = []
-    async for check in _checks(read, args):
+    async for check in checks:
         found.append(check)
-        if not args.json:
+        if not as_json:
             text = brief(check.text) if check.name == "transcripts" else check.text
             output.shown(f"{check.level:<4}  {check.name}: {text}")
             if check.cure:
                 output.shown(f"      try: {check.cure}")
-    if args.json:
+    if as_json:
         output.document([check.as_dict() for check in found])
     code = 1 if any(check.level == "fail" for check in found) else 0
     if any(check.hangs for check in found):
@@ -84,10 +103,11 @@ async def _told(read: Settings | Check, args: argparse.Namespace) -> int:
     return code
 
 
-def _checks(read: Settings | Check, args: argparse.Namespace) -> AsyncIterator[Check]:
-    within_s = _within_s(args)
+def _checks(read: Settings | Check, place: Place, within_s: float, *, quiet: bool) -> AsyncIterator[Check]:
+    from gateway.doctor.checks import examine, without_settings
+
     if isinstance(read, Check):
-        named = args.workspace or os.environ.get(f"{PREFIX}WORKSPACE")
+        named = place.workspace or os.environ.get(f"{PREFIX}WORKSPACE")
         return without_settings(read, Path(named).absolute() if named else None, local_s=within_s)
 
     async def daemon() -> dict[str, Any] | None:
@@ -96,11 +116,7 @@ def _checks(read: Settings | Check, args: argparse.Namespace) -> AsyncIterator[C
                 return await client.status() if client is not None else None
         return None
 
-    return examine(read, tell=_nothing if args.json else output.words, daemon=daemon, local_s=within_s)
-
-
-def _within_s(args: argparse.Namespace) -> float:
-    return LOCAL_S if args.within is None else args.within
+    return examine(read, tell=_nothing if quiet else output.words, daemon=daemon, local_s=within_s)
 
 
 def _leave(code: int) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
 from contextlib import aclosing
@@ -15,6 +14,7 @@ from channels.message import key_fault
 from gateway.app.sessions import SessionServices, build_session_services
 from gateway.cli import attach, output, takeover, takeover_texts
 from gateway.cli.config import settings_of
+from gateway.cli.root import Place
 from gateway.config.finding import file_to_change
 from gateway.config.settings import Settings
 from gateway.errors import GatewayError
@@ -32,80 +32,77 @@ from session.transcript.line import is_ulid
 USAGE = 2
 
 
-def import_(args: argparse.Namespace) -> int:
+def import_(place: Place, name: str, path: Path, *, key: str | None, write_config: bool) -> int:
     """Take over every session that PATH holds; of a nanobot workspace all that we use."""
-    path: Path = args.path
-    if args.key is not None and (fault := key_fault(args.key)):
+    if key is not None and (fault := key_fault(key)):
         output.error(
-            f"{args.key[:80]!r} is not a valid chat key: {fault}",
+            f"{key[:80]!r} is not a valid chat key: {fault}",
             "--key channel:chat_id, such as telegram:12345678",
         )
         return USAGE
-    whole = args.format.startswith("nanobot") and path.is_dir()
-    if whole and args.key is not None:
+    whole = name.startswith("nanobot") and path.is_dir()
+    if whole and key is not None:
         output.error("--key works only with a single file", "choose a file of the workspace")
         return USAGE
-    if args.write_config and not whole:
+    if write_config and not whole:
         output.error("--write-config needs a whole workspace", "--from nanobot FOLDER --write-config")
         return USAGE
     if not path.exists():
         raise GatewayError(f"{path} does not exist", hint="check the path")
-    settings = settings_of(args)
+    settings = settings_of(place)
     if not whole:
-        found = _decoded(args.format, takeover.files_of(path))
-        if args.format.startswith("nanobot"):
+        found = _decoded(name, takeover.files_of(path))
+        if name.startswith("nanobot"):
             # The pictures of a single file lie elsewhere; they are named.
             found = [with_pictures(one, lambda _: None) for one in found]
         if not found:
             raise GatewayError(
-                f"{path} contains no session in the format {args.format}",
+                f"{path} contains no session in the format {name}",
                 hint="choose a session file, or its folder",
             )
-        attach.complete(_import(settings, found, key=args.key))
+        attach.complete(_import(settings, found, key=key))
         return 0
-    place = takeover.look(path, settings.workspace)
-    found = [takeover.take_pictures(place, one) for one in _sound(place.sessions, args.format)]
+    source = takeover.look(path, settings.workspace)
+    found = [takeover.take_pictures(source, one) for one in _sound(source.sessions, name)]
     attach.complete(_import(settings, found, again=True))
-    refused = takeover.take_memory(place, settings)
-    refused += takeover_texts.take_texts(place, settings.workspace)
-    refused += takeover.take_cron(place, settings)
-    if args.write_config:
-        refused += takeover.write_scope(file_to_change(args.config), settings)
+    refused = takeover.take_memory(source, settings)
+    refused += takeover_texts.take_texts(source, settings.workspace)
+    refused += takeover.take_cron(source, settings)
+    if write_config:
+        refused += takeover.write_scope(file_to_change(place.config), settings)
     else:
-        takeover.say_scope(place, settings)
-    takeover.say_left(place)
+        takeover.say_scope(source, settings)
+    takeover.say_left(source)
     for problem, cure in refused:
         output.error(problem, cure)
     return 1 if refused else 0
 
 
-def export(args: argparse.Namespace) -> int:
+def export(place: Place, name: str, target: str, path: Path | None) -> int:
     """Write one session, active or ended, to stdout or a file."""
-    if args.format not in FORMATS:
+    if name not in FORMATS:
         known = ", ".join(FORMATS)
-        output.error(f"{args.format} can only be imported", f"use --to with one of {known}")
+        output.error(f"{name} can only be imported", f"use --to with one of {known}")
         return USAGE
-    if args.format == "overlay" and args.output is None:
-        output.error("the format overlay is a folder with two files", f"--to overlay {args.target} -o FOLDER")
+    if name == "overlay" and path is None:
+        output.error("the format overlay is a folder with two files", f"--to overlay {target} -o FOLDER")
         return USAGE
 
     async def work(settings: Settings) -> Conversation:
         async with aclosing(Store(settings.workspace, zone=settings.zone)) as store:
-            view = await (
-                store.look_up(args.target) if is_ulid(args.target) else store.look(SessionKey(args.target))
-            )
+            view = await (store.look_up(target) if is_ulid(target) else store.look(SessionKey(target)))
             if view is None or not (len(view) or view.path.exists()):
-                raise GatewayError(f"no session {args.target!r}", hint="chat-gateway sessions list")
+                raise GatewayError(f"no session {target!r}", hint="chat-gateway sessions list")
             return of_view(view)
 
-    settings = settings_of(args)
-    written = FORMATS[args.format].encode(attach.complete(work(settings)))
-    if args.output is None:
+    settings = settings_of(place)
+    written = FORMATS[name].encode(attach.complete(work(settings)))
+    if path is None:
         _print(b"".join(written.files.values()))
     else:
-        for name, data in written.files.items():
+        for file, data in written.files.items():
             # A conversation that root exports into somebody's folder is not for that person's eyes by itself.
-            replace_file(_target(args.output, name, settings), data, inherit=False)
+            replace_file(_target(path, file, settings), data, inherit=False)
     _say_lost("not supported by this format", written.lost)
     return 0
 

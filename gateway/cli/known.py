@@ -1,21 +1,27 @@
 """Names that a person may mean, from the small files of a workspace, in a few milliseconds.
 
-What cannot be read is left out, and no name steers a terminal.
+What cannot be read is left out, and no name steers a terminal. ``complete_…`` offer them to a shell.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from heapq import nlargest
 from pathlib import Path
 from typing import Any
+
+import click
+from click.shell_completion import CompletionItem
+
+from gateway.config.finding import glance
 
 # Of more conversations those written last are known.
 KEYS_MAX = 500
 _HEAD_BYTES = 64 * 1024
 # A name as it is typed, and what it stands for.
 Names = dict[str, str]
+_Complete = Callable[[click.Context, click.Parameter, str], list[CompletionItem[str]]]
 
 
 def keys(workspace: Path) -> Names:
@@ -95,3 +101,32 @@ def _written(path: Path) -> float:
         return path.stat().st_mtime
     except OSError:
         return 0.0
+
+
+def _from(source: Callable[[Path], Names]) -> _Complete:
+    def complete(ctx: click.Context, param: click.Parameter, begun: str) -> list[CompletionItem[str]]:
+        return _items(source(_glance(ctx)[0]), begun)
+
+    return complete
+
+
+def complete_ended(ctx: click.Context, param: click.Parameter, begun: str) -> list[CompletionItem[str]]:
+    """Offer the closed sessions of the chat that is named before."""
+    return _items(ended(_glance(ctx)[0], ctx.params.get("key")), begun)
+
+
+def complete_servers(ctx: click.Context, param: click.Parameter, begun: str) -> list[CompletionItem[str]]:
+    """Offer the MCP servers of the configuration."""
+    table = _glance(ctx)[1].get("mcp")
+    return _items(dict.fromkeys(map(str, table), "") if isinstance(table, dict) else {}, begun)
+
+
+def _glance(ctx: click.Context) -> tuple[Path, dict[str, Any]]:
+    return glance(ctx.obj.config, ctx.obj.workspace)
+
+
+def _items(names: Names, begun: str) -> list[CompletionItem[str]]:
+    return [CompletionItem(name, help=meant) for name, meant in names.items() if name.startswith(begun)]
+
+
+complete_keys, complete_jobs, complete_codes, complete_people = map(_from, (keys, jobs, codes, people))

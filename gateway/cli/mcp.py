@@ -2,29 +2,35 @@
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-from gateway.app import mcp
-from gateway.cli import attach, output
+import click
+
+from gateway.cli import attach, known, output
 from gateway.cli.config import settings_of
-from gateway.config.extras import CURE, MCP_MISSING, lacks_mcp
-from gateway.config.memory_scope import scopes_of
-from gateway.config.settings import Settings
+from gateway.cli.root import Noun, Place, as_json
 from gateway.errors import GatewayError
-from session.mcp.server import Server
 
+if TYPE_CHECKING:
+    from gateway.config.settings import Settings
+    from session.mcp.server import Server
+
+mcp = Noun("mcp")
 COLUMNS = ("server", "state", "tools", "changed", "error")
 
 
-def list_(args: argparse.Namespace) -> int:
-    """Print each server with its state, its tools, and what of them is not as it was approved."""
-    settings = settings_of(args)
+@mcp.command("list")
+@as_json
+def list_(place: Place, as_json: bool) -> None:
+    """List MCP servers, their tools, and unapproved changes."""
+    from gateway.config.extras import CURE, MCP_MISSING, lacks_mcp
+
+    settings = settings_of(place)
     rows = _rows(settings, attach.complete(_parts(settings)))
-    if args.json:
+    if as_json:
         output.document(rows)
-        return 0
+        return
     output.rows(
         [{**row, "tools": len(row["tools"]), "changed": len(row["changed"])} for row in rows], COLUMNS
     )
@@ -39,28 +45,40 @@ def list_(args: argparse.Namespace) -> int:
         output.words("new and changed tools are not offered until approved: chat-gateway mcp approve NAME")
     if lacks_mcp(settings):
         output.words(f"{MCP_MISSING}; {CURE}")
-    return 0
 
 
-def approve(args: argparse.Namespace) -> int:
-    """Let the tools of a server be used as it listed them last; a running daemon learns of it by itself."""
-    settings = settings_of(args)
-    server = _server(settings, args.name)
+@mcp.command()
+@click.argument(
+    "name",
+    metavar="NAME",
+    help="its name, from [mcp.NAME] of the configuration",
+    shell_complete=known.complete_servers,
+)
+def approve(place: Place, name: str) -> None:
+    """Approve the tools of a server as it lists them now."""
+    settings = settings_of(place)
+    server = _server(settings, name)
     if server.record.identity != server.spec.identity:
         raise GatewayError(
-            f"{args.name} has listed no tools yet",
+            f"{name} has listed no tools yet",
             hint="start the gateway; chat-gateway doctor shows what is wrong",
         )
     changes = server.record.changes
     server.approve()
     for kind, tool, what in changes:
         output.shown(f"{kind}: {tool}" + (f" ({what})" if what else ""))
-    output.words(f"{args.name}: {output.counted(len(server.tools), 'tool')} approved")
-    return 0
+    output.words(f"{name}: {output.counted(len(server.tools), 'tool')} approved")
+
+
+def _servers(settings: Settings) -> Sequence[Server]:
+    from gateway.app import mcp
+    from gateway.config.memory_scope import scopes_of
+
+    return mcp.build_servers(settings, scopes_of(settings)).servers
 
 
 def _server(settings: Settings, name: str) -> Server:
-    for server in mcp.build_servers(settings, scopes_of(settings)).servers:
+    for server in _servers(settings):
         if server.spec.name == name:
             return server
     known = ", ".join(settings.mcp) or "none"
@@ -78,7 +96,7 @@ async def _parts(settings: Settings) -> Mapping[str, Mapping[str, Any]] | None:
 
 def _rows(settings: Settings, parts: Mapping[str, Mapping[str, Any]] | None) -> list[dict[str, Any]]:
     rows = []
-    for server in mcp.build_servers(settings, scopes_of(settings)).servers:
+    for server in _servers(settings):
         part = (parts or {}).get(f"mcp.{server.spec.name}", {})
         state = "no daemon runs" if parts is None else "up" if part.get("up") else "down"
         record = server.record

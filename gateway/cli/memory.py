@@ -1,107 +1,289 @@
-"""``memory show|consolidate|facts|forget``: what is remembered of a chat, and what is done with it now."""
+"""``memory`` and its verbs: what is remembered of a chat, and what is done with it now."""
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from gateway.app.sessions import SessionServices, build_session_services
-from gateway.cli import attach, output
+import click
+
+from gateway.cli import attach, known, output
 from gateway.cli.config import settings_of
-from gateway.config.settings import Settings
+from gateway.cli.root import COUNT, FILE, Noun, Place, as_json, key
 from gateway.errors import GatewayError, Unreachable
-from session.background.report import Report
 from session.errors import ModelAway
-from session.memory.facts import Fact, active
-from session.memory.notes import Notes
+
+if TYPE_CHECKING:
+    from gateway.app.sessions import SessionServices
+    from gateway.config.settings import Settings
+    from session.background.report import Report
+    from session.memory.facts import Fact
+    from session.memory.former import Restored
+    from session.recall.recall import Found
+
+memory = Noun("memory")
+_VERSIONS = ("version", "file", "at", "cause", "bytes", "changed")
+_agent = click.option("--agent", metavar="NAME", help="whose memory (default: the agent of the chat)")
 
 
-def show(args: argparse.Namespace) -> int:
-    """Print MEMORY.md of the key's scope, and say where its HISTORY.md lies."""
+@memory.command()
+@key
+@_agent
+@as_json
+def show(place: Place, key: str, agent: str | None, as_json: bool) -> None:
+    """Show the memory of a chat."""
+    from session.memory.notes import Notes
 
     async def work(settings: Settings) -> tuple[Path, str, str]:
         async with _services(settings) as services:
-            scope = await services.scope_with(args.key, args.agent)
+            scope = await services.scope_with(key, agent)
             notes = Notes(scope.memory)
             memory, history = notes.memory(), notes.history()
             return notes.history_path, memory.decode("utf-8", "replace"), history.decode("utf-8", "replace")
 
-    path, memory, history = attach.complete(work(settings_of(args)))
-    if args.json:
-        output.document({"key": args.key, "memory": memory, "history": history})
-        return 0
+    path, memory, history = attach.complete(work(settings_of(place)))
+    if as_json:
+        output.document({"key": key, "memory": memory, "history": history})
+        return
     if memory.strip():
         output.data(memory.rstrip("\n"))
     else:
-        output.words(f"no memory of {args.key} yet")
+        output.words(f"no memory of {key} yet")
     if history:
         output.words(f"history: {path}")
-    return 0
 
 
-def consolidate(args: argparse.Namespace) -> int:
-    """Move old messages into memory at once: those of ended sessions that wait, then the active one's."""
+@memory.command()
+@key
+@click.argument("words", metavar="TEXT...", nargs=-1, required=True, help="a question, or a few words")
+@click.option(
+    "--limit", metavar="N", type=COUNT, default=10, show_default=True, help="show at most N results"
+)
+@click.option(
+    "--neighbours", metavar="N", type=COUNT, default=None, help="also show N messages before and after each"
+)
+@_agent
+@as_json
+def search(
+    place: Place,
+    key: str,
+    words: tuple[str, ...],
+    limit: int,
+    neighbours: int | None,
+    agent: str | None,
+    as_json: bool,
+) -> None:
+    """Search messages, notes and facts of a chat, best match first.
+
+    Closed sessions are searched, too.
+    """
+    text = " ".join(words)
+
+    async def work(settings: Settings) -> Found:
+        async with _services(settings) as services:
+            return await services.recall.search(
+                await services.scope_with(key, agent),
+                key,
+                text,
+                limit=limit,
+                neighbours=neighbours or 0,
+                within_s=None,
+            )
+
+    found = attach.complete(work(settings_of(place)))
+    hits = [hit.as_dict(neighbours=bool(neighbours)) for hit in found.hits]
+    if as_json:
+        output.document(hits)
+        return
+    for hit in hits:
+        said = f"{hit['kind']} {hit['session_id']} {hit['seq']}" if hit["kind"] == "message" else hit["kind"]
+        output.shown(
+            f"[{hit['at'] or ''} {hit['speaker'] or ''}] {hit['key']} ({said})".replace("[ ]", "[-]")
+        )
+        around = [*hit.get("before", ()), {"text": hit["text"], "speaker": ""}, *hit.get("after", ())]
+        for each in around:
+            said = f"{each['speaker']}: {each['text']}" if each["speaker"] else each["text"]
+            output.shown("    " + said.replace("\n", "\n    "))
+    if not hits:
+        output.words(f"nothing in {key} matches {text!r}")
+    if not found.all:
+        output.words("the search is incomplete; try again in a moment")
+
+
+@memory.command()
+@key
+@as_json
+def consolidate(place: Place, key: str, as_json: bool) -> None:
+    """Summarize older messages into memory now."""
 
     async def work(settings: Settings) -> Report:
         async with _services(settings) as services:
-            if (await services.memory.of_session(args.key, None)).model.plain:
+            if (await services.memory.of_session(key, None)).model.plain:
                 raise GatewayError(
                     "no language model is configured, and echo cannot write summaries",
                     hint="set model.name in the configuration",
                 )
             try:
-                return await services.jobs.at_once(args.key)
+                return await services.jobs.at_once(key)
             except ModelAway as error:
                 raise Unreachable(f"the language model is not available: {error}", hint=error.hint) from error
 
-    settings = settings_of(args)
+    settings = settings_of(place)
     report = attach.complete(work(settings))
-    if args.json:
-        output.document({"key": args.key, **asdict(report)})
-        return 0
+    if as_json:
+        output.document({"key": key, **asdict(report)})
+        return
     for line in _said(report, newest=settings.memory.window // 2):
         output.shown(line)
-    return 0
 
 
-def facts(args: argparse.Namespace) -> int:
-    """List the facts of the key's scope, oldest first; as JSON the former ones, too."""
+@memory.command()
+@key
+@_agent
+@as_json
+def facts(place: Place, key: str, agent: str | None, as_json: bool) -> None:
+    """List the facts of a chat."""
+    from session.memory.facts import active
 
     async def work(settings: Settings) -> Sequence[Fact]:
         async with _services(settings) as services:
-            return await services.facts.known.facts(await services.scope_with(args.key, args.agent))
+            return await services.facts.known.facts(await services.scope_with(key, agent))
 
-    found = attach.complete(work(settings_of(args)))
-    if args.json:
+    found = attach.complete(work(settings_of(place)))
+    if as_json:
         output.document([fact.as_dict() for fact in found])
-        return 0
+        return
     rows = [{**fact.as_dict(), "text": fact.told} for fact in active(found)]
     output.rows(rows, ("id", "category", "confidence", "text"))
     if not rows:
-        output.words(f"no facts are known about {args.key}")
-    return 0
+        output.words(f"no facts are known about {key}")
 
 
-def forget(args: argparse.Namespace) -> int:
-    """Remove a fact for good, with the former ones that it replaced."""
+@memory.command()
+@key
+@click.argument("id", metavar="ID", help="its id, from `memory facts`")
+@_agent
+def forget(place: Place, key: str, id: str, agent: str | None) -> None:
+    """Delete a fact for good."""
 
     async def work(settings: Settings) -> Fact | None:
         async with _services(settings) as services:
-            return await services.facts.known.forget(
-                args.key, await services.scope_with(args.key, args.agent), args.id
-            )
+            return await services.facts.known.forget(key, await services.scope_with(key, agent), id)
 
-    gone = attach.complete(work(settings_of(args)))
+    gone = attach.complete(work(settings_of(place)))
     if gone is None:
-        raise GatewayError(
-            f"{args.key} has no fact {args.id}", hint=f"chat-gateway memory facts {args.key} lists them"
-        )
+        raise GatewayError(f"{key} has no fact {id}", hint=f"chat-gateway memory facts {key} lists them")
     output.words(f"deleted: {gone.text}")
-    return 0
+
+
+def _subject(function: Any) -> Any:
+    function = click.option("--person", metavar="NAME", help="all chats of this person in [people]")(function)
+    return click.argument(
+        "key",
+        metavar="[KEY]",
+        required=False,
+        help="the chat, such as telegram:12345678",
+        shell_complete=known.complete_keys,
+    )(function)
+
+
+def _check_subject(key: str | None, person: str | None) -> None:
+    if (key is None) == (person is None):
+        raise click.UsageError("exactly one of KEY and --person is needed", click.get_current_context())
+
+
+@memory.command()
+@_subject
+@click.option(
+    "-o", "--output", "path", metavar="PATH", type=FILE, help="output file, private to you (default: stdout)"
+)
+def export(place: Place, key: str | None, person: str | None, path: Path | None) -> None:
+    """Export all data about a chat or person as a tar file.
+
+    Transcripts, archives, notes, facts, files, media, journal and jobs; manifest.json lists them.
+    """
+    from gateway.cli import whole
+
+    _check_subject(key, person)
+    whole.export(place, key=key or "", person=person or "", path=path)
+
+
+@memory.command()
+@_subject
+@click.option("--yes", is_flag=True, help="do not ask for confirmation")
+@as_json
+def erase(place: Place, key: str | None, person: str | None, yes: bool, as_json: bool) -> None:
+    """Delete all data about a chat or person for good.
+
+    Asks first. Lists what was deleted, and what cannot be deleted.
+    """
+    from gateway.cli import whole
+
+    _check_subject(key, person)
+    found = whole.erase(settings_of(place), key=key or "", person=person or "", asks=not yes)
+    if as_json:
+        output.document(found["erased"])
+    else:
+        whole.tell(found)
+
+
+@memory.command()
+@key
+@click.option("--file", type=click.Choice(("MEMORY.md", "USER.md", "facts.jsonl")), help="only this file")
+@_agent
+@as_json
+def history(place: Place, key: str, file: str | None, agent: str | None, as_json: bool) -> None:
+    """List earlier versions of the memory of a chat, newest first.
+
+    Each row is a replaced version: when, by what, and what changed.
+    """
+
+    async def work(settings: Settings) -> list[dict[str, Any]]:
+        async with _services(settings) as services:
+            scope = await services.scope_with(key, agent)
+            return await services.former.history(key, scope, file=file or "")
+
+    rows = attach.complete(work(settings_of(place)))
+    if as_json:
+        output.document(rows)
+        return
+    output.rows(rows, _VERSIONS)
+    if not rows:
+        output.words(f"no earlier versions of the memory of {key}")
+
+
+@memory.command()
+@key
+@click.argument("version", metavar="VERSION", help="its id, from `memory history`")
+@_agent
+@as_json
+def restore(place: Place, key: str, version: str, agent: str | None, as_json: bool) -> None:
+    """Restore an earlier version.
+
+    The current text is kept as a version.
+    """
+
+    async def work(settings: Settings) -> Restored | None:
+        async with _services(settings) as services:
+            scope = await services.scope_with(key, agent)
+            return await services.former.restore(key, scope, version.upper())
+
+    done = attach.complete(work(settings_of(place)))
+    if done is None:
+        raise GatewayError(
+            f"{key} has no version {version}",
+            hint=f"chat-gateway memory history {key} lists them",
+        )
+    if as_json:
+        output.document(done.as_dict())
+    elif not done.changed:
+        output.words(f"{done.file} has this text already")
+    else:
+        kept = f"; the text before is version {done.former}" if done.former else ""
+        output.words(f"{done.file} is restored{kept}")
 
 
 def _said(report: Report, *, newest: int) -> list[str]:
@@ -123,6 +305,8 @@ def _said(report: Report, *, newest: int) -> list[str]:
 
 @asynccontextmanager
 async def _services(settings: Settings) -> AsyncIterator[SessionServices]:
+    from gateway.app.sessions import build_session_services
+
     services = build_session_services(settings, status=lambda *_: [])
     try:
         yield services

@@ -2,37 +2,106 @@
 
 from __future__ import annotations
 
-import argparse
 import difflib
 import os
 import stat
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from pydantic import SecretStr, ValidationError
+import click
 
 import durable
-from channels.tables import DiscordTable, TelegramTable
-from gateway.app.daemons import DaemonRegistry
-from gateway.cli import first_chat, onboard_checks, output, providers, restart
+from gateway.cli import output
 from gateway.cli.questions import Questions
+from gateway.cli.root import FILE, FOLDER, Place, Verb
 from gateway.config import edit
 from gateway.config.amend import amend, amended
 from gateway.config.finding import MAX_BYTES, file_to_change
-from gateway.config.load import MAX_SECRET_BYTES, load
-from gateway.config.settings import Settings
 from gateway.config.toml_lines import KeyPath
 from gateway.errors import GatewayError
 from gateway.systemd import units
 
-PLATFORMS: dict[str, type[TelegramTable | DiscordTable]] = {
-    "telegram": TelegramTable,
-    "discord": DiscordTable,
-}
+if TYPE_CHECKING:
+    from gateway.config.settings import Settings
+
+PLATFORMS = ("telegram", "discord")
 _WHERE = {
     "telegram": "send /newbot to @BotFather",
     "discord": "Developer Portal: your application, Bot, Reset Token",
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Provider:
+    """One provider: its LiteLLM prefix, an example of a model, and what it has to be asked with.
+
+    Args:
+        api_base: the usual address of a server of one's own, which is asked for; empty: the provider has one.
+        keyed: whether it takes a key.
+    """
+
+    title: str
+    prefix: str
+    example: str
+    api_base: str = ""
+    keyed: bool = True
+
+    def model(self, name: str) -> str:
+        """Return a model as LiteLLM names it; its prefix may be there already."""
+        return name if name.startswith(f"{self.prefix}/") else f"{self.prefix}/{name}"
+
+
+PROVIDERS = (
+    Provider("OpenAI", "openai", "gpt-4.1-mini"),
+    Provider("Anthropic", "anthropic", "claude-sonnet-4-5"),
+    Provider("Gemini", "gemini", "gemini-2.5-flash"),
+    Provider("OpenRouter", "openrouter", "openai/gpt-4.1-mini"),
+    Provider("Ollama", "ollama_chat", "llama3.2", "http://127.0.0.1:11434", keyed=False),
+    Provider("vLLM", "hosted_vllm", "Qwen/Qwen3-8B", "http://127.0.0.1:8000/v1"),
+    Provider("LM Studio", "lm_studio", "qwen3-8b", "http://127.0.0.1:1234/v1", keyed=False),
+    Provider("Azure", "azure", "my-deployment", "https://my-resource.openai.azure.com"),
+    Provider("Groq", "groq", "llama-3.3-70b-versatile"),
+    Provider("Mistral", "mistral", "mistral-small-latest"),
+)
+OTHER = str(len(PROVIDERS) + 1)
+_WIDTH, _COLUMNS = 17, 4
+
+
+def listed_providers() -> str:
+    """Return the numbered list, in columns."""
+    titles = [*(provider.title for provider in PROVIDERS), "other"]
+    cells = [f"{number:>2} {title}".ljust(_WIDTH) for number, title in enumerate(titles, 1)]
+    rows = [cells[at : at + _COLUMNS] for at in range(0, len(cells), _COLUMNS)]
+    return "\n".join("".join(row).rstrip() for row in rows)
+
+
+def chosen_provider(answer: str) -> Provider | None:
+    """Return the provider that a number or a name means; None: the answer is neither."""
+    said = answer.strip().lower()
+    if said.isdigit() and 1 <= int(said) <= len(PROVIDERS):
+        return PROVIDERS[int(said) - 1]
+    return next((one for one in PROVIDERS if said in (one.title.lower(), one.prefix)), None)
+
+
+def provider_of(name: str) -> Provider | None:
+    """Return the provider of a model as LiteLLM names it."""
+    return next((one for one in PROVIDERS if name.startswith(f"{one.prefix}/")), None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Given:
+    """The options of the command line, which answer questions beforehand."""
+
+    model: str | None
+    api_base: str | None
+    key_file: Path | None
+    platform: str | None
+    token_file: Path | None
+    owner: str
+    unit: Path | None
+    yes: bool
+    dry_run: bool
 
 
 @dataclass
@@ -50,48 +119,76 @@ class _Plan:
         self.gone.append(path)
 
 
-def onboard(args: argparse.Namespace) -> int:
-    """Ask, try, write, and wait for the first answer."""
-    config = file_to_change(args.config)
-    settings = load(config if config.exists() else None, args.workspace)
-    questions = Questions(yes=args.yes)
+@click.command(cls=Verb)
+@click.option("--model", metavar="NAME", help="its LiteLLM name, such as openai/gpt-4.1-mini")
+@click.option("--api-base", metavar="URL", help="address of the model server, if you run your own")
+@click.option("--key-file", metavar="FILE", type=FILE, help="file with the API key of the model")
+@click.option("--platform", type=click.Choice((*PLATFORMS, "none")), help="platform of the bot")
+@click.option("--token-file", metavar="FILE", type=FILE, help="file with the bot token")
+@click.option("--owner", metavar="ID", default="", help="your numeric user id, approved without asking")
+@click.option(
+    "--unit",
+    metavar="DIR",
+    type=FOLDER,
+    help="write a systemd unit to DIR (your own units: ~/.config/systemd/user)",
+)
+@click.option("--yes", is_flag=True, help="ask no questions; use the defaults for options not given")
+@click.option("--dry-run", is_flag=True, help="test everything, but only show what would be written")
+def onboard(place: Place, **options: Any) -> int:
+    """Set up a model and a bot, up to the first answer in your chat.
+
+    Asks for a model, its API key, a platform and a bot token, tests each, writes the configuration and
+    approves your account. Run again, it continues where it stopped.
+    """
+    given = _Given(**options)
+    config = file_to_change(place.config)
+    settings = _load(config if config.exists() else None, place)
+    questions = Questions(yes=given.yes)
     output.words(f"configuration: {config}{'' if config.exists() else ' (will be created)'}")
     output.words(f"workspace: {settings.workspace}")
-    _model(args, settings, questions, config)
-    settings = _again(args, config, settings)
-    name = _platform(args, settings, questions, config)
-    settings = _again(args, config, settings)
-    _port(args, settings, config)
-    settings = _again(args, config, settings)
-    _unit(args, settings, questions, config)
-    if args.dry_run:
+    _model(given, settings, questions, config)
+    settings = _again(given, place, config, settings)
+    name = _platform(given, settings, questions, config)
+    settings = _again(given, place, config, settings)
+    _port(given, settings, config)
+    settings = _again(given, place, config, settings)
+    _unit(given, settings, questions, config)
+    if given.dry_run:
         output.words("nothing was written (--dry-run)")
         return 0
-    return _first_answer(args, settings, questions, config, name)
+    return _first_answer(given, settings, questions, config, name)
 
 
-def _again(args: argparse.Namespace, config: Path, settings: Settings) -> Settings:
-    return settings if args.dry_run or not config.exists() else load(config, args.workspace)
+def _load(config: Path | None, place: Place) -> Settings:
+    from gateway.config.load import load
+
+    return load(config, place.workspace)
 
 
-def _model(args: argparse.Namespace, settings: Settings, questions: Questions, config: Path) -> None:
+def _again(given: _Given, place: Place, config: Path, settings: Settings) -> Settings:
+    return settings if given.dry_run or not config.exists() else _load(config, place)
+
+
+def _model(given: _Given, settings: Settings, questions: Questions, config: Path) -> None:
     """Find a model that answers, and write it down; what was wrong alone is asked for again."""
-    if args.api_base:
+    from gateway.cli import first_chat, onboard_checks
+
+    if given.api_base:
         # No question asks for it: whoever answers them could not correct it.
-        _with_model(settings, {"api_base": args.api_base})
-    name, base, key = args.model or "", args.api_base or "", _read(args.key_file)
+        _with_model(settings, {"api_base": given.api_base})
+    name, base, key = given.model or "", given.api_base or "", _read(given.key_file)
     ask_base = False
     while True:
         name = name or _name(settings, questions)
         if name == "echo":
             if settings.model.name != "echo":
-                _write(_Plan({("model", "name"): "echo"}), config, dry=args.dry_run)
+                _write(_Plan({("model", "name"): "echo"}), config, dry=given.dry_run)
             output.words("echo only repeats each message; run onboard again to set up a real model")
             return
         try:
             with questions.quiet():
                 onboard_checks.check_provider(name)
-            if not args.api_base:
+            if not given.api_base:
                 base = _address(settings, questions, name, base, again=ask_base)
             key = key or _key(settings, questions, name)
             changes = {"name": name, "api_base": base, "api_key": key}
@@ -108,12 +205,12 @@ def _model(args: argparse.Namespace, settings: Settings, questions: Questions, c
                 case "key":
                     output.error(str(error), "paste the key again")
                     key = ""
-                case "address" if base and not args.api_base:
+                case "address" if base and not given.api_base:
                     output.error(str(error), "start the server, or correct its address")
                     ask_base = True
                 case _:
                     output.error(str(error), "choose another model, or check the error above")
-                    name, base, key = "", args.api_base or "", ""
+                    name, base, key = "", given.api_base or "", ""
             continue
         plan = _Plan()
         for part, value in (("name", name), ("api_base", base)):
@@ -122,7 +219,7 @@ def _model(args: argparse.Namespace, settings: Settings, questions: Questions, c
         if key:
             file = first_chat.secret_file(config, "model.api_key")
             plan.keep_secret(("model", "api_key"), key, file)
-        _write(plan, config, dry=args.dry_run)
+        _write(plan, config, dry=given.dry_run)
         return
 
 
@@ -130,12 +227,12 @@ def _name(settings: Settings, questions: Questions) -> str:
     """Ask for a model: a provider by its number and then its model, or the whole name."""
     known = settings.model.name if settings.model.name != "echo" else ""
     if not questions.yes:
-        output.words(providers.listed())
+        output.words(listed_providers())
     question = "number of a provider, LiteLLM model name, or echo"
     answer = questions.text(question, known or ("echo" if questions.yes else "1"))
-    if answer == providers.OTHER:
+    if answer == OTHER:
         return questions.text("LiteLLM model name (PROVIDER/MODEL)")
-    provider = providers.chosen(answer)
+    provider = chosen_provider(answer)
     if provider is None:
         return answer
     return provider.model(questions.text(f"{provider.title} model", provider.example))
@@ -143,7 +240,7 @@ def _name(settings: Settings, questions: Questions) -> str:
 
 def _address(settings: Settings, questions: Questions, name: str, base: str, *, again: bool) -> str:
     """Ask where the server is, of a provider that is a server of one's own; else return ``base``."""
-    provider = providers.of_model(name)
+    provider = provider_of(name)
     own = base or settings.model.api_base
     if not again and (provider is None or not provider.api_base or (own and name == settings.model.name)):
         return base
@@ -152,7 +249,7 @@ def _address(settings: Settings, questions: Questions, name: str, base: str, *, 
 
 
 def _key(settings: Settings, questions: Questions, name: str) -> str:
-    provider = providers.of_model(name)
+    provider = provider_of(name)
     if questions.yes or (provider is not None and not provider.keyed):
         return ""
     kept = settings.model.api_key.get_secret_value()
@@ -161,6 +258,8 @@ def _key(settings: Settings, questions: Questions, name: str) -> str:
 
 
 def _with_model(settings: Settings, changes: dict[str, str]) -> Settings:
+    from pydantic import SecretStr, ValidationError
+
     fields = {
         name: SecretStr(value) if name == "api_key" else value for name, value in changes.items() if value
     }
@@ -174,10 +273,14 @@ def _with_model(settings: Settings, changes: dict[str, str]) -> Settings:
     return settings.model_copy(update={"model": model})
 
 
-def _platform(args: argparse.Namespace, settings: Settings, questions: Questions, config: Path) -> str:
+def _platform(given: _Given, settings: Settings, questions: Questions, config: Path) -> str:
     """Find a platform that takes its token, and write it down; return its name, or nothing."""
+    from pydantic import SecretStr, ValidationError
+
+    from gateway.cli import first_chat, onboard_checks
+
     enabled = [name for name in PLATFORMS if getattr(settings.channels, name).enabled]
-    name = args.platform or (enabled[0] if enabled else "")
+    name = given.platform or (enabled[0] if enabled else "")
     while not name:
         name = questions.text("platform (telegram, discord or none)", "none" if questions.yes else "telegram")
         if name not in (*PLATFORMS, "none"):
@@ -185,16 +288,16 @@ def _platform(args: argparse.Namespace, settings: Settings, questions: Questions
             name = ""
     if name == "none":
         return ""
-    table, given = getattr(settings.channels, name), _read(args.token_file)
+    table, token_given = getattr(settings.channels, name), _read(given.token_file)
     while True:
-        token = given or ("" if name in enabled else questions.secret(f"bot token ({_WHERE[name]})"))
+        token = token_given or ("" if name in enabled else questions.secret(f"bot token ({_WHERE[name]})"))
         if questions.yes and not (token or table.token.get_secret_value()):
             raise GatewayError(
                 f"no bot token for {name}", hint="pass the file that contains it: --token-file FILE"
             )
         try:
             fields = {"enabled": True} | ({"token": SecretStr(token)} if token else {})
-            tried = PLATFORMS[name].model_validate(table.model_dump() | fields)
+            tried = type(table).model_validate(table.model_dump() | fields)
             output.words("Testing the bot token …")
             with questions.quiet():
                 output.words(f"{name}: logged in as {onboard_checks.ask_platform(name, tried)}")
@@ -203,7 +306,7 @@ def _platform(args: argparse.Namespace, settings: Settings, questions: Questions
             if not questions.may_repeat:
                 raise shown from None
             output.error(str(shown), shown.hint)
-            given, enabled = "", []
+            token_given, enabled = "", []
             continue
         plan = _Plan()
         if not table.enabled:
@@ -211,7 +314,7 @@ def _platform(args: argparse.Namespace, settings: Settings, questions: Questions
         if token:
             file = first_chat.secret_file(config, f"channels.{name}.token")
             plan.keep_secret(("channels", name, "token"), token, file)
-        _write(plan, config, dry=args.dry_run)
+        _write(plan, config, dry=given.dry_run)
         return name
 
 
@@ -221,19 +324,22 @@ def _bad_token() -> GatewayError:
     )
 
 
-def _port(args: argparse.Namespace, settings: Settings, config: Path) -> None:
+def _port(given: _Given, settings: Settings, config: Path) -> None:
     """Take another port for the page where another program has the usual one: a second gateway, perhaps."""
+    from gateway.app.daemons import DaemonRegistry
+    from gateway.cli import onboard_checks
+
     if DaemonRegistry(settings.workspace).running():
         return
     port = onboard_checks.other_port(settings.http.host, settings.http.port)
     if port:
         output.words(f"port {settings.http.port} is taken by another program; the web console gets {port}")
-        _write(_Plan({("http", "port"): port}), config, dry=args.dry_run)
+        _write(_Plan({("http", "port"): port}), config, dry=given.dry_run)
 
 
-def _unit(args: argparse.Namespace, settings: Settings, questions: Questions, config: Path) -> None:
+def _unit(given: _Given, settings: Settings, questions: Questions, config: Path) -> None:
     """Write a unit of the person's own systemd, if wished."""
-    folder: Path | None = args.unit
+    folder: Path | None = given.unit
     if folder is None:
         if not questions.agreed(
             "Write a systemd unit, so that it runs whenever you are logged in?", default=False
@@ -241,7 +347,7 @@ def _unit(args: argparse.Namespace, settings: Settings, questions: Questions, co
             return
         folder = units.USER_FOLDER
     unit = units.user_text(units.program(), config, settings.workspace)
-    if args.dry_run:
+    if given.dry_run:
         output.data(f"# {folder.expanduser() / units.USER_NAME}\n{unit}")
         return
     if not config.exists():
@@ -261,10 +367,11 @@ def _unit(args: argparse.Namespace, settings: Settings, questions: Questions, co
         )
 
 
-def _first_answer(
-    args: argparse.Namespace, settings: Settings, questions: Questions, config: Path, name: str
-) -> int:
-    if not name or (args.yes and not args.owner):
+def _first_answer(given: _Given, settings: Settings, questions: Questions, config: Path, name: str) -> int:
+    from gateway.app.daemons import DaemonRegistry
+    from gateway.cli import first_chat, restart
+
+    if not name or (given.yes and not given.owner):
         if not restart.needed(settings, config):
             started = DaemonRegistry(settings.workspace).running()
             run = "" if started else f"{restart.program()} run, and in another terminal: "
@@ -288,7 +395,7 @@ def _first_answer(
             output.words(
                 "Now write to the bot from your own account. (Ctrl-C exits; run onboard again to continue.)"
             )
-            chat += first_chat.pair_owner(settings, name, questions, args.owner).chat
+            chat += first_chat.pair_owner(settings, name, questions, given.owner).chat
         elif who:
             output.words(f"{who} is already approved")
         output.words("Write to it once more: this message will be answered.")
@@ -346,4 +453,6 @@ def _readers(config: Path) -> int | None:
 def _read(file: Path | None) -> str:
     if file is None:
         return ""
+    from gateway.config.load import MAX_SECRET_BYTES
+
     return edit.read(file, MAX_SECRET_BYTES).decode("utf-8", "replace").strip()

@@ -6,20 +6,20 @@ None but line breaks and tabs reaches a terminal, nor what is written for people
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from durable import HintedError, NewerVersion
 from gateway.config import folder
-from gateway.config.load import load
-from gateway.config.redact import Redactor
-from gateway.config.settings import Settings
 from gateway.errors import ConfigError, GatewayError
+
+if TYPE_CHECKING:
+    from gateway.cli.root import Place
+    from gateway.config.settings import Settings
 
 DEBUG_VARIABLE = "CHAT_GATEWAY_DEBUG"
 FAILED, BAD_CONFIGURATION, INTERRUPTED = 1, 78, 130
@@ -116,10 +116,12 @@ def error(text: str, hint: str = "") -> None:
         words(f"try: {hint}")
 
 
-def report(fault: BaseException, args: argparse.Namespace) -> int:
+def report(fault: BaseException, place: Place) -> int:
     """Say on stderr why a verb failed, without secrets, and return its exit code."""
+    from gateway.config.redact import Redactor
+
     fault = _leaf(fault)
-    settings = None if isinstance(fault, ConfigError) else _settings(args)
+    settings = None if isinstance(fault, ConfigError) else _settings(place)
     found = explained(fault, settings)
     debug = os.environ.get(DEBUG_VARIABLE, "") not in ("", "0")
     if debug and not found.problems:
@@ -149,6 +151,8 @@ class Explained:
 
 def explained(fault: BaseException, settings: Settings | None) -> Explained:
     """Put a fault into words; of a group what ended it."""
+    from gateway.config.redact import Redactor
+
     fault = _leaf(fault)
     if settings is not None and (said := folder.explain(settings.workspace, fault)) is not None:
         said.__cause__, fault = fault, said
@@ -174,9 +178,11 @@ def _code_and_hint(fault: BaseException) -> tuple[int | None, str]:
     return None, ""
 
 
-def _settings(args: argparse.Namespace) -> Settings | None:
+def _settings(place: Place) -> Settings | None:
+    from gateway.config.load import load
+
     try:
-        return load(args.config, args.workspace)
+        return load(place.config, place.workspace)
     except ConfigError:
         return None
 

@@ -2,43 +2,62 @@
 
 from __future__ import annotations
 
-import argparse
+from typing import TYPE_CHECKING
 
-from channels.pairing import AccessRequest, Pairing
-from gateway.cli import output
+import click
+
+from gateway.cli import known, output
 from gateway.cli.config import settings_of
+from gateway.cli.root import Noun, Place, as_json
 
+if TYPE_CHECKING:
+    from channels.pairing import AccessRequest, Pairing
+
+pairing = Noun("pairing")
 COLUMNS = ("code", "who", "name", "channel", "state", "at")
 
 
-def list_(args: argparse.Namespace) -> int:
-    """Print who waits with which code, and who was let in, oldest first."""
-    rows = _pairing(args).rows()
-    if args.json:
+@pairing.command("list")
+@as_json
+def list_(place: Place, as_json: bool) -> None:
+    """List requests and approvals."""
+    rows = _pairing(place).rows()
+    if as_json:
         output.document(rows)
-        return 0
+        return
     output.rows(rows, COLUMNS)
     if not rows:
         output.words("no requests, and nobody was approved by a code")
-    return 0
 
 
-def approve(args: argparse.Namespace) -> int:
-    """Let in who was told a code, for ever."""
-    entry = _pairing(args).approve(args.code)
+@pairing.command()
+@click.argument(
+    "code",
+    metavar="CODE",
+    help="the code that the bot sent; valid for an hour",
+    shell_complete=known.complete_codes,
+)
+def approve(place: Place, code: str) -> None:
+    """Approve whoever got a code."""
+    entry = _pairing(place).approve(code)
     output.words(f"{_shown(entry)} is approved; the next message will be answered")
-    return 0
 
 
-def revoke(args: argparse.Namespace) -> int:
-    """Take back access and codes."""
-    for entry in _pairing(args).revoke(args.who):
+# The id of a group is negative.
+@pairing.command(context_settings={"ignore_unknown_options": True})
+@click.argument(
+    "who", metavar="WHO", help="telegram:<id>, or <id> for all channels", shell_complete=known.complete_people
+)
+def revoke(place: Place, who: str) -> None:
+    """Revoke the access of a person or group."""
+    for entry in _pairing(place).revoke(who):
         output.words(f"{_shown(entry)} no longer has access")
-    return 0
 
 
-def _pairing(args: argparse.Namespace) -> Pairing:
-    return Pairing(settings_of(args, named=True).state)
+def _pairing(place: Place) -> Pairing:
+    from channels.pairing import Pairing
+
+    return Pairing(settings_of(place, named=True).state)
 
 
 def _shown(entry: AccessRequest) -> str:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+import click
 
 from gateway.cli import attach, output
 from gateway.cli.config import settings_of
-from gateway.config.settings import Settings
+from gateway.cli.root import MessageId, Noun, Place, as_json
 
+if TYPE_CHECKING:
+    from gateway.config.settings import Settings
+
+parked = Noun("parked")
 COLUMNS = ("id", "box", "key", "reason", "attempts", "parked_at")
 T = TypeVar("T")
 Row = dict[str, Any]
@@ -25,51 +30,63 @@ class _ParkedLetters(Protocol):
     async def drop(self, message_id: str, key: str | None) -> Row: ...
 
 
-def list_(args: argparse.Namespace) -> int:
-    """Print one row for each, oldest first."""
-    rows = _asked(args, lambda letters: letters.parked())
-    if args.json:
+_id = click.argument("id", metavar="ID", type=MessageId(), help="its id, from `parked list`")
+_key = click.option("--key", metavar="KEY", help="its chat, if several chats have a message with this id")
+
+
+@parked.command("list")
+@as_json
+def list_(place: Place, as_json: bool) -> None:
+    """List parked messages, oldest first."""
+    rows = _asked(place, lambda letters: letters.parked())
+    if as_json:
         output.document(rows)
-        return 0
+        return
     output.rows(rows, COLUMNS)
     if not rows:
         output.words("no parked messages")
-    return 0
 
 
-def show(args: argparse.Namespace) -> int:
-    """Print one with its body."""
-    found = _asked(args, lambda letters: letters.parked_one(args.id, args.key))
-    if args.json:
+@parked.command()
+@_id
+@_key
+@as_json
+def show(place: Place, id: str, key: str | None, as_json: bool) -> None:
+    """Show a parked message in full."""
+    found = _asked(place, lambda letters: letters.parked_one(id, key))
+    if as_json:
         output.document(found)
-        return 0
+        return
     for name, value in found.items():
         output.shown(f"{name}: {value}")
-    return 0
 
 
-def retry(args: argparse.Namespace) -> int:
-    """Put one back at the end of its queue."""
-    found = _asked(args, lambda letters: letters.retry(args.id, args.key))
+@parked.command()
+@_id
+@_key
+def retry(place: Place, id: str, key: str | None) -> None:
+    """Put a parked message back at the end of its queue."""
+    found = _asked(place, lambda letters: letters.retry(id, key))
     output.words(f"{found['id']} is back in the {found['box']} queue")
-    return 0
 
 
-def drop(args: argparse.Namespace) -> int:
-    """Remove one for good."""
-    found = _asked(args, lambda letters: letters.drop(args.id, args.key))
+@parked.command()
+@_id
+@_key
+def drop(place: Place, id: str, key: str | None) -> None:
+    """Delete a parked message for good."""
+    found = _asked(place, lambda letters: letters.drop(id, key))
     output.words(f"{found['id']} is deleted")
-    return 0
 
 
-def _asked(args: argparse.Namespace, call: Callable[[_ParkedLetters], Awaitable[T]]) -> T:
+def _asked(place: Place, call: Callable[[_ParkedLetters], Awaitable[T]]) -> T:
     """Ask the running daemon, or the queue where none runs."""
 
     async def work(settings: Settings) -> T:
         async with attach.daemon_or(settings, _queue_here) as letters:
             return await call(letters)
 
-    return attach.complete(work(settings_of(args)))
+    return attach.complete(work(settings_of(place)))
 
 
 @asynccontextmanager

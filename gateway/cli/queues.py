@@ -2,31 +2,43 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 from typing import TYPE_CHECKING
 
-from gateway.app.daemons import others
+import click
+
 from gateway.cli import output
 from gateway.cli.config import settings_of
-from gateway.config.settings import Settings
+from gateway.cli.root import COUNT, Noun, Place
 from gateway.errors import ConfigError, MailboxDown, MailboxError, Unreachable
 
 if TYPE_CHECKING:
+    from gateway.config.settings import Settings
     from gateway.queue.rabbitmq.repartition import Moved
 
+queues = Noun("queues")
 MAX = 256
 
 
-def repartition(args: argparse.Namespace) -> int:
-    """Move all that waits into so many queues, and say what to configure."""
-    settings = settings_of(args)
+@queues.command()
+@click.argument(
+    "count", metavar="N", type=COUNT, help="new number, 1 to 256; set broker.partitions to the same"
+)
+def repartition(place: Place, count: int) -> None:
+    """Change the number of inbound queues on RabbitMQ; waiting messages keep their order.
+
+    Stop all processes of role session first; those of role channels may keep running. If it is interrupted,
+    run it again: no message is lost.
+    """
+    from gateway.app.daemons import others
+
+    settings = settings_of(place)
     if settings.broker.embedded:
         raise ConfigError(
             ["the embedded queue has no partitions"],
             hint='set broker.url = "amqp://…" to share the work among several processes',
         )
-    if not 1 <= args.count <= MAX:
+    if not 1 <= count <= MAX:
         raise ConfigError(
             [f"the number of partitions must be 1 to {MAX}"], hint="chat-gateway queues repartition --help"
         )
@@ -36,19 +48,18 @@ def repartition(args: argparse.Namespace) -> int:
             hint="stop all but those of role channels, then run this again",
         )
     try:
-        moved = asyncio.run(_move(settings, args.count))
+        moved = asyncio.run(_move(settings, count))
     except MailboxDown as error:
         raise Unreachable(str(error), hint=error.hint or "run it again once RabbitMQ answers") from error
     if moved.before == moved.partitions:
         output.words(f"there are {moved.partitions} partitions already")
-        return 0
+        return
     messages = output.counted(moved.letters, "message")
     output.words(f"moved {messages} from {moved.before} to {moved.partitions} partitions")
     if settings.broker.partitions != moved.partitions:
         output.words(
             f"set broker.partitions = {moved.partitions} for all processes of role session, then start them"
         )
-    return 0
 
 
 async def _move(settings: Settings, count: int) -> Moved:

@@ -2,33 +2,59 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import signal
 import threading
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
-from gateway.app import daemon
-from gateway.app.app import Application
+import click
+
 from gateway.cli.config import name_place
-from gateway.config.load import load_values
-from gateway.workers.count import count, remarks
+from gateway.cli.root import Place, Verb
 
 if TYPE_CHECKING:
+    from gateway.app.app import Application
     from gateway.http.server import HttpServer
 
 
-def run(args: argparse.Namespace) -> int:
-    """Run the daemon until it is told to end."""
-    settings, values = load_values(args.config, args.workspace)
-    name_place(args, settings)
-    number = count(settings, args.role, args.workers)
-    if args.stop_on_eof:
+@click.command(cls=Verb)
+@click.option(
+    "--role",
+    type=click.Choice(("all", "channels", "session")),
+    default="all",
+    help="channels: platforms and scheduled jobs; session: answers, memory and HTTP; both need RabbitMQ",
+)
+@click.option(
+    "--workers",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="worker processes, with RabbitMQ; 0: one per core (default: limits.workers)",
+)
+@click.option(
+    "--stop-on-eof",
+    is_flag=True,
+    help="stop when stdin closes, so that it does not outlive the program that started it",
+)
+def run(
+    place: Place, role: Literal["all", "channels", "session"], workers: int | None, stop_on_eof: bool
+) -> int:
+    """Run the gateway in the foreground.
+
+    Prints `ready` to stderr when it is. SIGTERM stops it once the answers in progress are done.
+    """
+    from gateway.app import daemon
+    from gateway.config.load import load_values
+    from gateway.workers.count import count, remarks
+
+    settings, values = load_values(place.config, place.workspace)
+    name_place(place, settings)
+    number = count(settings, role, workers)
+    if stop_on_eof:
         threading.Thread(target=_end_with_stdin, name="stdin", daemon=True).start()
     # A worker reads there as how many it starts.
-    team = daemon.Team(number, _with_workers(values, number), remarks(settings, args.role, args.workers))
-    return daemon.run(settings, server=_server, role=args.role, team=team)
+    team = daemon.Team(number, _with_workers(values, number), remarks(settings, role, workers))
+    return daemon.run(settings, server=_server, role=role, team=team)
 
 
 def _with_workers(values: Mapping[str, object], number: int) -> Mapping[str, object]:

@@ -2,220 +2,268 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
 import re
 from contextlib import aclosing
 from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from channels.message import key_fault
-from gateway.app import clearing
-from gateway.app.sessions import SessionServices, build_session_services
-from gateway.app.subagents import end_all
-from gateway.cli import attach, output, whole
+import click
+
+from gateway.cli import attach, known, output
 from gateway.cli.config import settings_of
-from gateway.config.settings import Settings
-from gateway.doctor.cron import damage as jobs_damage
+from gateway.cli.root import COUNT, FILE, Noun, Place, as_json, key
 from gateway.errors import GatewayError, Unreachable
-from session.kept import checking
-from session.store import switch_session
-from session.store.enclosed import AwaitedFiles
-from session.store.listing import brief
-from session.store.search import SearchResult
-from session.store.search import search as search_in
-from session.store.store import Store, View
-from session.store.switch_session import Swap
 from session.transcript.key import SessionKey
 
+if TYPE_CHECKING:
+    from gateway.app.sessions import SessionServices
+    from gateway.config.settings import Settings
+    from session.store.enclosed import AwaitedFiles
+    from session.store.search import SearchResult
+    from session.store.store import Store, View
+    from session.store.switch_session import Swap
+
+sessions = Noun("sessions")
+_target = click.argument(
+    "target", metavar="KEY|ULID", help="a chat, or the id of a session", shell_complete=known.complete_keys
+)
 COLUMNS = ("key", "id", "name", "agent", "last_message_at", "message_count", "active")
 _ULID = re.compile(r"[0-9A-HJKMNP-TV-Z]{26}")
 
 
-def list_(args: argparse.Namespace) -> int:
-    """Print one row for each session, newest message first."""
+@sessions.command("list")
+@as_json
+def list_(place: Place, as_json: bool) -> None:
+    """List all sessions, newest message first."""
 
     async def work(settings: Settings) -> list[dict[str, Any]]:
         async with _store(settings) as store:
             return [row.as_dict() for row in await store.rows()]
 
-    rows = attach.complete(work(settings_of(args)))
-    if args.json:
+    rows = attach.complete(work(settings_of(place)))
+    if as_json:
         output.document(rows)
-        return 0
+        return
     output.rows(rows, COLUMNS)
     if not rows:
         output.words("no sessions yet")
-    return 0
 
 
-def show(args: argparse.Namespace) -> int:
-    """Print every message line of a session, oldest first."""
+@sessions.command()
+@_target
+@as_json
+def show(place: Place, target: str, as_json: bool) -> None:
+    """Show all messages, oldest first."""
 
     async def work(settings: Settings) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         async with _store(settings) as store:
-            view = await _find(store, args.target)
+            view = await _find(store, target)
             rows = [row for row in await store.rows() if row.id == view.session_id]
             session = rows[0].as_dict() if rows else {"id": view.session_id, "key": view.key}
             return session, view.lines()
 
-    session, messages = attach.complete(work(settings_of(args)))
-    if args.json:
+    session, messages = attach.complete(work(settings_of(place)))
+    if as_json:
         output.document({"session": session, "messages": messages})
-        return 0
+        return
     count = session.get("message_count", len(messages))
     # The ids are those that ``trace`` takes.
     output.words(f"{session['key']} · {session['id']} · {output.counted(count, 'message')}")
     for line in messages:
         output.shown(_shown(line))
-    return 0
 
 
-def new(args: argparse.Namespace) -> int:
-    """End the session of a key, as ``/new`` does, and begin another; a key that has none gets its first."""
+@sessions.command()
+@key
+def new(place: Place, key: str) -> None:
+    """Close the session and start a new one, like /new."""
+    from channels.message import key_fault
+    from gateway.app.subagents import end_all
 
     async def work(settings: Settings) -> bool:
-        async with _services(settings) as services, services.store.open(SessionKey(args.key)) as session:
+        async with _services(settings) as services, services.store.open(SessionKey(key)) as session:
             # One that was taken over keeps its key, whatever that is; no chat ever gets to a new one.
-            if (fault := key_fault(args.key)) and not session.path.exists():
+            if (fault := key_fault(key)) and not session.path.exists():
                 raise GatewayError(
-                    f"{args.key[:80]!r} is not a valid chat key: {fault}",
+                    f"{key[:80]!r} is not a valid chat key: {fault}",
                     hint="chat-gateway sessions list shows all keys",
                 )
             archived = await session.end()
-            await end_all(None, settings.state, args.key)
+            await end_all(None, settings.state, key)
             await services.jobs.ended(session)
             created = archived is None and not session.path.exists()
             if created:
                 await session.checkpoint()
             return created or archived is not None
 
-    begins = attach.complete(work(settings_of(args)))
+    begins = attach.complete(work(settings_of(place)))
     output.words("a new session is open" if begins else "the session has no messages yet and stays open")
-    return 0
 
 
-def close(args: argparse.Namespace) -> int:
-    """End the session of a key without beginning another."""
+@sessions.command()
+@key
+def close(place: Place, key: str) -> None:
+    """Close the session of a chat."""
+    from gateway.app.subagents import end_all
+    from session.store import switch_session
 
     async def work(settings: Settings) -> str | None:
         async with _services(settings) as services:
-            await _check_known(services.store, args.key)
-            async with services.store.open(SessionKey(args.key)) as session:
+            await _check_known(services.store, key)
+            async with services.store.open(SessionKey(key)) as session:
                 closed = await session.change(lambda *hands: switch_session.close(*hands, of=None))
             if closed is not None:
-                await end_all(None, settings.state, args.key)
-                await services.jobs.left(args.key, closed)
+                await end_all(None, settings.state, key)
+                await services.jobs.left(key, closed)
             return closed
 
-    closed = attach.complete(work(settings_of(args)))
-    output.words(f"session {closed} is closed" if closed else f"{args.key} has no open session with messages")
-    return 0
+    closed = attach.complete(work(settings_of(place)))
+    output.words(f"session {closed} is closed" if closed else f"{key} has no open session with messages")
 
 
-def resume(args: argparse.Namespace) -> int:
-    """Open an ended session of a key again; the active one is archived."""
+@sessions.command()
+@key
+@click.argument(
+    "ulid",
+    metavar="ULID",
+    help="id of a closed session, from `sessions list`",
+    shell_complete=known.complete_ended,
+)
+def resume(place: Place, key: str, ulid: str) -> None:
+    """Reopen a closed session.
+
+    The active session is archived first, and can be reopened later.
+    """
+    from gateway.app.subagents import end_all
+    from session.store import switch_session
 
     async def work(settings: Settings) -> Swap:
-        if not _ULID.fullmatch(args.ulid):
-            raise GatewayError(f"{args.ulid!r} is not a valid session id", hint="chat-gateway sessions list")
+        if not _ULID.fullmatch(ulid):
+            raise GatewayError(f"{ulid!r} is not a valid session id", hint="chat-gateway sessions list")
         async with _services(settings) as services:
-            async with services.store.open(SessionKey(args.key)) as session:
-                await services.follow_agent(session, args.ulid)
-                swap = await session.change(
-                    lambda *hands: switch_session.reopen(*hands, session_id=args.ulid)
-                )
+            async with services.store.open(SessionKey(key)) as session:
+                await services.follow_agent(session, ulid)
+                swap = await session.change(lambda *hands: switch_session.reopen(*hands, session_id=ulid))
             if swap.left:
-                await end_all(None, settings.state, args.key)
-                await services.jobs.left(args.key, swap.left)
+                await end_all(None, settings.state, key)
+                await services.jobs.left(key, swap.left)
             return swap
 
-    swap = attach.complete(work(settings_of(args)))
+    swap = attach.complete(work(settings_of(place)))
     ended = f"; {swap.left} is closed" if swap.left else ""
-    output.words(f"{args.key} continues with session {swap.session}{ended}")
-    return 0
+    output.words(f"{key} continues with session {swap.session}{ended}")
 
 
-def search(args: argparse.Namespace) -> int:
-    """Print the messages of a key's sessions that hold all words, newest first."""
-    words = " ".join(args.words)
+@sessions.command()
+@key
+@click.argument(
+    "words", metavar="WORD...", nargs=-1, required=True, help="a message must contain all of them"
+)
+@click.option(
+    "--limit", metavar="N", type=COUNT, default=20, show_default=True, help="show at most N messages"
+)
+@click.option("--tools", is_flag=True, help="search tool results, too")
+@as_json
+def search(place: Place, key: str, words: tuple[str, ...], limit: int, tools: bool, as_json: bool) -> None:
+    """Search the sessions of a chat for words, newest match first."""
+    from session.store.search import search as search_in
+
+    text = " ".join(words)
 
     async def work(settings: Settings) -> SearchResult:
         async with _store(settings) as store:
-            await _check_known(store, args.key)
-            key, layout = SessionKey(args.key), store.layout
-            stem = await store.stem(key)
+            await _check_known(store, key)
+            session_key, layout = SessionKey(key), store.layout
+            stem = await store.stem(session_key)
             return await asyncio.to_thread(
-                search_in, layout, stem, key, words, limit=args.limit, tools=args.tools
+                search_in, layout, stem, session_key, text, limit=limit, tools=tools
             )
 
-    found = attach.complete(work(settings_of(args)))
+    found = attach.complete(work(settings_of(place)))
     hits = [hit.as_dict() for hit in found.hits]
-    if args.json:
+    if as_json:
         output.document(hits)
     else:
         output.rows(hits, ("id", "seq", "role", "timestamp", "text"))
     if not hits:
-        output.words(f"no message of {args.key} contains {words!r}")
+        output.words(f"no message of {key} contains {text!r}")
     if not found.all:
         output.words("there may be older matches: add words, or raise --limit")
-    return 0
 
 
-def prune(args: argparse.Namespace) -> int:
-    """Do what retention does: delete old ended sessions, archive active ones that nobody uses."""
+@sessions.command()
+@click.option("--dry-run", is_flag=True, help="only show what would be done")
+@as_json
+def prune(place: Place, dry_run: bool, as_json: bool) -> None:
+    """Delete or archive sessions older than session.retention_days.
+
+    A running gateway does this at start and daily.
+    """
 
     async def work(settings: Settings) -> tuple[float, list[dict[str, Any]]]:
         async with _services(settings) as services:
             services.retention.awaited = partial(_awaited, settings)
-            steps = await services.retention.prune(dry_run=args.dry_run, sweeps=False)
+            steps = await services.retention.prune(dry_run=dry_run, sweeps=False)
             return settings.session.retention_days, [step.as_dict() for step in steps]
 
-    days, steps = attach.complete(work(settings_of(args)))
-    if args.json:
+    days, steps = attach.complete(work(settings_of(place)))
+    if as_json:
         output.document(steps)
     else:
         output.rows(steps, ("do", "id", "key", "since"))
     if not days:
         output.words("session.retention_days is 0: everything is kept")
-    elif args.dry_run:
+    elif dry_run:
         output.words(
             f"older than {days:g} days: {output.counted(len(steps), 'session')}; nothing was changed"
         )
     else:
         output.words(f"older than {days:g} days: {output.counted(len(steps), 'session')} deleted or archived")
-    return 0
 
 
-def clear(args: argparse.Namespace) -> int:
-    """Delete the active transcript of a key; a running turn ends, unwritten, and is not begun again."""
+@sessions.command()
+@key
+@click.option("--everything", is_flag=True, help="also closed sessions, memory, facts, journal, media")
+def clear(place: Place, key: str, everything: bool) -> None:
+    """Delete the active session without archiving or summarizing it.
+
+    Stops the answer in progress. Messages that wait in the queue are still answered.
+    """
+    from gateway.cli import whole
 
     async def work(settings: Settings) -> bool:
         async with _store(settings) as store:
-            return await _clear(settings, store, SessionKey(args.key))
+            return await _clear(settings, store, SessionKey(key))
 
-    settings = settings_of(args)
-    if args.everything:
-        found = attach.complete(whole.erased(settings, key=args.key))
-        output.words(f"{args.key} is cleared" if found["cleared"] else f"{args.key} had no active session")
+    settings = settings_of(place)
+    if everything:
+        found = attach.complete(whole.erased(settings, key=key))
+        output.words(f"{key} is cleared" if found["cleared"] else f"{key} had no active session")
         whole.tell(found)
-        return 0
+        return
     cleared = attach.complete(work(settings))
-    output.words(f"{args.key} is cleared" if cleared else f"{args.key} had no active session")
-    return 0
+    output.words(f"{key} is cleared" if cleared else f"{key} had no active session")
 
 
-def verify(args: argparse.Namespace) -> int:
-    """Check every transcript and what lies beside them, repair where asked; exit 1 while a problem stands."""
+@sessions.command()
+@click.option("--repair", is_flag=True, help="repair them, and keep each original")
+@as_json
+def verify(place: Place, repair: bool, as_json: bool) -> int:
+    """Check all transcripts and their index files; exit 1 if one is damaged."""
+    from gateway.doctor.cron import damage as jobs_damage
+    from session.kept import checking
+    from session.store.listing import brief
 
     async def work(settings: Settings) -> list[dict[str, Any]]:
         async with _store(settings) as store:
-            found = await checking.verify(store, repair=args.repair)
-        return [*found, *await asyncio.to_thread(jobs_damage, settings.workspace, repair=args.repair)]
+            found = await checking.verify(store, repair=repair)
+        return [*found, *await asyncio.to_thread(jobs_damage, settings.workspace, repair=repair)]
 
-    problems = attach.complete(work(settings_of(args)))
-    if args.json:
+    problems = attach.complete(work(settings_of(place)))
+    if as_json:
         output.document(problems)
     else:
         shown = [problem | {"problem": brief(problem["problem"])} for problem in problems]
@@ -225,16 +273,77 @@ def verify(args: argparse.Namespace) -> int:
     return 1 if any(not problem["repaired"] for problem in problems) else 0
 
 
+# The formats of ``session.interchange.formats``, those that can only be imported last.
+_FORMATS = ("nanobot", "nanobot-b64", "annabelle", "overlay", "archive", "rows", "pi", "openclaw")
+
+
+@sessions.command("import")
+@click.option(
+    "--from", "name", metavar="FORMAT", type=click.Choice(_FORMATS), required=True, help=", ".join(_FORMATS)
+)
+@click.argument("path", metavar="PATH", type=FILE, help="a file or a folder of files")
+@click.option(
+    "--key",
+    metavar="KEY",
+    help="import as this chat (default: the source's, else cli:<id or file name>)",
+    shell_complete=known.complete_keys,
+)
+@click.option(
+    "--write-config",
+    is_flag=True,
+    help='with a whole workspace: write memory.scope = "workspace" to the configuration file',
+)
+def import_(place: Place, name: str, path: Path, key: str | None, write_config: bool) -> int:
+    """Import sessions from another program.
+
+    An active session of the same chat is archived first; the source is not changed. With --from nanobot, PATH
+    may be a whole workspace: sessions, memory and jobs are imported.
+    """
+    from gateway.cli import interchange
+
+    return interchange.import_(place, name, path, key=key, write_config=write_config)
+
+
+@sessions.command()
+@click.option(
+    "--to",
+    "name",
+    metavar="FORMAT",
+    type=click.Choice(_FORMATS),
+    required=True,
+    help=", ".join(_FORMATS[:-2]),
+)
+@_target
+@click.option(
+    "-o",
+    "--output",
+    metavar="PATH",
+    type=FILE,
+    help="file or folder (default: stdout; overlay needs a folder)",
+)
+def export(place: Place, name: str, target: str, output: Path | None) -> int:
+    """Export a session in another program's format."""
+    from gateway.cli import interchange
+
+    return interchange.export(place, name, target, output)
+
+
 def _store(settings: Settings) -> aclosing[Store]:
+    from session.store.store import Store
+
     return aclosing(Store(settings.workspace, zone=settings.zone))
 
 
 def _services(settings: Settings) -> aclosing[SessionServices]:
+    from gateway.app.sessions import build_session_services
+
     return aclosing(build_session_services(settings, status=lambda *_: []))
 
 
 async def _awaited(settings: Settings) -> AwaitedFiles:
     """Name the files that parked letters need; what else waits is known to the daemon alone."""
+    from session.store.enclosed import AwaitedFiles
+
     return AwaitedFiles(await attach.parked_files(settings))
 
 
@@ -257,6 +366,9 @@ async def _find(store: Store, target: str) -> View:
 
 async def _clear(settings: Settings, store: Store, key: SessionKey) -> bool:
     """Have the daemon that works on the key clear it, which ends the turn too; without one, do it here."""
+    from gateway.app import clearing
+    from gateway.cli import whole
+
     async with attach.daemons(settings) as clients:
         if clients and whole.can_be_sent(key):
             client = await whole.working_on(key, clients)

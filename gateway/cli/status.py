@@ -2,42 +2,43 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from gateway.app.daemons import DaemonRegistry
-from gateway.app.replied import RepliedChannels
-from gateway.app.served import enabled, served
+import click
+
 from gateway.cli import attach, output
 from gateway.cli.config import name_place, settings_of
-from gateway.config.settings import Settings
+from gateway.cli.root import Place, Verb, as_json
 from gateway.errors import Unreachable
 from gateway.outbound.standing import standing
 from gateway.outbound.unserved import cure_of, in_words, unserved
 from gateway.queue.mailbox import INBOUND
-from session.approvals.files import ApprovalFiles
-from session.disk.layout import Layout
-from session.disk.local_files import local_state
-from session.store.unnamed import media_bytes
-from session.subagents.records import shown as subagents_shown
 
 if TYPE_CHECKING:
+    from gateway.config.settings import Settings
     from gateway.http.client import Client
 
 
-def status(args: argparse.Namespace) -> int:
-    """Print what goes on; without a daemon, what waits; exit 69 where a daemon's queue does not answer."""
-    if args.alive:
-        return attach.complete(_alive(settings_of(args)))
-    settings = settings_of(args)
+@click.command(cls=Verb)
+@click.option(
+    "--alive",
+    is_flag=True,
+    help="print nothing; exit 0 if a gateway on this machine is ready, else 69 (for health checks)",
+)
+@as_json
+def status(place: Place, alive: bool, as_json: bool) -> int:
+    """Show what runs, what waits and today's cost."""
+    if alive:
+        return attach.complete(_alive(settings_of(place)))
+    settings = settings_of(place)
     found = attach.complete(_status(settings))
-    if args.json:
+    if as_json:
         output.document(found)
     else:
-        name_place(args, settings, write=output.shown)
+        name_place(place, settings, write=output.shown)
         for line in _lines(found):
             output.shown(line)
         if not found["running"] and not found["ending"]:
@@ -54,6 +55,8 @@ def status(args: argparse.Namespace) -> int:
 
 async def _alive(settings: Settings) -> int:
     """Say by the exit code whether a daemon became ready here and goes on; silent where it does."""
+    from gateway.app.daemons import DaemonRegistry
+
     running = DaemonRegistry(settings.workspace).running()
     # A process of role channels serves no HTTP; a worker is nothing without the one that started it.
     if any(not one.url and one.role != "worker" for one in running):
@@ -67,6 +70,10 @@ async def _alive(settings: Settings) -> int:
 
 
 async def _status(settings: Settings) -> dict[str, Any]:
+    from session.disk.layout import Layout
+    from session.store.unnamed import media_bytes
+    from session.subagents.records import shown as subagents_shown
+
     async with attach.daemons(settings) as clients:
         found = [status async for status in _answers(clients)]
     if found:
@@ -127,6 +134,9 @@ def _counted(found: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
 
 def _of_workspace(settings: Settings) -> dict[str, Any]:
     """Say what all processes of a workspace share: which there are, and which calls wait for a person."""
+    from gateway.app.daemons import DaemonRegistry
+    from session.approvals.files import ApprovalFiles
+
     registry = DaemonRegistry(settings.workspace)
     daemons = registry.running()
     shown = ("id", "key", "tool", "asked_at", "expires_at")
@@ -146,6 +156,8 @@ def _of_workspace(settings: Settings) -> dict[str, Any]:
 
 def _platforms(settings: Settings) -> dict[str, Any]:
     """Say how each platform stood last, as its file tells it."""
+    from gateway.app.served import enabled
+
     return {kind.name: standing(settings.state, kind.name) for kind, _ in enabled(settings)}
 
 
@@ -164,6 +176,11 @@ async def _usage_today(settings: Settings) -> dict[str, Any]:
 
 
 async def _queues(settings: Settings) -> dict[str, Any]:
+    from gateway.app.daemons import DaemonRegistry
+    from gateway.app.replied import RepliedChannels
+    from gateway.app.served import served
+    from session.disk.local_files import local_state
+
     # One that is ending holds the embedded queue until its last turn has ended.
     held = bool(DaemonRegistry(settings.workspace).ending())
     if settings.broker.embedded and (held or not (local_state(settings.state) / "queue.db").exists()):

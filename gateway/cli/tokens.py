@@ -2,46 +2,72 @@
 
 from __future__ import annotations
 
-import argparse
+from typing import TYPE_CHECKING, Literal
+
+import click
 
 from gateway.cli import output
 from gateway.cli.config import settings_of
-from gateway.service.tokens import Tokens
+from gateway.cli.root import Noun, Place, as_json
 
+if TYPE_CHECKING:
+    from gateway.config.settings import Settings
+    from gateway.service.tokens import Tokens
+
+tokens = Noun("tokens")
 COLUMNS = ("name", "right", "created_at")
 
 
-def list_(args: argparse.Namespace) -> int:
-    """Print the tokens by name; ``http.token`` of the configuration is not among them."""
-    rows = Tokens(settings_of(args).state).rows()
-    if args.json:
+@tokens.command("list")
+@as_json
+def list_(place: Place, as_json: bool) -> None:
+    """List API tokens and their permissions."""
+    rows = _tokens(settings_of(place)).rows()
+    if as_json:
         output.document(rows)
-        return 0
+        return
     output.rows(rows, COLUMNS)
     if not rows:
         output.words("no API tokens besides http.token of the configuration")
-    return 0
 
 
-def add(args: argparse.Namespace) -> int:
-    """Make a token and print it, this once."""
-    settings = settings_of(args)
-    token = Tokens(settings.state).add(args.name, args.right)
+@tokens.command()
+@click.argument("name", metavar="NAME", help="a-z, 0-9, - and _")
+@click.option(
+    "--right",
+    type=click.Choice(("read", "write", "admin")),
+    default="write",
+    show_default=True,
+    help="read: view; write: also chat, and change chats, memory and jobs; admin: everything",
+)
+def add(place: Place, name: str, right: Literal["read", "write", "admin"]) -> None:
+    """Create an API token and print it; it is shown only once.
+
+    Tokens take effect if http.token is set; http.token itself has all permissions.
+    """
+    settings = settings_of(place)
+    token = _tokens(settings).add(name, right)
     output.data(token)
-    output.words(f"copy it now, it is shown only once; it can {_MAY[args.right]}")
+    output.words(f"copy it now, it is shown only once; it can {_MAY[right]}")
     if not settings.http.token.get_secret_value():
         output.words(
             "http.token is not set here. If the gateway has none either, anyone on its machine has access"
         )
         output.words("without a token; to require tokens, set it (openssl rand -hex 32)")
-    return 0
 
 
-def revoke(args: argparse.Namespace) -> int:
-    """Let a token open nothing any more, in running daemons, too."""
-    Tokens(settings_of(args).state).revoke(args.name)
-    output.words(f"{args.name} is revoked")
-    return 0
+@tokens.command()
+@click.argument("name", metavar="NAME", help="its name, from `tokens list`")
+def revoke(place: Place, name: str) -> None:
+    """Revoke an API token at once."""
+    _tokens(settings_of(place)).revoke(name)
+    output.words(f"{name} is revoked")
+
+
+def _tokens(settings: Settings) -> Tokens:
+    from gateway.service.tokens import Tokens
+
+    return Tokens(settings.state)
 
 
 _MAY = {

@@ -2,47 +2,68 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime, tzinfo
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from gateway.cli import attach, output
+import click
+
+from gateway.cli import attach, known, output
 from gateway.cli.config import settings_of
-from gateway.config.settings import Settings
+from gateway.cli.root import COUNT, MessageId, Place, Verb, as_json
 from gateway.errors import GatewayError
-from session.disk.local_files import local_state
-from session.models.usage_report import MOST_DAYS, report
+
+if TYPE_CHECKING:
+    from gateway.config.settings import Settings
 
 _TOKENS = ("prompt_tokens", "completion_tokens", "cached_tokens", "cache_written_tokens")
 # What a line of the table shows apart.
 _SHOWN = ("at", "step", "words", "source")
 
 
-def trace(args: argparse.Namespace) -> int:
-    """Print what became of a message, step by step; exit 1 where nothing tells of it."""
-    settings = settings_of(args)
-    found = attach.complete(_traced(settings, args.id, args.key))
-    if args.json:
+@click.command(cls=Verb)
+@click.argument(
+    "id", metavar="ID", type=MessageId(), help="its id, from `sessions show`, `parked list` or the log"
+)
+@click.option(
+    "--key",
+    metavar="KEY",
+    help="its chat: faster, and required if several chats have this id",
+    shell_complete=known.complete_keys,
+)
+@as_json
+def trace(place: Place, id: str, key: str | None, as_json: bool) -> None:
+    """Show what happened to one message, step by step.
+
+    Reads queue, transcript, journal and send log. Exit 1 if the message is unknown.
+    """
+    settings = settings_of(place)
+    found = attach.complete(_traced(settings, id, key))
+    if as_json:
         output.document(found)
-        return 0
+        return
     for line in _lines(found, settings.zone):
         output.shown(line)
-    return 0
 
 
-def usage(args: argparse.Namespace) -> int:
-    """Print turns, tokens and cost of the last days."""
-    if args.days > MOST_DAYS:
+@click.command(cls=Verb)
+@click.option(
+    "--days", metavar="N", type=COUNT, default=30, show_default=True, help="how many days, at most 35"
+)
+@click.option("--key", metavar="KEY", help="only this chat", shell_complete=known.complete_keys)
+@as_json
+def usage(place: Place, days: int, key: str | None, as_json: bool) -> None:
+    """Show tokens and cost by day, model, person and chat."""
+    from session.models.usage_report import MOST_DAYS, report
+
+    if days > MOST_DAYS:
         raise GatewayError(f"usage is kept for {MOST_DAYS} days", hint=f"--days {MOST_DAYS}")
-    settings = settings_of(args)
-    found = report(
-        settings.state / "usage", today=datetime.now(UTC).date(), days=args.days, key=args.key or ""
-    )
-    if args.json:
+    settings = settings_of(place)
+    found = report(settings.state / "usage", today=datetime.now(UTC).date(), days=days, key=key or "")
+    if as_json:
         output.document(found)
-        return 0
+        return
     found["days"] = [day for day in found["days"] if day["turns"] or day["calls"]]
     for name, title in (("days", "day"), ("models", "model"), ("people", "person"), ("chats", "key")):
         if found[name]:
@@ -55,7 +76,6 @@ def usage(args: argparse.Namespace) -> int:
         f"{found['from']} to {found['to']}: {output.counted(total['turns'], 'turn')}, {calls}, "
         f"{output.spent(total)}"
     )
-    return 0
 
 
 async def _traced(settings: Settings, message_id: str, key: str | None) -> dict[str, Any]:
@@ -65,9 +85,10 @@ async def _traced(settings: Settings, message_id: str, key: str | None) -> dict[
             return _joined(*await _asked(clients, message_id, key))
     # A verb that a daemon answers starts sooner without the session side in this process.
     from gateway.service.trace import Tracer
+    from session.disk.local_files import local_state
 
     async with AsyncExitStack() as stack:
-        mailbox, unasked = None, "there is no queue yet"
+        mailbox, unasked = None, "there is none yet"
         if not settings.broker.embedded or (local_state(settings.state) / "queue.db").exists():
             try:
                 mailbox = await stack.enter_async_context(attach.queue(settings))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import os
 import sys
@@ -16,6 +15,7 @@ import durable
 from gateway.app.sessions import SessionServices, build_session_services
 from gateway.cli import attach, output
 from gateway.cli.config import settings_of
+from gateway.cli.root import Place
 from gateway.config.memory_scope import scopes_of
 from gateway.config.settings import Settings
 from gateway.errors import GatewayError, Unreachable
@@ -36,24 +36,23 @@ class NotSure(GatewayError):
     """Nobody said that it is meant."""
 
 
-def export(args: argparse.Namespace) -> int:
+def export(place: Place, *, key: str, person: str, path: Path | None) -> None:
     """Write one tar, to the file or to stdout; a file that is there already stays."""
-    if args.output is None and sys.stdout.isatty():
+    if path is None and sys.stdout.isatty():
         raise GatewayError("a tar file cannot be printed to a terminal", hint="use -o PATH or a pipe")
-    parts = attach.complete(_export(settings_of(args), args))
+    parts = attach.complete(_export(settings_of(place), key, person, path))
     counted = output.counted(len(parts), "file")
     output.words(f"{counted}, {sum(part.size for part in parts)} bytes; manifest.json lists them")
-    return 0
 
 
-async def _export(settings: Settings, args: argparse.Namespace) -> Sequence[Any]:
+async def _export(settings: Settings, key: str, person: str, path: Path | None) -> Sequence[Any]:
     # Only here is a tar written.
     from gateway.app import kept_rows
     from session.disk.threads import start_thread
     from session.kept.export import write
 
     async with _erasure(settings, queue=False) as (erasure, services):
-        subject = await erasure.subject(key=args.key or "", person=args.person or "")
+        subject = await erasure.subject(key=key, person=person)
         letters = await _parked(settings, subject)
         extras = list(kept_rows.extras(settings.workspace, subject, letters))
 
@@ -68,9 +67,9 @@ async def _export(settings: Settings, args: argparse.Namespace) -> Sequence[Any]
                 left_out=[LETTERS_WAIT],
             )
 
-        if args.output is None:
+        if path is None:
             return await start_thread(lambda: work(sys.stdout.buffer), name="export")
-        return await start_thread(lambda: _into(args.output, work), name="export")
+        return await start_thread(lambda: _into(path, work), name="export")
 
 
 def _into(path: Path, work: Any) -> Sequence[Any]:
@@ -103,22 +102,14 @@ async def _parked(settings: Settings, subject: Subject) -> list[Mapping[str, Any
         return [parked.row(each) | {"body": each.body.decode("utf-8", "replace")} for each in found]
 
 
-def erase(args: argparse.Namespace) -> int:
-    """Remove what is kept, once it was said that this is meant; print what that was."""
-    settings = settings_of(args)
-    name = args.person or args.key
-    # A command that only asks for help should not wait for what an erasure imports.
+def erase(settings: Settings, *, key: str, person: str, asks: bool) -> Report:
+    """Remove what is kept, once it was said that this is meant; return what that was."""
     from session.kept.subject import check_text
 
-    check_text(name)
-    if not args.yes:
-        _ask(f"Delete all data about {name} for good? [y/N] ")
-    found = attach.complete(erased(settings, key=args.key or "", person=args.person or ""))
-    if args.json:
-        output.document(found["erased"])
-    else:
-        tell(found)
-    return 0
+    check_text(person or key)
+    if asks:
+        _ask(f"Delete all data about {person or key} for good? [y/N] ")
+    return attach.complete(erased(settings, key=key, person=person))
 
 
 def tell(found: Report) -> None:

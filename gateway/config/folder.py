@@ -12,7 +12,7 @@ REFUSALS = frozenset(
     getattr(errno, name)
     for name in ("EACCES", "EPERM", "EROFS", "ENOSPC", "EDQUOT", "EIO", "ENOTDIR", "EISDIR", "ELOOP")
 )
-CURE = "choose a separate folder with workspace or --workspace"
+CURE = "name a folder of its own by workspace, or by --workspace"
 
 
 def in_the_way(workspace: Path) -> Path | None:

@@ -15,7 +15,7 @@ from gateway.service.tokens import Right
 
 
 class LoginIn(BaseModel):
-    """The token to log in with."""
+    """What a person types into the page."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -23,20 +23,20 @@ class LoginIn(BaseModel):
 
 
 class TokenOut(Shape):
-    """Name and permission of the token; no name if the gateway needs no token."""
+    """Whose token it is, and what it may do; without a name where no token is asked for."""
 
     name: str
     right: Right
 
 
 class LoginOut(TokenOut):
-    """Name and permission of the token that was exchanged."""
+    """Whose token was exchanged."""
 
     ok: Literal[True]
 
 
 class LogoutOut(Shape):
-    """The cookie is deleted."""
+    """The browser has no cookie any more."""
 
     ok: Literal[True]
 
@@ -65,7 +65,7 @@ def routes(gate: Gate) -> APIRouter:
 
     @router.post(
         "/logout",
-        summary="Delete the cookie",
+        summary="Take the cookie back out of this browser",
         response_model=LogoutOut,
         **needs(None),
     )
@@ -80,7 +80,7 @@ def routes(gate: Gate) -> APIRouter:
 
     @router.get(
         "/token",
-        summary="Show the name and the permissions of the token",
+        summary="Say whose token is shown, and what it may do",
         response_model=TokenOut,
         **needs("read"),
     )

@@ -17,7 +17,7 @@ from session.errors import NotNow
 
 
 class RestoreIn(BaseModel):
-    """A version of a chat's memory, from its history."""
+    """A version of a chat's memory, as the history shows it."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -27,7 +27,7 @@ class RestoreIn(BaseModel):
 
 
 class VersionOut(Shape):
-    """An earlier text of ``file``, replaced at ``at`` by ``cause``."""
+    """A former text: it stood in ``file`` until ``at``, when ``cause`` put another one there."""
 
     version: str
     file: str
@@ -38,13 +38,13 @@ class VersionOut(Shape):
 
 
 class VersionsOut(Shape):
-    """Versions, newest first."""
+    """The versions, the newest first."""
 
     versions: list[VersionOut]
 
 
 class RestoredOut(Shape):
-    """The restored file; ``former`` is the version of the replaced text, null if there was none."""
+    """What stands again; ``former`` is the version of what stood there, null where nothing did."""
 
     version: str
     file: str
@@ -58,14 +58,14 @@ def routes(chats: ChatService) -> APIRouter:
 
     @router.get(
         "/history",
-        summary="List earlier versions of memory, newest first",
+        summary="List what memory said before, the newest first",
         response_model=VersionsOut,
         **needs("read"),
     )
     async def get_history(
         key: Key,
         file: Annotated[
-            Literal["MEMORY.md", "USER.md", "facts.jsonl"] | None, Query(description="only this file")
+            Literal["MEMORY.md", "USER.md", "facts.jsonl"] | None, Query(description="of this file alone")
         ] = None,
         agent: AgentName = None,
     ) -> Response:
@@ -74,7 +74,7 @@ def routes(chats: ChatService) -> APIRouter:
 
     @router.post(
         "/restore",
-        summary="Restore an earlier version",
+        summary="Put back what memory said before",
         response_model=RestoredOut,
         **needs("write", 404),
     )

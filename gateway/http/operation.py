@@ -24,7 +24,7 @@ class ConfigOut(Open):
 
 
 class CheckOut(Shape):
-    """A finding, with a fix if there is one."""
+    """One finding, with its cure where there is something to do."""
 
     name: str
     level: Literal["ok", "warn", "fail"]
@@ -33,7 +33,7 @@ class CheckOut(Shape):
 
 
 class DoctorOut(Shape):
-    """The findings; ``complete`` is false if the time ran out before the last check."""
+    """The findings; ``complete`` is false where the time ran out before the last one."""
 
     checks: list[CheckOut]
     complete: bool
@@ -47,7 +47,7 @@ def routes(chats: ChatService) -> APIRouter:
 
     @router.get(
         "/config",
-        summary="Show the effective configuration without secrets",
+        summary="Show the configuration in force, secrets hidden",
         response_model=ConfigOut,
         **needs("admin"),
     )
@@ -56,7 +56,7 @@ def routes(chats: ChatService) -> APIRouter:
 
     @router.get(
         "/doctor",
-        summary="Run all checks of `doctor` within 90 s, with one request to the model",
+        summary="Check everything that the gateway stands on, within 90 s; the model is asked once",
         response_model=DoctorOut,
         **needs("admin"),
     )

@@ -71,7 +71,7 @@ class ChatService:
     @property
     def _services(self) -> SessionServices:
         if self.application.services is None:
-            raise MailboxDown("the gateway is still starting")
+            raise MailboxDown("the session side is not open yet")
         return self.application.services
 
     @property

@@ -34,23 +34,20 @@ class Profile:
     repeatable: ClassVar[bool] = True
     spec: ClassVar[ToolSpec] = ToolSpec(
         "profile",
-        "Update the profile of the person, which is part of every conversation with them: "
+        "Keep the profile of the person up to date, which you are shown in every conversation with them: "
         "name, work, family, preferences of tone and length, time zone. Use it when the person says "
-        "something lasting about themselves or asks you to remember how they want to be treated. "
+        "something lasting of themselves or asks you to remember how they want to be treated. "
         "Only what they said, never passwords.",
         parameters(
-            section={
-                "type": "string",
-                "description": "Heading of the section; default: the start of the profile",
-            },
+            section={"type": "string", "description": "Heading of the section; left out: the beginning"},
             text={
                 "type": "string",
-                "description": "Text of the section in Markdown; empty removes it",
+                "description": "What the section is to say, in Markdown; empty removes it",
             },
             how={
                 "type": "string",
                 "enum": ["replace", "append"],
-                "description": "append (default) adds lines, replace replaces the section",
+                "description": "append (by default) adds lines, replace puts the text in the section's place",
             },
             timezone={"type": "string", "description": "Where the person lives, such as Europe/Berlin"},
         ),
@@ -68,9 +65,9 @@ class Profile:
         """Change the profile and say what it says now of the section; on return it survives a power cut."""
         zone, text = arguments.get("timezone"), arguments.get("text")
         if zone is None and text is None:
-            raise ToolError("nothing to change: pass text for a section, or timezone")
+            raise ToolError("say what to change: text for a section, or timezone")
         if zone is not None and zone_named(zone) is None:
-            raise ToolError(f"{zone!r} is not a time zone; use a name such as Europe/Berlin")
+            raise ToolError(f"{zone!r} is no time zone; use a name such as Europe/Berlin")
         append = arguments.get("how", "append") == "append"
 
         # A page or a file may have asked for it.
@@ -88,7 +85,7 @@ class Profile:
         except NotNow as error:
             raise ToolError(f"the profile cannot be changed now: {error}; try again later") from error
         except StoreError as error:
-            raise ToolError("the profile could not be written and is unchanged") from error
+            raise ToolError("the profile could not be written; it stands as it was") from error
 
     async def _sources(self, place: ToolPlace) -> Sources:
         """Take what was said in the conversation and is not in the notes yet, the running turn's among it."""
@@ -104,12 +101,12 @@ class Profile:
                 async with asyncio.timeout(BUSY_S):
                     await held.enter_async_context(memory.scope_states.open(place.scope))
             except TimeoutError as error:
-                raise ToolError("the notes are being changed right now; try again later") from error
+                raise ToolError("the notes are being worked on; try again later") from error
             old = await asyncio.to_thread(notes.profile)
             before = old.decode("utf-8", "replace")
             new = await asyncio.to_thread(change, before)
             if new == before:
-                return "the profile already says so"
+                return "the profile says so already"
             grown = len(new.encode("utf-8", "replace"))
             merged = grown > self._max_bytes and grown > len(old)
             if merged:
@@ -122,13 +119,13 @@ class Profile:
             )
         if not kept:
             why = (
-                "it was changed at the same time; try again"
+                "somebody else changed it just now; try again"
                 if kept is False
-                else "the conversation no longer exists"
+                else "the conversation is gone"
             )
             raise ToolError(f"the profile was not changed: {why}")
         log.info("profile.changed", key=place.key, bytes=len(new.encode()), merged=merged)
-        return "the profile was changed" + ("; it was too long and has been shortened" if merged else "")
+        return "the profile is changed" + ("; it was too long and has been shortened" if merged else "")
 
     async def _merged(self, key: str, text: str) -> str:
         """Have the small model shorten the profile, once.
@@ -137,7 +134,7 @@ class Profile:
             NotNow: there is no budget for it.
             ToolError: its answer cannot stand for the profile; nothing is changed.
         """
-        full = f"the profile would be over {self._max_bytes} bytes; replace a section with a shorter text"
+        full = f"the profile would be over {self._max_bytes} bytes; replace a section by a shorter text"
         memory = self._memory
         model = memory.rules.small_model
         prompt = merging.prompt(text, what=merging.PROFILE, max_bytes=self._max_bytes, model=model)

@@ -19,8 +19,8 @@ NOT_FOR_SUBAGENTS: Final = frozenset(
     {"spawn", "schedule", "profile", "memory_search", "session_archive_read", "send_file"}
 )
 BEGUN = (
-    'The subagent "{}" ({}) works on it. Its result will arrive as a separate message after this answer: do '
-    "not wait for it, and do not make it up. Tell the person what is being done, and continue."
+    'The subagent "{}" ({}) works on it. Its result comes as a message of its own, after this answer: do not '
+    "wait for it, and do not make it up. Tell the person what is being done, and go on."
 )
 
 
@@ -51,18 +51,19 @@ class Spawn:
         return ToolSpec(
             name="spawn",
             description=(
-                "Hand a long or separate task to a subagent: it works in the background, with the same "
-                "files and tools, and its result arrives as a message. It knows the facts about the person, "
-                "but nothing of this conversation: put everything it needs into the task. At most "
-                f"{AT_ONCE} can run at the same time, and {AN_HOUR} can start per hour."
+                "Hand a task that takes long, or that can be done apart, to a subagent: it works on it "
+                "beside this conversation, with the same files and tools, and its result comes back as a "
+                "message. It knows the facts that are known of the person, and nothing of what was said "
+                f"here: put all that it needs into the task. At most {AT_ONCE} work at once, and {AN_HOUR} "
+                "begin in an hour."
             ),
             parameters=parameters(
                 "task",
                 task={
                     "type": "string",
-                    "description": "The complete task, and what the result should contain.",
+                    "description": "What is to be done, and what the result should hold; complete by itself.",
                 },
-                label={"type": "string", "description": "A short name."},
+                label={"type": "string", "description": "A few words that name it."},
             ),
         )
 
@@ -80,7 +81,7 @@ class Spawn:
         if not task:
             raise ToolError("the task is empty")
         if len(task) > MAX_TASK_CHARS:
-            raise ToolError(f"the task has {len(task)} characters; the limit is {MAX_TASK_CHARS}. Use a file")
+            raise ToolError(f"the task has {len(task)} characters, {MAX_TASK_CHARS} are the most; use a file")
         label = " ".join((arguments.get("label") or task).split())
         if len(label) > MAX_LABEL_CHARS:
             label = label[: MAX_LABEL_CHARS - 1].rstrip() + "…"

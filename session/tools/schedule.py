@@ -55,36 +55,36 @@ class Schedule:
     repeatable: ClassVar[bool] = False
     spec: ClassVar[ToolSpec] = ToolSpec(
         "schedule",
-        "Add, list and remove reminders and scheduled jobs of this chat. Use it when somebody wants to be "
-        "reminded, or wants something done later or repeatedly. The context of this conversation contains "
-        "the current date, time and time zone: use them to work out what people mean by words such as "
-        "tomorrow. Pass one of every, cron and at. At that time you get the message, as if it had been "
-        "written here, and your answer goes to this chat.",
+        "Reminders and jobs of this chat, by the clock: add, list, remove. Use it when somebody wants to be "
+        "reminded, or wants something done later or again and again. The date, the time and the time zone "
+        "that hold now stand in what you are told of this conversation: work out from them what people mean "
+        "by words such as tomorrow. Give one of every, cron and at. When the time has come you are asked the "
+        "message, as if it had been written here, and your answer goes to this chat.",
         parameters(
             "action",
             action={"type": "string", "enum": ["add", "list", "remove"]},
             message={
                 "type": "string",
-                "description": "add: what you will be asked then, with everything that you need to know",
+                "description": "add: what you are to be asked then, with all that you need to know by then",
             },
             at={
                 "type": "string",
-                "description": "Once: 2027-01-01T09:00 in the time zone tz, or with an offset",
+                "description": "Once: 2027-01-01T09:00 on the clocks of tz, or with an offset",
             },
-            every={"type": "string", "description": "Repeatedly: 30m, 2h, 1d; at least one minute"},
+            every={"type": "string", "description": "Again and again: 30m, 2h, 1d; a minute at least"},
             cron={"type": "string", "description": "Five fields: 0 9 * * 1-5 is 9:00 on working days"},
             tz={
                 "type": "string",
-                "description": "Zone of at or cron, such as Europe/Berlin; default: this conversation's",
+                "description": "Zone of at or cron, such as Europe/Berlin; by default this conversation's",
             },
             name={"type": "string", "description": "A short name for lists"},
             session={
                 "type": "string",
                 "enum": ["chat", "job"],
-                "description": "chat (default): part of this conversation; job: in its own conversation, for "
-                "long work of which only the answer should appear here",
+                "description": "chat (by default): it is part of this conversation; job: it has one of its "
+                "own, for long work whose answer alone is to be seen here",
             },
-            id={"type": "string", "description": "remove: the id from list"},
+            id={"type": "string", "description": "remove: the id, as list shows it"},
         ),
     )
 
@@ -103,10 +103,10 @@ class Schedule:
         if action == "remove":
             job_id = arguments.get("id", "").strip()
             if not job_id:
-                raise ToolError("pass the id from list")
+                raise ToolError("say which: id, as list shows it")
             return await self._schedules.remove(job_id, place)
         words = {name: arguments.get(name, "").strip() for name in _WORDS}
         if not words["message"]:
-            raise ToolError("pass in message what to ask then")
+            raise ToolError("say in message what is to be asked then")
         own = arguments.get("session", "chat") == "job"
         return await self._schedules.add(Wish(**words, own_session=own), place)

@@ -8,8 +8,6 @@ from datetime import datetime
 from typing import NewType
 from zlib import crc32
 
-from ulid import ULID
-
 SessionKey = NewType("SessionKey", str)
 
 SLOTS = 256
@@ -90,6 +88,9 @@ def key_from_stem(stem: str) -> SessionKey:
 
 def derived_id(key: str, created_at: datetime | None) -> str:
     """Make the ULID of a session whose file carries none: time of creation, randomness from the key."""
+    # It reads its own version from disk, for which help and completion would wait.
+    from ulid import ULID
+
     ms = 0 if created_at is None else int(created_at.timestamp() * 1_000_000 + 0.5) // 1000
     time = max(0, min(ms, 2**48 - 1)).to_bytes(6, "big")
     return str(ULID(time + hashlib.sha256(key.encode("utf-8", "surrogatepass")).digest()[:10]))

@@ -25,6 +25,8 @@ _MODULES = (
     "gateway.__main__",
     "gateway.cli.run",
     "gateway.cli.sessions",
+    "gateway.app.sessions",
+    "gateway.workers.count",
     "gateway.app.daemon",
     "gateway.http.server",
     "gateway.outbound.adapters",

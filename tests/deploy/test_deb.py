@@ -186,8 +186,8 @@ def test_a_stop_leaves_alone_what_a_running_turn_has_started(service: Box) -> No
 def test_bash_zsh_and_fish_complete_its_verbs(box: Box) -> None:
     """From the files that the package brings, without a line in anybody's profile."""
     loaded = "source /usr/share/bash-completion/completions/chat-gateway"
-    line = "COMP_LINE='chat-gateway onb' COMP_POINT=16 COMP_TYPE=9 COMP_CWORD=1 COMP_WORDS=(chat-gateway onb)"
-    called = f"{loaded}; {line}; $(complete -p chat-gateway | grep -o '_python[a-z_]*') chat-gateway"
+    line = "COMP_CWORD=1 COMP_WORDS=(chat-gateway onb)"
+    called = f"{loaded}; {line}; $(complete -p chat-gateway | grep -o '_chat_[a-z_]*') chat-gateway"
     bash = box.run("bash", "-c", f"{called}; echo ${{COMPREPLY[0]}}", check=True).stdout
     zsh = box.run("zsh", "-fc", "autoload -U compinit; compinit -D; echo $_comps[chat-gateway]").stdout
     fish = box.run("fish", "-c", "complete -C 'chat-gateway onb'", HOME="/tmp").stdout

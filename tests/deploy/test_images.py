@@ -15,10 +15,10 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from gateway.cli.parser import build
 from gateway.config.schema import Schema
 from gateway.config.settings import Settings
 from tests.docs.page import unknown_keys
+from tests.support.command_line import parsed
 from tests.support.harness import ROOT
 
 DEPLOY = ROOT / "deploy"
@@ -86,9 +86,9 @@ def test_the_image_starts_and_looks_after_the_program() -> None:
     words = dict(stages()[1])
 
     assert words["ENTRYPOINT"] == '["chat-gateway"]'
-    assert build().parse_args(yaml.safe_load(words["CMD"])).role == "all"
+    assert parsed(yaml.safe_load(words["CMD"])).role == "all"
     health = yaml.safe_load(words["HEALTHCHECK"].partition("CMD ")[2])
-    assert build().parse_args(health[1:]).alive is True
+    assert parsed(health[1:]).alive is True
 
 
 def compose(name: str) -> dict[str, Any]:
@@ -101,7 +101,7 @@ def test_each_role_is_a_container_that_can_write_its_workspace_alone(role: str) 
     """Read-only, without capabilities, with time to drain, after what it needs."""
     service = compose("compose.yaml")["services"][role]
 
-    assert build().parse_args(service["command"]).role == role
+    assert parsed(service["command"]).role == role
     assert service["read_only"] is True
     assert service["cap_drop"] == ["ALL"]
     assert service["security_opt"] == ["no-new-privileges:true"]
@@ -216,7 +216,7 @@ def test_both_roles_share_one_workspace() -> None:
         assert all(str(path).startswith(mounts["secrets"]) for path in _files_of(config))
         probed = pod["containers"][0]["livenessProbe"].get("exec", {}).get("command")
         for words in (pod["containers"][0]["args"], *([probed[1:]] if probed else [])):
-            assert build().parse_args(words)
+            assert parsed(words)
 
 
 def test_its_configuration_is_one() -> None:

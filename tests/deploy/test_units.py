@@ -12,14 +12,13 @@ from pathlib import Path
 import pytest
 
 from gateway.__main__ import main
-from gateway.cli import systemd_verbs
-from gateway.cli.parser import build
 from gateway.config.finding import DEFAULT_WORKSPACE, default_workspace, usual_file
 from gateway.config.schema import Schema
 from gateway.config.settings import LimitsSettings, Settings
 from gateway.errors import GatewayError
 from gateway.systemd import units
 from tests.docs.page import read
+from tests.support.command_line import parsed
 from tests.support.guarantee import guarantee
 from tests.support.harness import ROOT
 
@@ -116,7 +115,7 @@ def test_they_start_what_there_is(name: str) -> None:
     lines = dict(service(name))
     for role in ("channels", "session") if "@" in name else ("all",):
         program, *words = shlex.split(lines["ExecStart"].replace("%i", role))
-        args = build().parse_args(words)
+        args = parsed(words)
 
         assert program == units.PACKAGED_PROGRAM
         assert args.role == role
@@ -151,7 +150,7 @@ def test_the_unit_of_a_person_is_the_same_service() -> None:
     for name in ("Type", "WatchdogSec", "RestartPreventExitStatus", "TimeoutStopSec", "Restart", "KillMode"):
         assert lines[name] == dict(whole)[name]
     program, *words = shlex.split(lines["ExecStart"].replace("%h", "/home/ada"))
-    args = build().parse_args(words)
+    args = parsed(words)
     assert program == units.PACKAGED_PROGRAM
     assert args.workspace == Path(DEFAULT_WORKSPACE.replace("~", "/home/ada"))
     assert args.config == usual_file({"HOME": "/home/ada"})
@@ -262,7 +261,6 @@ def test_a_link_to_where_no_service_may_look_is_refused(tmp_path: Path, name: st
 
 
 def test_show_prints_each_of_them(capsys: pytest.CaptureFixture[str]) -> None:
-    assert systemd_verbs.NAMES == units.NAMES
     for name in units.NAMES:
         assert main(["systemd", "show", name, "--program", units.PACKAGED_PROGRAM]) == 0
         assert capsys.readouterr().out == (ROOT / "systemd" / name).read_text()

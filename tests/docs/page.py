@@ -17,11 +17,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import click
 import pyromark
 
-from gateway.cli.parser import build
 from gateway.config.schema import Schema
 from gateway.config.settings import Channels, Settings
+from tests.support.command_line import parsed
 
 OPTIONS = pyromark.Options.ENABLE_TABLES
 # No language: a picture, a layout of files, a synopsis.
@@ -199,11 +200,10 @@ def _wrong_commands(text: str) -> Iterator[str]:
             # A synopsis such as "export KEY [-o PATH]": its verb is asked for help.
             words = [*itertools.takewhile(str.isalpha, words), "--help"]
         try:
-            with contextlib.redirect_stdout(io.StringIO()):
-                build().parse_args(words)
-        except SystemExit as left:
-            if left.code:
-                yield f"not taken by the command line: {line.strip()}"
+            with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(click.exceptions.Exit):
+                parsed(words)
+        except click.UsageError:
+            yield f"not taken by the command line: {line.strip()}"
 
 
 def _one_command(words: list[str]) -> list[str]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.cli.providers import PROVIDERS
+from gateway.cli.onboard import PROVIDERS
 from gateway.config.checking import faults, unknown_provider
 from gateway.config.load import load
 from session.models import credentials

@@ -63,20 +63,17 @@ def test_a_job_is_completed(shell: Terminal, workspace: Path) -> None:
 
 
 def ask(workspace: Path, line: str) -> list[str]:
-    """Ask as a shell does, through a file in place of its descriptor."""
-    answer = workspace / "answer"
-    env = environment(
-        _ARGCOMPLETE="1",
-        _ARGCOMPLETE_SHELL="zsh",
-        _ARGCOMPLETE_SUPPRESS_SPACE="1",
-        _ARGCOMPLETE_IFS="\n",
-        _ARGCOMPLETE_STDOUT_FILENAME=str(answer),
-        COMP_LINE=line,
-        COMP_POINT=str(len(line)),
+    """Ask as zsh does; each answer has three lines, the second is the word."""
+    return run(workspace, env=asking(workspace, line)).stdout.splitlines()
+
+
+def asking(workspace: Path, line: str) -> dict[str, str]:
+    return environment(
+        _CHAT_GATEWAY_COMPLETE="zsh_complete",
+        COMP_WORDS=line,
+        COMP_CWORD=str(line.count(" ")),
         CHAT_GATEWAY_WORKSPACE=str(workspace),
     )
-    run(workspace, env=env)
-    return answer.read_text().splitlines()
 
 
 def test_damaged_files_and_hostile_names_offer_nothing_bad(tmp_path: Path) -> None:
@@ -94,19 +91,17 @@ def test_damaged_files_and_hostile_names_offer_nothing_bad(tmp_path: Path) -> No
 
     assert [line.partition("\\:")[0] for line in keys if "good" in line] == ["cli"]
     assert not any("\x1b" in line or "\x07" in line or "torn" in line for line in keys)
-    assert [line for line in ask(tmp_path, "chat-gateway cron run ") if not line.startswith("-")] == []
+    assert not any(ask(tmp_path, "chat-gateway cron run "))
 
 
 def test_no_application_is_imported_for_it(tmp_path: Path) -> None:
     """A shell asks at each press of a key, so neither models nor platforms may be loaded."""
     run(tmp_path, "chat", "-m", "hi")
-    env = environment(PYTHONPROFILEIMPORTTIME="1", CHAT_GATEWAY_WORKSPACE=str(tmp_path))
-    env |= {"_ARGCOMPLETE": "1", "COMP_LINE": "chat-gateway sessions show ", "COMP_POINT": "27"}
-    env |= {"_ARGCOMPLETE_STDOUT_FILENAME": str(tmp_path / "answer")}
+    env = asking(tmp_path, "chat-gateway sessions show ") | {"PYTHONPROFILEIMPORTTIME": "1"}
 
     imported = run(tmp_path, env=env, anew=True).stderr
 
-    assert "gateway.cli.completing" in imported
+    assert "gateway.cli.completion" in imported
     assert "pydantic" not in imported
     assert "prompt_toolkit" not in imported
 

@@ -19,7 +19,7 @@ from tests.support.place import lines_of, with_model
 
 pytestmark = guarantee(
     "storage",
-    "A workspace of an earlier version is upgraded completely, and a downgrade makes it usable there again.",
+    "A workspace of an earlier version is upgraded completely, and a downgrade lets that version continue.",
 )
 
 RECORDED = ROOT / "tests" / "data" / "old-workspaces"

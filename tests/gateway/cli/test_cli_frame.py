@@ -2,44 +2,44 @@
 
 from __future__ import annotations
 
-import argparse
+import ast
 import json
 import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
+import click
 import pytest
 
 from channels.errors import ChannelDown
 from gateway.__main__ import main, run
-from gateway.cli import output, parser
+from gateway.cli import output
+from gateway.cli.root import COMMANDS, Place, cli
 from gateway.errors import ConfigError, GatewayError, StateInUse, TopologyMismatch, Unreachable
 from session.errors import NewerFormat, StoreError
 from tests.gateway.cli_place import PROGRAM, command
+from tests.support.command_line import parsed
 from tests.support.harness import ROOT
 
 SECRET = "sk-very-secret-key"
 
 
-def fails(_: argparse.Namespace) -> int:
+def fails(_: Place) -> int:
     """A verb that raises what the test has put into ``fails.error``."""
     raise FAULTS[0]
 
 
-def prints_much(_: argparse.Namespace) -> int:
+def prints_much(_: Place) -> int:
     for _number in range(100_000):
         output.data("x" * 100)
     return 0
 
 
 FAULTS: list[BaseException] = []
-
-
-def verb(name: str) -> argparse.Namespace:
-    return argparse.Namespace(handler=f"{__name__}:{name}", config=Path(os.devnull), workspace=None)
 
 
 def test_status_loads_nothing_of_a_turn(tmp_path: Path) -> None:
@@ -58,121 +58,136 @@ def test_status_loads_nothing_of_a_turn(tmp_path: Path) -> None:
     assert done.stderr.splitlines()[-1] == "[]"
 
 
-@pytest.mark.parametrize(
-    "args", [["--help"], ["sessions", "--help"], ["chat", "--help"], ["run", "--role", "x"]]
-)
-def test_help_and_usage_load_nothing_heavy(args: list[str], tmp_path: Path) -> None:
-    """Help is quick because no model, no loop, no log and no SDK is imported for it."""
-    heavy = {"pydantic", "asyncio", "structlog", "litellm", "aio_pika", "fastapi", "orjson", "ssl", "email"}
+@pytest.mark.parametrize("args", [["--help"], ["sesions"]])
+def test_the_list_of_commands_imports_none_of_them(args: list[str], tmp_path: Path) -> None:
+    assert loaded(args, {"asyncio", "gateway.errors", "gateway.cli.output", "email"}, tmp_path) == []
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_loads_nothing_heavy(command: str, tmp_path: Path) -> None:
+    """A shell completes at each press of a key, so no model, no log and no SDK is imported for it."""
+    heavy = {"pydantic", "structlog", "litellm", "aio_pika", "fastapi", "httpx", "rich", "prompt_toolkit"}
+
+    assert loaded([command, "--help"], heavy, tmp_path) == []
+
+
+def loaded(args: list[str], modules: set[str], tmp_path: Path) -> list[str]:
+    """Return which of the modules a command line imports."""
     code = (
         "import sys\nfrom gateway.__main__ import main\n"
-        f"try: main({args!r})\nexcept SystemExit: pass\n"
-        f"sys.exit(repr(sorted({heavy!r} & set(sys.modules))))"
+        f"main({args!r})\nsys.exit(repr(sorted({modules!r} & set(sys.modules))))"
     )
-
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60
     )
+    found: list[str] = ast.literal_eval(done.stderr.splitlines()[-1])
+    return found
 
-    assert done.stderr.splitlines()[-1] == "[]"
+
+def test_each_command_explains_itself(capsys: pytest.CaptureFixture[str]) -> None:
+    """Every command of the tree is found where the root says, and has a help."""
+    paths = list(_paths(click.Context(cli, info_name="chat-gateway")))
+
+    assert len(paths) > 60
+    for path in paths:
+        assert main([*path.split()[1:], "--help"]) == 0
+        printed = capsys.readouterr().out
+        assert printed.startswith(f"Usage: {path} "), path
+        assert printed.partition("\n\n")[2].strip()[:1].isupper(), path
 
 
-def test_every_verb_names_its_code_and_explains_itself(capsys: pytest.CaptureFixture[str]) -> None:
-    """Each leaf of the tree has a handler and a help that ends well."""
-    leaves = {
-        "run": [],
-        "chat": [],
-        "status": [],
-        "doctor": [],
-        "sessions list": [],
-        "sessions show": ["cli:direct"],
-        "sessions new": ["cli:direct"],
-        "sessions clear": ["cli:direct"],
-        "sessions verify": [],
-        "memory show": ["cli:direct"],
-        "memory consolidate": ["cli:direct"],
-        "parked list": [],
-        "parked show": ["x"],
-        "parked retry": ["x"],
-        "parked drop": ["x"],
-        "config show": [],
-        "config check": [],
-        "config path": [],
-    }
-
-    for leaf, values in leaves.items():
-        module, _, function = parser.parse([*leaf.split(), *values]).handler.partition(":")
-        assert module == f"gateway.cli.{leaf.split()[0]}"
-        assert function.rstrip("_") == leaf.split()[-1]
-        with pytest.raises(SystemExit) as ended:
-            parser.parse([*leaf.split(), "--help"])
-        assert ended.value.code == 0
-        assert leaf in capsys.readouterr().out
+def _paths(context: click.Context) -> Iterator[str]:
+    yield context.command_path
+    if isinstance(context.command, click.Group):
+        for name in context.command.list_commands(context):
+            _, command, _ = context.command.resolve_command(context, [name])
+            assert command is not None
+            yield from _paths(click.Context(command, context, name))
 
 
 def test_global_options_may_stand_before_and_after_the_verb() -> None:
     """Both orders mean the same; the later one wins."""
-    before = parser.parse(["--config", "a", "--workspace", "w", "status"])
-    after = parser.parse(["--config", "x", "status", "--config", "a", "--workspace", "w", "--json"])
+    before = parsed(["--config", "a", "--workspace", "w", "status"])
+    after = parsed(["--config", "x", "status", "--config", "a", "--workspace", "w", "--json"])
 
-    assert (before.config, before.workspace, before.json) == (Path("a"), Path("w"), False)
-    assert (after.config, after.workspace, after.json) == (Path("a"), Path("w"), True)
-    assert parser.parse(["status"]).config is None
+    assert (before.config, before.workspace, before.as_json) == (Path("a"), Path("w"), False)
+    assert (after.config, after.workspace, after.as_json) == (Path("a"), Path("w"), True)
+    assert parsed(["status"]).config is None
 
 
 def test_the_options_of_chat_and_run() -> None:
     """As documented, with their defaults."""
-    chat = parser.parse(["chat"])
-    asked = parser.parse(["chat", "-m", "-- hi", "--key", "telegram:1", "--timeout", "2.5"])
+    chat = parsed(["chat"])
+    asked = parsed(["chat", "-m", "-- hi", "--key", "telegram:1", "--timeout", "2.5"])
 
-    assert (chat.message, chat.key, chat.timeout) == (None, "cli:direct", None)
-    assert (asked.message, asked.key, asked.timeout) == ("-- hi", "telegram:1", 2.5)
-    assert parser.parse(["run"]).role == "all"
-    assert parser.parse(["run", "--role", "session"]).role == "session"
+    assert (chat.message, chat.key, chat.within_s) == (None, "cli:direct", None)
+    assert (asked.message, asked.key, asked.within_s) == ("-- hi", "telegram:1", 2.5)
+    assert parsed(["run"]).role == "all"
+    assert parsed(["run", "--role", "session"]).role == "session"
 
 
 @pytest.mark.parametrize(
     ("args", "error", "advice"),
     [
-        (["sesions"], "error: unknown command 'sesions'", "chat-gateway sessions"),
-        (["sessions", "lst"], "unknown command 'lst'; choose from list, show", "chat-gateway sessions list"),
+        (["sesions"], "No such command 'sesions'", "chat-gateway sessions"),
+        (["sessions", "lst"], "No such command 'lst'", "chat-gateway sessions list"),
         (
             ["memory", "history", "cli:direct", "--file", "MEMORY"],
-            "unknown --file 'MEMORY'; choose from MEMORY.md, USER.md, facts.jsonl",
-            "chat-gateway memory history --file MEMORY.md",
+            "'--file': 'MEMORY' is not one of 'MEMORY.md', 'USER.md', 'facts.jsonl'",
+            "chat-gateway memory history --help",
         ),
         (
             ["systemd", "show", "tmpfiles"],
-            "unknown NAME 'tmpfiles'; choose from chat-gateway.service, chat-gateway@.service",
-            "chat-gateway systemd show tmpfiles.conf",
+            "'NAME': 'tmpfiles' is not one of 'chat-gateway.service', 'chat-gateway@.service'",
+            "chat-gateway systemd show --help",
         ),
-        (["sessions"], "required: COMMAND", "chat-gateway sessions --help"),
-        (["run", "--role", "chanels"], "unknown --role 'chanels'", "chat-gateway run --role channels"),
+        (
+            ["run", "--role", "chanels"],
+            "'--role': 'chanels' is not one of 'all', 'channels', 'session'",
+            "chat-gateway run --help",
+        ),
+        (["run", "--workers", "-1"], "'--workers': -1 is not in the range x>=0", "chat-gateway run --help"),
+        (["usage", "--days", "0"], "'--days': 0 is not in the range x>=1", "chat-gateway usage --help"),
         (["chat", "--timeout", "-1"], "'-1' is not a number of seconds above 0", "chat-gateway chat --help"),
         (
             ["chat", "--timeout", "nan"],
             "'nan' is not a number of seconds above 0",
             "chat-gateway chat --help",
         ),
-        (["sessions", "show"], "required: KEY|ULID", "chat-gateway sessions show --help"),
-        (["trace", "\udcff"], r"ID: '\udcff' is not UTF-8 text", "chat-gateway trace --help"),
-        (["parked", "drop", "\udcff"], r"ID: '\udcff' is not", "chat-gateway parked drop --help"),
-        (["status", "--jsn"], "unrecognized arguments: --jsn", "chat-gateway --help"),
+        (["chat", "hello", "there"], "unexpected words: hello there", "chat-gateway chat -m 'hello there'"),
+        (["sessions", "show"], "Missing argument 'KEY|ULID'", "chat-gateway sessions show --help"),
+        (["trace", "\udcff"], r"'ID': '\udcff' is not UTF-8 text", "chat-gateway trace --help"),
+        (["parked", "drop", "\udcff"], r"'ID': '\udcff' is not", "chat-gateway parked drop --help"),
+        (["status", "--jsn"], "No such option '--jsn'", "chat-gateway status --json"),
+        (["status", "now"], "unexpected extra argument (now)", "chat-gateway status --help"),
+        (["memory", "export"], "exactly one of KEY and --person", "chat-gateway memory export --help"),
+        (
+            ["memory", "erase", "cli:direct", "--person", "ada"],
+            "exactly one of KEY and --person",
+            "chat-gateway memory erase --help",
+        ),
     ],
 )
 def test_a_usage_that_makes_no_sense_exits_2(
     args: list[str], error: str, advice: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """It says what is wrong and what to type instead, on stderr."""
-    with pytest.raises(SystemExit) as ended:
-        main(args)
+    assert main(args) == 2
 
-    assert ended.value.code == 2
     printed = capsys.readouterr()
     first, second = printed.err.splitlines()
     assert first.startswith("error: ")
     assert error in first
     assert second == f"try: {advice}"
+    assert printed.out == ""
+
+
+def test_a_noun_without_a_verb_shows_its_help(capsys: pytest.CaptureFixture[str]) -> None:
+    """On stderr, since it was not asked for."""
+    assert main(["sessions"]) == 2
+
+    printed = capsys.readouterr()
+    assert "Commands:" in printed.err
     assert printed.out == ""
 
 
@@ -204,7 +219,7 @@ def test_a_foreseen_error_is_its_text_its_hint_and_its_code(
     """Also out of a task group, whose own text says nothing."""
     FAULTS[:] = [fault]
 
-    assert run(verb("fails")) == code
+    assert run(fails) == code
     assert capsys.readouterr().err == "error: it broke\ntry: a cure\n"
 
 
@@ -212,7 +227,7 @@ def test_each_problem_of_the_configuration_is_an_error_line(capsys: pytest.Captu
     """All of them, then what to do."""
     FAULTS[:] = [ConfigError(["a.toml:1: x", "a.toml:2: y"])]
 
-    assert run(verb("fails")) == 78
+    assert run(fails) == 78
     assert capsys.readouterr().err == (
         "error: a.toml:1: x\nerror: a.toml:2: y\ntry: chat-gateway config check\n"
     )
@@ -225,10 +240,10 @@ def test_an_unforeseen_error_shows_no_secret_and_the_way_to_its_traceback(
     monkeypatch.setenv("CHAT_GATEWAY_MODEL__API_KEY", SECRET)
     FAULTS[:] = [KeyError(f"no {SECRET}")]
 
-    assert run(verb("fails")) == 1
+    assert run(fails) == 1
     plain = capsys.readouterr().err
     monkeypatch.setenv("CHAT_GATEWAY_DEBUG", "1")
-    assert run(verb("fails")) == 1
+    assert run(fails) == 1
     debug = capsys.readouterr().err
 
     assert plain.splitlines()[0] == "error: KeyError: 'no ***'"
@@ -241,13 +256,12 @@ def test_an_unforeseen_error_shows_no_secret_and_the_way_to_its_traceback(
 def test_ctrl_c_exits_130_without_a_word(tmp_path: Path) -> None:
     """A person who interrupts knows why it ended."""
     code = (
-        "import argparse, signal, sys\nfrom gateway.__main__ import run\n"
+        "import signal, sys\nfrom gateway.__main__ import run\n"
         "def wait(_):\n"
         "    print('here', flush=True)\n"
         # A signal that comes just before ``pause`` would be slept over.
         "    while True: signal.sigtimedwait([], 1)\n"
-        "sys.modules['waits'] = sys.modules['__main__']\n"
-        "sys.exit(run(argparse.Namespace(handler='waits:wait')))"
+        "sys.exit(run(wait))"
     )
     with subprocess.Popen(
         [sys.executable, "-c", code],
@@ -269,7 +283,7 @@ def test_a_reader_that_leaves_ends_it_quietly(tmp_path: Path) -> None:
     """``sessions list | head -1`` shows no traceback."""
     code = (
         "import sys\nfrom gateway.__main__ import run\n"
-        "from tests.gateway.cli.test_cli_frame import verb\nsys.exit(run(verb('prints_much')))"
+        "from tests.gateway.cli.test_cli_frame import prints_much\nsys.exit(run(prints_much))"
     )
     with subprocess.Popen(
         [sys.executable, "-c", code],

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from gateway.cli.parser import parse
 from session.interchange.formats import FORMATS
 from session.interchange.records import MAX_LINES
 from session.transcript.line import MAX_LINE_BYTES
 from tests.gateway.cli_place import SAMPLES, Ran, listed, session_file, shown, write
+from tests.support.command_line import parsed
 
 ULID = "01KH9Z3Q3BZ63Q2JQ3VM15EA2A"
 
@@ -42,7 +42,7 @@ def test_what_is_exported_comes_in_elsewhere(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize("name", FORMATS)
 def test_the_command_line_names_every_format(name: str) -> None:
     for words in (["import", "--from", name, "x"], ["export", "--to", name, "cli:x"]):
-        assert parse(["sessions", *words]).format == name
+        assert parsed(["sessions", *words]).name == name
 
 
 def test_one_file_goes_to_stdout_and_a_folder_does_not(tmp_path: Path) -> None:

@@ -11,18 +11,19 @@ from pathlib import Path
 
 import pytest
 
-from gateway.cli.giving_way import NICE
+from gateway.cli.backup import NICE
 
 _VERB = """\
-import argparse, os, signal, sys, time
-from gateway.cli.giving_way import giving_way
+import os, signal, sys, time
+from gateway.cli.backup import at_low_priority
+from gateway.cli.root import Place
 
 def work():
     print(os.getpid(), os.getsid(0), os.nice(0), flush=True)
     {work}
 
 try:
-    sys.exit(giving_way(lambda: work(), argparse.Namespace(json=False)))
+    sys.exit(at_low_priority(lambda: work(), Place()))
 except KeyboardInterrupt:
     sys.exit(1)
 """

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.cli.looking import look_on
+from gateway.cli.conversation import look_on
 from gateway.errors import GatewayError, Unreachable
 from gateway.http import client as http_client
 from gateway.http.client import Client

@@ -9,9 +9,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from gateway.cli.parser import parse
 from gateway.service.tokens import TokenError, Tokens
 from tests.gateway.http_place import Place, open_place
+from tests.support.command_line import parsed
 from tests.support.guarantee import guarantee
 
 TOKEN = "correct-horse-battery-staple"
@@ -51,8 +51,8 @@ async def test_each_right_reaches_as_far_as_it_says(place: Place) -> None:
         assert decided.status_code == (202 if right == "admin" else 403)
     refused = await place.http.post("/v1/stop", json={"key": "web:a"}, headers=shown(held["read"]))
     assert refused.json() == {
-        "error": "the token read has the permission read; this needs write",
-        "hint": "use a token with the permission write",
+        "error": "the token read has the right read, and this needs write",
+        "hint": "use a token with the right write",
     }
 
 
@@ -167,7 +167,7 @@ def test_the_verbs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
             raise SystemExit(main(["--workspace", str(tmp_path), *words]))
         return int(ended.value.code or 0), capsys.readouterr().out
 
-    assert parse(["tokens", "add", "bot"]).right == "write"
+    assert parsed(["tokens", "add", "bot"]).right == "write"
     code, token = run("tokens", "add", "bot", "--right", "read")
     assert code == 0
     assert Tokens(tmp_path / "state").of_token(token.strip()) is not None
