@@ -362,7 +362,7 @@ def test_root_leads_the_service_to_its_first_model(service: Box) -> None:
     service.run("rm", "-r", f"{CONFIG.parent}/secrets", check=True)
     service.run("systemctl", "stop", "model", check=True)
 
-    assert f"restarts it: systemctl restart {UNIT}" in said
+    assert f"Restarting the gateway: systemctl restart {UNIT}" in said
     assert "counts from its next start on" not in said
     assert before not in ("0", after[0])
     assert after[1] == "active"
