@@ -32,17 +32,17 @@ exec "$@"
 """
 
 
-def files() -> list[str]:
+def _files() -> list[str]:
     """Name the files with tests that need such a user, from the checkout on."""
     word = f"pytest.mark.{MARK}"
     found = (path for path in (ROOT / "tests").rglob("test_*.py") if word in path.read_text())
     return sorted(str(path.relative_to(ROOT)) for path in found)
 
 
-def run(file: str, within_s: float) -> subprocess.CompletedProcess[str]:
-    """Run the tests of ``file`` that need such a user."""
+def run(within_s: float) -> subprocess.CompletedProcess[str]:
+    """Run all tests that need such a user."""
     with _folder() as home, tempfile.TemporaryDirectory() as box:
-        pytest = (sys.executable, "-m", "pytest", "-m", MARK, "-p", "no:cacheprovider", file)
+        pytest = (sys.executable, "-m", "pytest", "-m", MARK, "-p", "no:cacheprovider", *_files())
         user = ("setpriv", f"--reuid={UID}", f"--regid={UID}", "--clear-groups", "--inh-caps=-all")
         # pytest names a folder by the name of the user.
         own = {"HOME": str(home), "TMPDIR": str(home), "USER": "ordinary", "LOGNAME": "ordinary", "BOX": box}
