@@ -56,22 +56,17 @@ def _by_key(
 
     ``sessions``: the newest message first, an order that the rows keep.
     """
-    shown: dict[str, SessionRow] = {}
-    newest: dict[str, SessionRow] = {}
-    counts: dict[str, int] = {}
-    changed: dict[str, int] = {}
+    by_key: dict[str, list[SessionRow]] = {}
     for row in sessions:
-        counts[row.key] = counts.get(row.key, 0) + 1
-        changed[row.key] = max(changed.get(row.key, 0), row.changed_ns)
-        newest.setdefault(row.key, row)
-        if row.key not in shown or (row.active and not shown[row.key].active):
-            shown[row.key] = row
-    wanted = [key for key in shown if floor is None or changed[key] >= floor]
+        by_key.setdefault(row.key, []).append(row)
+    wanted = [
+        rows for rows in by_key.values() if floor is None or any(row.changed_ns >= floor for row in rows)
+    ]
     found, following = page(
-        wanted, lambda key: newest[key].place, limit=limit or len(shown), cursor=cursor, descending=True
+        wanted, lambda rows: rows[0].place, limit=limit or len(by_key), cursor=cursor, descending=True
     )
-    chats = [_row(shown[key], counts[key]) for key in found]
-    return {"chats": chats, "next": following, "count": len(shown)}
+    chats = [_row(next((row for row in rows if row.active), rows[0]), len(rows)) for rows in found]
+    return {"chats": chats, "next": following, "count": len(by_key)}
 
 
 def _row(row: SessionRow, sessions: int) -> dict[str, Any]:
