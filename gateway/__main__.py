@@ -6,21 +6,21 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 
-from gateway.cli.root import Place, execute
+from gateway.cli.root import GlobalOptions, execute
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command line and return the exit code."""
     _open_what_is_shut()
     words = sys.argv[1:] if argv is None else argv
-    return run(lambda place: execute(words, place))
+    return run(lambda opts: execute(words, opts))
 
 
-def run(work: Callable[[Place], int]) -> int:
+def run(work: Callable[[GlobalOptions], int]) -> int:
     """Do the work of a command, put an error of it into words, and return the exit code."""
-    place = Place()
+    opts = GlobalOptions()
     try:
-        code = work(place)
+        code = work(opts)
         sys.stdout.flush()
     except KeyboardInterrupt:
         return 130
@@ -32,7 +32,7 @@ def run(work: Callable[[Place], int]) -> int:
         # Help and usage answer at once because nothing of the configuration is imported for them.
         from gateway.cli import output
 
-        code = output.report(error, place)
+        code = output.report(error, opts)
         try:
             sys.stdout.flush()
         except OSError:

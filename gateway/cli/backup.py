@@ -19,14 +19,14 @@ import click
 from gateway.backup.manifest import CONFIG, Manifest
 from gateway.cli import attach, output
 from gateway.cli.config import settings_of
-from gateway.cli.root import FILE, FOLDER, Noun, Place, Verb, as_json
+from gateway.cli.root import FILE, FOLDER, GlobalOptions, Verb, as_json, group
 from gateway.config.finding import named_files
 from gateway.errors import GatewayError
 
 if TYPE_CHECKING:
     from gateway.form.downgrade import Downgrade
 
-backup = Noun("backup")
+backup = group("backup")
 
 _DISK_CURE = "check the disk"
 NICE: Final = 5
@@ -47,21 +47,21 @@ _CURES: Mapping[type[OSError], str] = {
 @click.option(
     "--with-config", is_flag=True, help="include the configuration file and the secret files that it names"
 )
-def create(place: Place, path: Path, with_config: bool) -> int:
+def create(opts: GlobalOptions, path: Path, with_config: bool) -> int:
     """Write the whole workspace to one file, even while the gateway runs.
 
     Prints the path. Contains every message accepted and every answer given before it started.
     """
-    settings = settings_of(place)
+    settings = settings_of(opts)
     target = _target(path)
     if target.resolve().is_relative_to(settings.workspace.resolve()):
         raise GatewayError(f"{target} is inside the workspace", hint="choose a path outside of it")
-    config = named_files(place.config) if with_config else []
+    config = named_files(opts.config) if with_config else []
     if settings.workspace.is_dir() and not target.parent.exists():
         raise GatewayError(f"folder {target.parent} does not exist", hint=f"mkdir -p {target.parent}")
     embedded = settings.broker.embedded
     return at_low_priority(
-        lambda: _create(settings.workspace, target, embedded=embedded, config=config), place
+        lambda: _create(settings.workspace, target, embedded=embedded, config=config), opts
     )
 
 
@@ -81,7 +81,7 @@ def _create(workspace: Path, target: Path, *, embedded: bool, config: Sequence[P
 @click.argument("path", metavar="PATH", type=FILE, help="the backup file")
 @click.option("--scratch", metavar="DIR", type=FOLDER, help="create the temporary folder in DIR")
 @as_json
-def verify(_: Place, path: Path, scratch: Path | None, as_json: bool) -> int:
+def verify(_: GlobalOptions, path: Path, scratch: Path | None, as_json: bool) -> int:
     """Restore a backup to a temporary folder and check it; exit 1 if it is damaged."""
     from gateway.backup import verifying
 
@@ -106,14 +106,14 @@ def verify(_: Place, path: Path, scratch: Path | None, as_json: bool) -> int:
 
 @backup.command()
 @click.argument("path", metavar="PATH", type=FILE, help="the backup file")
-def restore(place: Place, path: Path) -> None:
+def restore(opts: GlobalOptions, path: Path) -> None:
     """Restore a backup, completely or not at all.
 
     The workspace must be empty and the gateway stopped.
     """
     from gateway.backup import restoring
 
-    settings = settings_of(place)
+    settings = settings_of(opts)
     workspace = settings.workspace
     with _words(path):
         manifest = restoring.restore(path, workspace)
@@ -156,7 +156,7 @@ def _words(path: Path) -> Iterator[None]:
 @click.command(cls=Verb)
 @click.option("--dry-run", is_flag=True, help="only show what would be done")
 @as_json
-def downgrade(place: Place, dry_run: bool, as_json: bool) -> None:
+def downgrade(opts: GlobalOptions, dry_run: bool, as_json: bool) -> None:
     """Convert the workspace for the previous version.
 
     Restores the files saved by the upgrade, and lists what is newer. Stop the gateway first.
@@ -164,7 +164,7 @@ def downgrade(place: Place, dry_run: bool, as_json: bool) -> None:
     from gateway.app.daemons import others
     from gateway.form.downgrade import downgrade as go_back
 
-    workspace = settings_of(place, any_form=True).workspace
+    workspace = settings_of(opts, any_form=True).workspace
     try:
         done = go_back(workspace, beside=lambda: others(workspace), dry_run=dry_run)
     except OSError as error:
@@ -212,7 +212,7 @@ def _downgraded(done: Downgrade, *, dry_run: bool) -> dict[str, object]:
     }
 
 
-def at_low_priority(work: Callable[[], int], place: Place) -> int:
+def at_low_priority(work: Callable[[], int], opts: GlobalOptions) -> int:
     """Do the work of a verb in a session of its own, and return its exit code.
 
     Linux shares the processors out among sessions first, and by niceness within each alone: in the session
@@ -228,11 +228,11 @@ def at_low_priority(work: Callable[[], int], place: Place) -> int:
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     child = os.fork()
     if child == 0:
-        _be(work, place, parent)
+        _be(work, opts, parent)
     return _end_of(child)
 
 
-def _be(work: Callable[[], int], place: Place, parent: int) -> None:
+def _be(work: Callable[[], int], opts: GlobalOptions, parent: int) -> None:
     """Do the work in the child, which never returns from here."""
     code = _BROKEN
     try:
@@ -243,7 +243,7 @@ def _be(work: Callable[[], int], place: Place, parent: int) -> None:
     except KeyboardInterrupt:
         code = 128 + signal.SIGINT
     except Exception as error:  # noqa: BLE001 - here the command ends
-        code = output.report(error, place)
+        code = output.report(error, opts)
     finally:
         with contextlib.suppress(OSError):
             sys.stdout.flush()

@@ -17,7 +17,7 @@ import click
 from durable import make_folder, open_private
 from gateway.cli import attach, known, output
 from gateway.cli.config import name_place
-from gateway.cli.root import FILE, PROGRAM, Misused, Place, Seconds, Verb
+from gateway.cli.root import FILE, PROGRAM, GlobalOptions, Misused, Seconds, Verb
 from gateway.errors import GatewayError
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ STDIN = "-"
     help="seconds to wait for the answer (default: no limit)",
 )
 def chat(
-    place: Place,
+    opts: GlobalOptions,
     message: str | None,
     key: str,
     chooses: bool,
@@ -85,8 +85,8 @@ def chat(
         text = shlex.quote(" ".join(words))
         hint = f"{PROGRAM} chat -m {text}" if message is None else f"{PROGRAM} chat --help"
         raise Misused(f"unexpected words: {' '.join(words)}", hint)
-    settings = load(place.config, place.workspace)
-    name_place(place, None)
+    settings = load(opts.config, opts.workspace)
+    name_place(opts, None)
     log = ChatLog(settings.state / "chat.log")
     logs.setup(settings, stream=log, at_least="warning")
     if _valid(key) != key:

@@ -15,7 +15,7 @@ from click.shell_completion import (
     split_arg_string,
 )
 
-from gateway.cli.root import COMPLETES, PROGRAM, Place, Verb, cli
+from gateway.cli.root import COMPLETES, PROGRAM, GlobalOptions, Verb, cli
 
 
 @add_completion_class
@@ -42,12 +42,12 @@ class _Bash(BashComplete):
 
 def answer(instruction: str) -> int:
     """Write what may follow to the shell that asks by its variables; return the exit code."""
-    return shell_complete(cli, {"obj": Place()}, PROGRAM, COMPLETES, instruction)
+    return shell_complete(cli, {"obj": GlobalOptions()}, PROGRAM, COMPLETES, instruction)
 
 
 @click.command(cls=Verb)
 @click.argument("shell", metavar="SHELL", type=click.Choice(("bash", "zsh", "fish")), help="bash, zsh, fish")
-def completion(_: Place, shell: str) -> None:
+def completion(_: GlobalOptions, shell: str) -> None:
     """Print the completion script for a shell.
 
     bash: source <(chat-gateway completion bash); zsh: the same, after compinit; fish: chat-gateway completion

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gateway.cli import output
-from gateway.cli.root import Noun, Place, as_json
+from gateway.cli.root import GlobalOptions, as_json, group
 from gateway.config.finding import SERVICE_FILE, find_file, unread_files
 from gateway.errors import ConfigError
 
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 NO_FILE = "none; defaults and environment variables"
 
-config = Noun("config")
+config = group("config")
 
 
-def settings_of(place: Place, *, any_form: bool = False, named: bool = False) -> Settings:
+def settings_of(opts: GlobalOptions, *, any_form: bool = False, named: bool = False) -> Settings:
     """Read the configuration for a one-shot verb, and let the log show only warnings and worse.
 
     With ``any_form`` the verb is there for a workspace, too, on which no other may work. With ``named``
@@ -36,9 +36,9 @@ def settings_of(place: Place, *, any_form: bool = False, named: bool = False) ->
     from gateway.config.load import load
     from gateway.form import local_dir, number
 
-    settings = load(place.config, place.workspace)
+    settings = load(opts.config, opts.workspace)
     log.setup(settings, at_least="warning")
-    name_place(place, settings if named else None)
+    name_place(opts, settings if named else None)
     if not any_form:
         number.check(settings.state)
         local_dir.check(settings.workspace, settings.local_dir, embedded=settings.broker.embedded)
@@ -46,7 +46,7 @@ def settings_of(place: Place, *, any_form: bool = False, named: bool = False) ->
 
 
 def name_place(
-    place: Place,
+    opts: GlobalOptions,
     settings: Settings | None,
     write: Callable[[str], None] = output.words,
     *,
@@ -61,8 +61,8 @@ def name_place(
         shadowed = True
         write(f"configuration: {shown_file(settings)}")
         write(f"workspace: {settings.workspace}")
-    for file, why in unread_files(place.config):
-        if file == SERVICE_FILE and settings_file(place) is None:
+    for file, why in unread_files(opts.config):
+        if file == SERVICE_FILE and settings_file(opts) is None:
             output.words(
                 f"{file} is not read: {why}; for the service of this machine use: sudo chat-gateway …"
             )
@@ -70,9 +70,9 @@ def name_place(
             output.words(f"{file} is not read: {why}")
 
 
-def settings_file(place: Place) -> Path | None:
+def settings_file(opts: GlobalOptions) -> Path | None:
     """Return the file that is read, absolute."""
-    file = find_file(place.config)
+    file = find_file(opts.config)
     return file.absolute() if file is not None else None
 
 
@@ -83,12 +83,12 @@ def shown_file(settings: Settings) -> str:
 
 @config.command()
 @as_json
-def show(place: Place, as_json: bool) -> None:
+def show(opts: GlobalOptions, as_json: bool) -> None:
     """Print the effective configuration without secrets."""
     from gateway.config.load import load
     from gateway.config.shown import shown_settings
 
-    shown = shown_settings(load(place.config, place.workspace))
+    shown = shown_settings(load(opts.config, opts.workspace))
     if as_json:
         output.document(shown)
     else:
@@ -97,19 +97,19 @@ def show(place: Place, as_json: bool) -> None:
 
 @config.command()
 @as_json
-def check(place: Place, as_json: bool) -> int:
+def check(opts: GlobalOptions, as_json: bool) -> int:
     """List all problems of the configuration."""
     from gateway.app.model import model_warnings
     from gateway.config import checking
     from gateway.config.extras import CURE, MCP_MISSING, lacks_mcp
     from gateway.config.load import load
 
-    file = settings_file(place)
+    file = settings_file(opts)
     name = str(file) if file is not None else NO_FILE
     if not as_json:
-        name_place(place, None, shadowed=True)
+        name_place(opts, None, shadowed=True)
     try:
-        settings = load(place.config, place.workspace, also=checking.faults)
+        settings = load(opts.config, opts.workspace, also=checking.faults)
     except ConfigError as error:
         if as_json:
             output.document({"file": str(file) if file else None, "problems": error.problems, "warnings": []})
@@ -145,7 +145,7 @@ def _commands_of_root(settings: Settings) -> list[str]:
 
 
 @config.command()
-def schema(_: Place) -> None:
+def schema(_: GlobalOptions) -> None:
     """Print a JSON Schema of the configuration, for editors."""
     from channels import registry
     from gateway.config.load import with_tables
@@ -156,12 +156,12 @@ def schema(_: Place) -> None:
 
 @config.command()
 @as_json
-def path(place: Place, as_json: bool) -> None:
+def path(opts: GlobalOptions, as_json: bool) -> None:
     """Print which file is used."""
-    file = settings_file(place)
+    file = settings_file(opts)
     absolute = str(file) if file is not None else None
     if not as_json:
-        name_place(place, None, shadowed=True)
+        name_place(opts, None, shadowed=True)
     if as_json:
         output.document({"file": absolute, "exists": file is not None and file.is_file()})
         return

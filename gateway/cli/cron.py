@@ -10,7 +10,7 @@ import click
 from channels.cron.schedule import BadSchedule, asked, in_words
 from gateway.cli import attach, known, output
 from gateway.cli.config import settings_of
-from gateway.cli.root import Noun, Place, as_json
+from gateway.cli.root import GlobalOptions, as_json, group
 from gateway.errors import MailboxDown, Unreachable
 from gateway.outbound.unserved import cure_of
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from channels.cron.jobs_file import CronFile
     from gateway.config.settings import Settings
 
-cron = Noun("cron")
+cron = group("cron")
 _id = click.argument("id", metavar="ID", help="its id, from `cron list`", shell_complete=known.complete_jobs)
 USAGE = 2
 COLUMNS = ("id", "name", "schedule", "next_run", "last_run", "status", "session", "agent", "owner", "to")
@@ -27,9 +27,9 @@ COLUMNS = ("id", "name", "schedule", "next_run", "last_run", "status", "session"
 
 @cron.command("list")
 @as_json
-def list_(place: Place, as_json: bool) -> None:
+def list_(opts: GlobalOptions, as_json: bool) -> None:
     """List jobs, next run first."""
-    settings = settings_of(place)
+    settings = settings_of(opts)
     contents = _file(settings).read()
     rows = contents.rows(datetime.now(UTC))
     if as_json:
@@ -74,7 +74,7 @@ def list_(place: Place, as_json: bool) -> None:
 )
 @as_json
 def add(
-    place: Place,
+    opts: GlobalOptions,
     every: str | None,
     cron: str | None,
     at: str | None,
@@ -96,7 +96,7 @@ def add(
     from gateway.config.agents import no_agent
     from gateway.service.zones import zone_for
 
-    settings = settings_of(place)
+    settings = settings_of(opts)
     now, agent = datetime.now(UTC), agent or ""
     if unknown := no_agent(settings, agent):
         output.error(unknown, "chat-gateway config show lists the agents")
@@ -143,9 +143,9 @@ def add(
 
 @cron.command()
 @_id
-def remove(place: Place, id: str) -> None:
+def remove(opts: GlobalOptions, id: str) -> None:
     """Delete a job; its session is kept."""
-    file = _file(settings_of(place))
+    file = _file(settings_of(opts))
     file.remove(id)
     _say_kept(file)
     output.words(f"job {id} is deleted")
@@ -153,9 +153,9 @@ def remove(place: Place, id: str) -> None:
 
 @cron.command()
 @_id
-def enable(place: Place, id: str) -> None:
+def enable(opts: GlobalOptions, id: str) -> None:
     """Enable a job; runs missed while it was disabled are skipped."""
-    settings = settings_of(place)
+    settings = settings_of(opts)
     file = _file(settings)
     job = file.enable(id)
     _say_kept(file)
@@ -164,9 +164,9 @@ def enable(place: Place, id: str) -> None:
 
 @cron.command()
 @_id
-def disable(place: Place, id: str) -> None:
+def disable(opts: GlobalOptions, id: str) -> None:
     """Disable a job."""
-    file = _file(settings_of(place))
+    file = _file(settings_of(opts))
     file.enable(id, False)
     _say_kept(file)
     output.words(f"job {id} is disabled")
@@ -175,7 +175,7 @@ def disable(place: Place, id: str) -> None:
 @cron.command()
 @_id
 @as_json
-def run(place: Place, id: str, as_json: bool) -> None:
+def run(opts: GlobalOptions, id: str, as_json: bool) -> None:
     """Run a job now; its schedule stays the same."""
 
     async def work(settings: Settings) -> dict[str, Any]:
@@ -193,7 +193,7 @@ def run(place: Place, id: str, as_json: bool) -> None:
             except MailboxDown as error:
                 raise Unreachable(f"the queue: {error}", hint="chat-gateway doctor") from None
 
-    settings = settings_of(place)
+    settings = settings_of(opts)
     done = attach.complete(work(settings))
     if as_json:
         output.document(done)

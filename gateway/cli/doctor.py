@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gateway.cli import attach, output
-from gateway.cli.root import Place, Seconds, Verb, as_json
+from gateway.cli.root import GlobalOptions, Seconds, Verb, as_json
 from gateway.config.finding import PREFIX
 from gateway.doctor.finding import DISK_CURE, GRACE_S, LOCAL_S, Check, Hung, in_time
 from gateway.errors import GatewayError
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     help="time limit of each check of a disk or process (default: 20, more where all files are read)",
 )
 @as_json
-def doctor(place: Place, fix: bool, within: float | None, as_json: bool) -> int:
+def doctor(opts: GlobalOptions, fix: bool, within: float | None, as_json: bool) -> int:
     """Check configuration, queue, model, disk, transcripts and more.
 
     Each check reports ok, warn or fail, and what to do. Exit 1 if a check failed.
@@ -40,15 +40,15 @@ def doctor(place: Place, fix: bool, within: float | None, as_json: bool) -> int:
     from gateway.app import log
 
     within_s = LOCAL_S if within is None else within
-    read = asyncio.run(_read(place, within_s))
+    read = asyncio.run(_read(opts, within_s))
     if not isinstance(read, Check):
         log.setup(read, at_least="warning")
         if fix:
             _mend(read, within_s)
-    return asyncio.run(_told(_checks(read, place, within_s, quiet=as_json), as_json=as_json))
+    return asyncio.run(_told(_checks(read, opts, within_s, quiet=as_json), as_json=as_json))
 
 
-async def _read(place: Place, within_s: float) -> Settings | Check:
+async def _read(opts: GlobalOptions, within_s: float) -> Settings | Check:
     """Read the configuration; where a file of it does not answer, that is a finding.
 
     Raises:
@@ -56,9 +56,9 @@ async def _read(place: Place, within_s: float) -> Settings | Check:
     """
     from gateway.config.load import load
 
-    files = [str(place.config or "the folders in which a configuration is looked for")]
+    files = [str(opts.config or "the folders in which a configuration is looked for")]
     reading = start_thread(
-        lambda: load(place.config, place.workspace, at=lambda file: files.append(str(file))),
+        lambda: load(opts.config, opts.workspace, at=lambda file: files.append(str(file))),
         name="doctor-configuration",
     )
     try:
@@ -103,11 +103,13 @@ async def _told(checks: AsyncIterator[Check], *, as_json: bool) -> int:
     return code
 
 
-def _checks(read: Settings | Check, place: Place, within_s: float, *, quiet: bool) -> AsyncIterator[Check]:
+def _checks(
+    read: Settings | Check, opts: GlobalOptions, within_s: float, *, quiet: bool
+) -> AsyncIterator[Check]:
     from gateway.doctor.checks import examine, without_settings
 
     if isinstance(read, Check):
-        named = place.workspace or os.environ.get(f"{PREFIX}WORKSPACE")
+        named = opts.workspace or os.environ.get(f"{PREFIX}WORKSPACE")
         return without_settings(read, Path(named).absolute() if named else None, local_s=within_s)
 
     async def daemon() -> dict[str, Any] | None:

@@ -14,7 +14,7 @@ from channels.message import key_fault
 from gateway.app.sessions import SessionServices, build_session_services
 from gateway.cli import attach, output, takeover, takeover_texts
 from gateway.cli.config import settings_of
-from gateway.cli.root import Place
+from gateway.cli.root import GlobalOptions
 from gateway.config.finding import file_to_change
 from gateway.config.settings import Settings
 from gateway.errors import GatewayError
@@ -32,7 +32,7 @@ from session.transcript.line import is_ulid
 USAGE = 2
 
 
-def import_(place: Place, name: str, path: Path, *, key: str | None, write_config: bool) -> int:
+def import_(opts: GlobalOptions, name: str, path: Path, *, key: str | None, write_config: bool) -> int:
     """Take over every session that PATH holds; of a nanobot workspace all that we use."""
     if key is not None and (fault := key_fault(key)):
         output.error(
@@ -49,7 +49,7 @@ def import_(place: Place, name: str, path: Path, *, key: str | None, write_confi
         return USAGE
     if not path.exists():
         raise GatewayError(f"{path} does not exist", hint="check the path")
-    settings = settings_of(place)
+    settings = settings_of(opts)
     if not whole:
         found = _decoded(name, takeover.files_of(path))
         if name.startswith("nanobot"):
@@ -69,7 +69,7 @@ def import_(place: Place, name: str, path: Path, *, key: str | None, write_confi
     refused += takeover_texts.take_texts(source, settings.workspace)
     refused += takeover.take_cron(source, settings)
     if write_config:
-        refused += takeover.write_scope(file_to_change(place.config), settings)
+        refused += takeover.write_scope(file_to_change(opts.config), settings)
     else:
         takeover.say_scope(source, settings)
     takeover.say_left(source)
@@ -78,7 +78,7 @@ def import_(place: Place, name: str, path: Path, *, key: str | None, write_confi
     return 1 if refused else 0
 
 
-def export(place: Place, name: str, target: str, path: Path | None) -> int:
+def export(opts: GlobalOptions, name: str, target: str, path: Path | None) -> int:
     """Write one session, active or ended, to stdout or a file."""
     if name not in FORMATS:
         known = ", ".join(FORMATS)
@@ -95,7 +95,7 @@ def export(place: Place, name: str, target: str, path: Path | None) -> int:
                 raise GatewayError(f"no session {target!r}", hint="chat-gateway sessions list")
             return of_view(view)
 
-    settings = settings_of(place)
+    settings = settings_of(opts)
     written = FORMATS[name].encode(attach.complete(work(settings)))
     if path is None:
         _print(b"".join(written.files.values()))

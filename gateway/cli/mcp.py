@@ -9,24 +9,24 @@ import click
 
 from gateway.cli import attach, known, output
 from gateway.cli.config import settings_of
-from gateway.cli.root import Noun, Place, as_json
+from gateway.cli.root import GlobalOptions, as_json, group
 from gateway.errors import GatewayError
 
 if TYPE_CHECKING:
     from gateway.config.settings import Settings
     from session.mcp.server import Server
 
-mcp = Noun("mcp")
+mcp = group("mcp")
 COLUMNS = ("server", "state", "tools", "changed", "error")
 
 
 @mcp.command("list")
 @as_json
-def list_(place: Place, as_json: bool) -> None:
+def list_(opts: GlobalOptions, as_json: bool) -> None:
     """List MCP servers, their tools, and unapproved changes."""
     from gateway.config.extras import CURE, MCP_MISSING, lacks_mcp
 
-    settings = settings_of(place)
+    settings = settings_of(opts)
     rows = _rows(settings, attach.complete(_parts(settings)))
     if as_json:
         output.document(rows)
@@ -54,9 +54,9 @@ def list_(place: Place, as_json: bool) -> None:
     help="its name, from [mcp.NAME] of the configuration",
     shell_complete=known.complete_servers,
 )
-def approve(place: Place, name: str) -> None:
+def approve(opts: GlobalOptions, name: str) -> None:
     """Approve the tools of a server as it lists them now."""
-    settings = settings_of(place)
+    settings = settings_of(opts)
     server = _server(settings, name)
     if server.record.identity != server.spec.identity:
         raise GatewayError(

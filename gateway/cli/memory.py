@@ -12,7 +12,7 @@ import click
 
 from gateway.cli import attach, known, output
 from gateway.cli.config import settings_of
-from gateway.cli.root import COUNT, FILE, Noun, Place, as_json, key
+from gateway.cli.root import COUNT, FILE, GlobalOptions, as_json, group, key
 from gateway.errors import GatewayError, Unreachable
 from session.errors import ModelAway
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from session.memory.former import Restored
     from session.recall.recall import Found
 
-memory = Noun("memory")
+memory = group("memory")
 _VERSIONS = ("version", "file", "at", "cause", "bytes", "changed")
 _agent = click.option("--agent", metavar="NAME", help="whose memory (default: the agent of the chat)")
 
@@ -33,7 +33,7 @@ _agent = click.option("--agent", metavar="NAME", help="whose memory (default: th
 @key
 @_agent
 @as_json
-def show(place: Place, key: str, agent: str | None, as_json: bool) -> None:
+def show(opts: GlobalOptions, key: str, agent: str | None, as_json: bool) -> None:
     """Show the memory of a chat."""
     from session.memory.notes import Notes
 
@@ -44,7 +44,7 @@ def show(place: Place, key: str, agent: str | None, as_json: bool) -> None:
             memory, history = notes.memory(), notes.history()
             return notes.history_path, memory.decode("utf-8", "replace"), history.decode("utf-8", "replace")
 
-    path, memory, history = attach.complete(work(settings_of(place)))
+    path, memory, history = attach.complete(work(settings_of(opts)))
     if as_json:
         output.document({"key": key, "memory": memory, "history": history})
         return
@@ -68,7 +68,7 @@ def show(place: Place, key: str, agent: str | None, as_json: bool) -> None:
 @_agent
 @as_json
 def search(
-    place: Place,
+    opts: GlobalOptions,
     key: str,
     words: tuple[str, ...],
     limit: int,
@@ -93,7 +93,7 @@ def search(
                 within_s=None,
             )
 
-    found = attach.complete(work(settings_of(place)))
+    found = attach.complete(work(settings_of(opts)))
     hits = [hit.as_dict(neighbours=bool(neighbours)) for hit in found.hits]
     if as_json:
         output.document(hits)
@@ -116,7 +116,7 @@ def search(
 @memory.command()
 @key
 @as_json
-def consolidate(place: Place, key: str, as_json: bool) -> None:
+def consolidate(opts: GlobalOptions, key: str, as_json: bool) -> None:
     """Summarize older messages into memory now."""
 
     async def work(settings: Settings) -> Report:
@@ -131,7 +131,7 @@ def consolidate(place: Place, key: str, as_json: bool) -> None:
             except ModelAway as error:
                 raise Unreachable(f"the language model is not available: {error}", hint=error.hint) from error
 
-    settings = settings_of(place)
+    settings = settings_of(opts)
     report = attach.complete(work(settings))
     if as_json:
         output.document({"key": key, **asdict(report)})
@@ -144,7 +144,7 @@ def consolidate(place: Place, key: str, as_json: bool) -> None:
 @key
 @_agent
 @as_json
-def facts(place: Place, key: str, agent: str | None, as_json: bool) -> None:
+def facts(opts: GlobalOptions, key: str, agent: str | None, as_json: bool) -> None:
     """List the facts of a chat."""
     from session.memory.facts import active
 
@@ -152,7 +152,7 @@ def facts(place: Place, key: str, agent: str | None, as_json: bool) -> None:
         async with _services(settings) as services:
             return await services.facts.known.facts(await services.scope_with(key, agent))
 
-    found = attach.complete(work(settings_of(place)))
+    found = attach.complete(work(settings_of(opts)))
     if as_json:
         output.document([fact.as_dict() for fact in found])
         return
@@ -166,14 +166,14 @@ def facts(place: Place, key: str, agent: str | None, as_json: bool) -> None:
 @key
 @click.argument("id", metavar="ID", help="its id, from `memory facts`")
 @_agent
-def forget(place: Place, key: str, id: str, agent: str | None) -> None:
+def forget(opts: GlobalOptions, key: str, id: str, agent: str | None) -> None:
     """Delete a fact for good."""
 
     async def work(settings: Settings) -> Fact | None:
         async with _services(settings) as services:
             return await services.facts.known.forget(key, await services.scope_with(key, agent), id)
 
-    gone = attach.complete(work(settings_of(place)))
+    gone = attach.complete(work(settings_of(opts)))
     if gone is None:
         raise GatewayError(f"{key} has no fact {id}", hint=f"chat-gateway memory facts {key} lists them")
     output.words(f"deleted: {gone.text}")
@@ -200,7 +200,7 @@ def _check_subject(key: str | None, person: str | None) -> None:
 @click.option(
     "-o", "--output", "path", metavar="PATH", type=FILE, help="output file, private to you (default: stdout)"
 )
-def export(place: Place, key: str | None, person: str | None, path: Path | None) -> None:
+def export(opts: GlobalOptions, key: str | None, person: str | None, path: Path | None) -> None:
     """Export all data about a chat or person as a tar file.
 
     Transcripts, archives, notes, facts, files, media, journal and jobs; manifest.json lists them.
@@ -208,14 +208,14 @@ def export(place: Place, key: str | None, person: str | None, path: Path | None)
     from gateway.cli import whole
 
     _check_subject(key, person)
-    whole.export(place, key=key or "", person=person or "", path=path)
+    whole.export(opts, key=key or "", person=person or "", path=path)
 
 
 @memory.command()
 @_subject
 @click.option("--yes", is_flag=True, help="do not ask for confirmation")
 @as_json
-def erase(place: Place, key: str | None, person: str | None, yes: bool, as_json: bool) -> None:
+def erase(opts: GlobalOptions, key: str | None, person: str | None, yes: bool, as_json: bool) -> None:
     """Delete all data about a chat or person for good.
 
     Asks first. Lists what was deleted, and what cannot be deleted.
@@ -223,7 +223,7 @@ def erase(place: Place, key: str | None, person: str | None, yes: bool, as_json:
     from gateway.cli import whole
 
     _check_subject(key, person)
-    found = whole.erase(settings_of(place), key=key or "", person=person or "", asks=not yes)
+    found = whole.erase(settings_of(opts), key=key or "", person=person or "", asks=not yes)
     if as_json:
         output.document(found["erased"])
     else:
@@ -235,7 +235,7 @@ def erase(place: Place, key: str | None, person: str | None, yes: bool, as_json:
 @click.option("--file", type=click.Choice(("MEMORY.md", "USER.md", "facts.jsonl")), help="only this file")
 @_agent
 @as_json
-def history(place: Place, key: str, file: str | None, agent: str | None, as_json: bool) -> None:
+def history(opts: GlobalOptions, key: str, file: str | None, agent: str | None, as_json: bool) -> None:
     """List earlier versions of the memory of a chat, newest first.
 
     Each row is a replaced version: when, by what, and what changed.
@@ -246,13 +246,8 @@ def history(place: Place, key: str, file: str | None, agent: str | None, as_json
             scope = await services.scope_with(key, agent)
             return await services.former.history(key, scope, file=file or "")
 
-    rows = attach.complete(work(settings_of(place)))
-    if as_json:
-        output.document(rows)
-        return
-    output.rows(rows, _VERSIONS)
-    if not rows:
-        output.words(f"no earlier versions of the memory of {key}")
+    rows = attach.complete(work(settings_of(opts)))
+    output.listed(rows, _VERSIONS, f"no earlier versions of the memory of {key}", as_json=as_json)
 
 
 @memory.command()
@@ -260,7 +255,7 @@ def history(place: Place, key: str, file: str | None, agent: str | None, as_json
 @click.argument("version", metavar="VERSION", help="its id, from `memory history`")
 @_agent
 @as_json
-def restore(place: Place, key: str, version: str, agent: str | None, as_json: bool) -> None:
+def restore(opts: GlobalOptions, key: str, version: str, agent: str | None, as_json: bool) -> None:
     """Restore an earlier version.
 
     The current text is kept as a version.
@@ -271,7 +266,7 @@ def restore(place: Place, key: str, version: str, agent: str | None, as_json: bo
             scope = await services.scope_with(key, agent)
             return await services.former.restore(key, scope, version.upper())
 
-    done = attach.complete(work(settings_of(place)))
+    done = attach.complete(work(settings_of(opts)))
     if done is None:
         raise GatewayError(
             f"{key} has no version {version}",

@@ -14,7 +14,7 @@ import click
 import durable
 from gateway.cli import output
 from gateway.cli.questions import Questions
-from gateway.cli.root import FILE, FOLDER, Place, Verb
+from gateway.cli.root import FILE, FOLDER, GlobalOptions, Verb
 from gateway.config import edit
 from gateway.config.amend import amend, amended
 from gateway.config.finding import MAX_BYTES, file_to_change
@@ -134,24 +134,24 @@ class _Plan:
 )
 @click.option("--yes", is_flag=True, help="ask no questions; use the defaults for options not given")
 @click.option("--dry-run", is_flag=True, help="test everything, but only show what would be written")
-def onboard(place: Place, **options: Any) -> int:
+def onboard(opts: GlobalOptions, **options: Any) -> int:
     """Set up a model and a bot, up to the first answer in your chat.
 
     Asks for a model, its API key, a platform and a bot token, tests each, writes the configuration and
     approves your account. Run again, it continues where it stopped.
     """
     given = _Given(**options)
-    config = file_to_change(place.config)
-    settings = _load(config if config.exists() else None, place)
+    config = file_to_change(opts.config)
+    settings = _load(config if config.exists() else None, opts)
     questions = Questions(yes=given.yes)
     output.words(f"configuration: {config}{'' if config.exists() else ' (will be created)'}")
     output.words(f"workspace: {settings.workspace}")
     _model(given, settings, questions, config)
-    settings = _again(given, place, config, settings)
+    settings = _again(given, opts, config, settings)
     name = _platform(given, settings, questions, config)
-    settings = _again(given, place, config, settings)
+    settings = _again(given, opts, config, settings)
     _port(given, settings, config)
-    settings = _again(given, place, config, settings)
+    settings = _again(given, opts, config, settings)
     _unit(given, settings, questions, config)
     if given.dry_run:
         output.words("nothing was written (--dry-run)")
@@ -159,14 +159,14 @@ def onboard(place: Place, **options: Any) -> int:
     return _first_answer(given, settings, questions, config, name)
 
 
-def _load(config: Path | None, place: Place) -> Settings:
+def _load(config: Path | None, opts: GlobalOptions) -> Settings:
     from gateway.config.load import load
 
-    return load(config, place.workspace)
+    return load(config, opts.workspace)
 
 
-def _again(given: _Given, place: Place, config: Path, settings: Settings) -> Settings:
-    return settings if given.dry_run or not config.exists() else _load(config, place)
+def _again(given: _Given, opts: GlobalOptions, config: Path, settings: Settings) -> Settings:
+    return settings if given.dry_run or not config.exists() else _load(config, opts)
 
 
 def _model(given: _Given, settings: Settings, questions: Questions, config: Path) -> None:

@@ -18,7 +18,7 @@ from gateway.config import folder
 from gateway.errors import ConfigError, GatewayError
 
 if TYPE_CHECKING:
-    from gateway.cli.root import Place
+    from gateway.cli.root import GlobalOptions
     from gateway.config.settings import Settings
 
 DEBUG_VARIABLE = "CHAT_GATEWAY_DEBUG"
@@ -84,6 +84,18 @@ def rows(items: Sequence[Mapping[str, object]], columns: Sequence[str]) -> None:
         data("  ".join(line).rstrip())
 
 
+def listed(
+    items: Sequence[Mapping[str, object]], columns: Sequence[str], none: str, *, as_json: bool
+) -> None:
+    """Write one JSON document, or a table; where there are no items, ``none`` to stderr in its place."""
+    if as_json:
+        document(items)
+        return
+    rows(items, columns)
+    if not items:
+        words(none)
+
+
 def spent(sums: Mapping[str, Any]) -> str:
     """Say what a sum of ``/v1/usage`` or ``/v1/status`` comes to, in tokens and dollars."""
     # A daemon of an older version counts no caches.
@@ -116,12 +128,12 @@ def error(text: str, hint: str = "") -> None:
         words(f"try: {hint}")
 
 
-def report(fault: BaseException, place: Place) -> int:
+def report(fault: BaseException, opts: GlobalOptions) -> int:
     """Say on stderr why a verb failed, without secrets, and return its exit code."""
     from gateway.config.redact import Redactor
 
     fault = _leaf(fault)
-    settings = None if isinstance(fault, ConfigError) else _settings(place)
+    settings = None if isinstance(fault, ConfigError) else _settings(opts)
     found = explained(fault, settings)
     debug = os.environ.get(DEBUG_VARIABLE, "") not in ("", "0")
     if debug and not found.problems:
@@ -178,11 +190,11 @@ def _code_and_hint(fault: BaseException) -> tuple[int | None, str]:
     return None, ""
 
 
-def _settings(place: Place) -> Settings | None:
+def _settings(opts: GlobalOptions) -> Settings | None:
     from gateway.config.load import load
 
     try:
-        return load(place.config, place.workspace)
+        return load(opts.config, opts.workspace)
     except ConfigError:
         return None
 

@@ -8,26 +8,21 @@ import click
 
 from gateway.cli import known, output
 from gateway.cli.config import settings_of
-from gateway.cli.root import Noun, Place, as_json
+from gateway.cli.root import GlobalOptions, as_json, group
 
 if TYPE_CHECKING:
     from channels.pairing import AccessRequest, Pairing
 
-pairing = Noun("pairing")
+pairing = group("pairing")
 COLUMNS = ("code", "who", "name", "channel", "state", "at")
 
 
 @pairing.command("list")
 @as_json
-def list_(place: Place, as_json: bool) -> None:
+def list_(opts: GlobalOptions, as_json: bool) -> None:
     """List requests and approvals."""
-    rows = _pairing(place).rows()
-    if as_json:
-        output.document(rows)
-        return
-    output.rows(rows, COLUMNS)
-    if not rows:
-        output.words("no requests, and nobody was approved by a code")
+    rows = _pairing(opts).rows()
+    output.listed(rows, COLUMNS, "no requests, and nobody was approved by a code", as_json=as_json)
 
 
 @pairing.command()
@@ -37,9 +32,9 @@ def list_(place: Place, as_json: bool) -> None:
     help="the code that the bot sent; valid for an hour",
     shell_complete=known.complete_codes,
 )
-def approve(place: Place, code: str) -> None:
+def approve(opts: GlobalOptions, code: str) -> None:
     """Approve whoever got a code."""
-    entry = _pairing(place).approve(code)
+    entry = _pairing(opts).approve(code)
     output.words(f"{_shown(entry)} is approved; the next message will be answered")
 
 
@@ -48,16 +43,16 @@ def approve(place: Place, code: str) -> None:
 @click.argument(
     "who", metavar="WHO", help="telegram:<id>, or <id> for all channels", shell_complete=known.complete_people
 )
-def revoke(place: Place, who: str) -> None:
+def revoke(opts: GlobalOptions, who: str) -> None:
     """Revoke the access of a person or group."""
-    for entry in _pairing(place).revoke(who):
+    for entry in _pairing(opts).revoke(who):
         output.words(f"{_shown(entry)} no longer has access")
 
 
-def _pairing(place: Place) -> Pairing:
+def _pairing(opts: GlobalOptions) -> Pairing:
     from channels.pairing import Pairing
 
-    return Pairing(settings_of(place, named=True).state)
+    return Pairing(settings_of(opts, named=True).state)
 
 
 def _shown(entry: AccessRequest) -> str:

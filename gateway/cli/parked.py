@@ -10,12 +10,12 @@ import click
 
 from gateway.cli import attach, output
 from gateway.cli.config import settings_of
-from gateway.cli.root import MessageId, Noun, Place, as_json
+from gateway.cli.root import GlobalOptions, MessageId, as_json, group
 
 if TYPE_CHECKING:
     from gateway.config.settings import Settings
 
-parked = Noun("parked")
+parked = group("parked")
 COLUMNS = ("id", "box", "key", "reason", "attempts", "parked_at")
 T = TypeVar("T")
 Row = dict[str, Any]
@@ -36,24 +36,19 @@ _key = click.option("--key", metavar="KEY", help="its chat, if several chats hav
 
 @parked.command("list")
 @as_json
-def list_(place: Place, as_json: bool) -> None:
+def list_(opts: GlobalOptions, as_json: bool) -> None:
     """List parked messages, oldest first."""
-    rows = _asked(place, lambda letters: letters.parked())
-    if as_json:
-        output.document(rows)
-        return
-    output.rows(rows, COLUMNS)
-    if not rows:
-        output.words("no parked messages")
+    rows = _asked(opts, lambda letters: letters.parked())
+    output.listed(rows, COLUMNS, "no parked messages", as_json=as_json)
 
 
 @parked.command()
 @_id
 @_key
 @as_json
-def show(place: Place, id: str, key: str | None, as_json: bool) -> None:
+def show(opts: GlobalOptions, id: str, key: str | None, as_json: bool) -> None:
     """Show a parked message in full."""
-    found = _asked(place, lambda letters: letters.parked_one(id, key))
+    found = _asked(opts, lambda letters: letters.parked_one(id, key))
     if as_json:
         output.document(found)
         return
@@ -64,29 +59,29 @@ def show(place: Place, id: str, key: str | None, as_json: bool) -> None:
 @parked.command()
 @_id
 @_key
-def retry(place: Place, id: str, key: str | None) -> None:
+def retry(opts: GlobalOptions, id: str, key: str | None) -> None:
     """Put a parked message back at the end of its queue."""
-    found = _asked(place, lambda letters: letters.retry(id, key))
+    found = _asked(opts, lambda letters: letters.retry(id, key))
     output.words(f"{found['id']} is back in the {found['box']} queue")
 
 
 @parked.command()
 @_id
 @_key
-def drop(place: Place, id: str, key: str | None) -> None:
+def drop(opts: GlobalOptions, id: str, key: str | None) -> None:
     """Delete a parked message for good."""
-    found = _asked(place, lambda letters: letters.drop(id, key))
+    found = _asked(opts, lambda letters: letters.drop(id, key))
     output.words(f"{found['id']} is deleted")
 
 
-def _asked(place: Place, call: Callable[[_ParkedLetters], Awaitable[T]]) -> T:
+def _asked(opts: GlobalOptions, call: Callable[[_ParkedLetters], Awaitable[T]]) -> T:
     """Ask the running daemon, or the queue where none runs."""
 
     async def work(settings: Settings) -> T:
         async with attach.daemon_or(settings, _queue_here) as letters:
             return await call(letters)
 
-    return attach.complete(work(settings_of(place)))
+    return attach.complete(work(settings_of(opts)))
 
 
 @asynccontextmanager

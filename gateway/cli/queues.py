@@ -9,14 +9,14 @@ import click
 
 from gateway.cli import output
 from gateway.cli.config import settings_of
-from gateway.cli.root import COUNT, Noun, Place
+from gateway.cli.root import COUNT, GlobalOptions, group
 from gateway.errors import ConfigError, MailboxDown, MailboxError, Unreachable
 
 if TYPE_CHECKING:
     from gateway.config.settings import Settings
     from gateway.queue.rabbitmq.repartition import Moved
 
-queues = Noun("queues")
+queues = group("queues")
 MAX = 256
 
 
@@ -24,7 +24,7 @@ MAX = 256
 @click.argument(
     "count", metavar="N", type=COUNT, help="new number, 1 to 256; set broker.partitions to the same"
 )
-def repartition(place: Place, count: int) -> None:
+def repartition(opts: GlobalOptions, count: int) -> None:
     """Change the number of inbound queues on RabbitMQ; waiting messages keep their order.
 
     Stop all processes of role session first; those of role channels may keep running. If it is interrupted,
@@ -32,7 +32,7 @@ def repartition(place: Place, count: int) -> None:
     """
     from gateway.app.daemons import others
 
-    settings = settings_of(place)
+    settings = settings_of(opts)
     if settings.broker.embedded:
         raise ConfigError(
             ["the embedded queue has no partitions"],

@@ -69,6 +69,11 @@ COMMANDS = {
 }
 
 
+COUNT = click.IntRange(min=1)
+FILE: click.Path = click.Path(path_type=Path)
+FOLDER: click.Path = click.Path(path_type=Path, file_okay=False)
+
+
 class Misused(click.UsageError):
     """A command line that makes no sense, and what to type instead."""
 
@@ -78,8 +83,8 @@ class Misused(click.UsageError):
 
 
 @dataclass
-class Place:
-    """The configuration file and the workspace that a command line names."""
+class GlobalOptions:
+    """The options of all commands: the configuration file and the workspace."""
 
     config: Path | None = None
     workspace: Path | None = None
@@ -91,34 +96,27 @@ def _note(ctx: click.Context, param: click.Parameter, value: Path | None) -> Non
         setattr(ctx.obj, str(param.name), value)
 
 
-def _global_options() -> list[click.Parameter]:
-    return [
-        click.Option(
-            ["--config"],
-            metavar="FILE",
-            type=click.Path(path_type=Path),
-            help="configuration file (default: the first of $CHAT_GATEWAY_CONFIG, ./chat-gateway.toml, "
-            "~/.config/chat-gateway/config.toml, /etc/chat-gateway/config.toml)",
-            expose_value=False,
-            callback=_note,
-        ),
-        click.Option(
-            ["--workspace"],
-            metavar="DIR",
-            type=click.Path(path_type=Path, file_okay=False),
-            help="folder for all data",
-            expose_value=False,
-            callback=_note,
-        ),
-    ]
+_config = click.option(
+    "--config",
+    metavar="FILE",
+    type=FILE,
+    help="configuration file (default: the first of $CHAT_GATEWAY_CONFIG, ./chat-gateway.toml, "
+    "~/.config/chat-gateway/config.toml, /etc/chat-gateway/config.toml)",
+    expose_value=False,
+    callback=_note,
+)
+_workspace = click.option(
+    "--workspace", metavar="DIR", type=FOLDER, help="folder for all data", expose_value=False, callback=_note
+)
 
 
 class Verb(click.Command):
-    """A command whose function gets the ``Place`` first, and returns the exit code or None for 0."""
+    """A command whose function gets the ``GlobalOptions`` first, and returns the exit code or None for 0."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self.params += _global_options()
+        _config(self)
+        _workspace(self)
 
     def get_short_help_str(self, limit: int = 45) -> str:
         """Return the first sentence of the help in whole, as it reads in a list."""
@@ -135,87 +133,61 @@ class Verb(click.Command):
         return ctx.invoke(self.callback, ctx.obj, **ctx.params) or 0
 
 
-class Noun(click.Group):
-    """A command with verbs of its own, which are listed as they are declared."""
+class Group(click.Group):
+    """Commands that are listed as they are declared."""
 
     command_class = Verb
 
-    def __init__(self, name: str, **options: Any) -> None:
-        help_text = COMMANDS[name][1]
-        options.setdefault("help", f"{help_text[0].upper()}{help_text[1:]}.")
-        super().__init__(name, subcommand_metavar="COMMAND ...", **options)
-
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Keep the order of the declarations."""
+        """Keep the order."""
         return list(self.commands)
 
 
-class Root(click.Group):
-    """Lists all commands, and imports the one that is asked for."""
+def group(name: str) -> Group:
+    """Make one of ``COMMANDS`` that has verbs of its own."""
+    text = COMMANDS[name][1]
+    return Group(name, help=f"{text[0].upper()}{text[1:]}.", subcommand_metavar="COMMAND ...")
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        """Keep the order of ``COMMANDS``."""
-        return list(self.commands)
 
+class _Root(Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Import the module of the command."""
+        """Import the module of the command that is asked for."""
         name, command, rest = super().resolve_command(ctx, args)
         if name is not None:
             command = getattr(import_module(f"gateway.cli.{COMMANDS[name][0]}"), name)
         return name, command, rest
 
 
-def _version(ctx: click.Context, param: click.Parameter, value: bool) -> None:
-    if value and not ctx.resilient_parsing:
-        # Looking it up costs more than all the parsing.
-        from importlib.metadata import version
-
-        click.echo(f"{PROGRAM} {version(PROGRAM)}")
-        ctx.exit()
-
-
+@click.group(
+    PROGRAM,
+    cls=_Root,
+    commands=[click.Command(name, short_help=text) for name, (_, text) in COMMANDS.items()],
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    invoke_without_command=True,
+    subcommand_metavar="COMMAND ...",
+    epilog=f"\b\n{FIRST_STEPS}",
+)
+@_config
+@_workspace
+@click.version_option(package_name=PROGRAM, message="%(prog)s %(version)s", help="print the version and exit")
 @click.pass_context
-def _first_words(ctx: click.Context) -> None:
-    """Say to a newcomer what to type."""
+def cli(ctx: click.Context) -> None:
+    """Connects chat channels to language models through a durable queue."""
     if ctx.invoked_subcommand is None:
-        click.echo(f"{cli.help}\n\n{FIRST_STEPS}", err=True)
+        click.echo(f"{ctx.command.help}\n\n{FIRST_STEPS}", err=True)
         ctx.exit(2)
 
 
-cli = Root(
-    PROGRAM,
-    callback=_first_words,
-    invoke_without_command=True,
-    no_args_is_help=False,
-    commands=[click.Command(name, short_help=text) for name, (_, text) in COMMANDS.items()],
-    params=[
-        *_global_options(),
-        click.Option(
-            ["--version"],
-            is_flag=True,
-            is_eager=True,
-            expose_value=False,
-            callback=_version,
-            help="print the version and exit",
-        ),
-    ],
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    subcommand_metavar="COMMAND ...",
-    help="Connects chat channels to language models through a durable queue.",
-    epilog=f"\b\n{FIRST_STEPS}",
-)
-
-
-def execute(words: Sequence[str], place: Place) -> int:
+def execute(words: Sequence[str], opts: GlobalOptions) -> int:
     """Run a command line and return the exit code: 2 for one that makes no sense, with the cure on stderr."""
     try:
         if instruction := os.environ.get(COMPLETES):
             from gateway.cli import completion
 
             return completion.answer(instruction)
-        with cli.make_context(PROGRAM, list(words), obj=place) as ctx:
+        with cli.make_context(PROGRAM, list(words), obj=opts) as ctx:
             code: int = cli.invoke(ctx)
             return code
     except click.exceptions.Exit as ended:
@@ -265,9 +237,6 @@ class MessageId(click.ParamType[str]):
         return str(value)
 
 
-COUNT = click.IntRange(min=1)
-FILE: click.Path = click.Path(path_type=Path)
-FOLDER: click.Path = click.Path(path_type=Path, file_okay=False)
 key = click.argument(
     "key", metavar="KEY", help="the chat, such as telegram:12345678", shell_complete=known.complete_keys
 )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 import click
 
 from gateway.cli.config import name_place
-from gateway.cli.root import Place, Verb
+from gateway.cli.root import GlobalOptions, Verb
 
 if TYPE_CHECKING:
     from gateway.app.app import Application
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     help="stop when stdin closes, so that it does not outlive the program that started it",
 )
 def run(
-    place: Place, role: Literal["all", "channels", "session"], workers: int | None, stop_on_eof: bool
+    opts: GlobalOptions, role: Literal["all", "channels", "session"], workers: int | None, stop_on_eof: bool
 ) -> int:
     """Run the gateway in the foreground.
 
@@ -47,8 +47,8 @@ def run(
     from gateway.config.load import load_values
     from gateway.workers.count import count, remarks
 
-    settings, values = load_values(place.config, place.workspace)
-    name_place(place, settings)
+    settings, values = load_values(opts.config, opts.workspace)
+    name_place(opts, settings)
     number = count(settings, role, workers)
     if stop_on_eof:
         threading.Thread(target=_end_with_stdin, name="stdin", daemon=True).start()

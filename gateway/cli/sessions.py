@@ -14,7 +14,7 @@ import click
 
 from gateway.cli import attach, known, output
 from gateway.cli.config import settings_of
-from gateway.cli.root import COUNT, FILE, Noun, Place, as_json, key
+from gateway.cli.root import COUNT, FILE, GlobalOptions, as_json, group, key
 from gateway.errors import GatewayError, Unreachable
 from session.transcript.key import SessionKey
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from session.store.store import Store, View
     from session.store.switch_session import Swap
 
-sessions = Noun("sessions")
+sessions = group("sessions")
 _target = click.argument(
     "target", metavar="KEY|ULID", help="a chat, or the id of a session", shell_complete=known.complete_keys
 )
@@ -36,26 +36,21 @@ _ULID = re.compile(r"[0-9A-HJKMNP-TV-Z]{26}")
 
 @sessions.command("list")
 @as_json
-def list_(place: Place, as_json: bool) -> None:
+def list_(opts: GlobalOptions, as_json: bool) -> None:
     """List all sessions, newest message first."""
 
     async def work(settings: Settings) -> list[dict[str, Any]]:
         async with _store(settings) as store:
             return [row.as_dict() for row in await store.rows()]
 
-    rows = attach.complete(work(settings_of(place)))
-    if as_json:
-        output.document(rows)
-        return
-    output.rows(rows, COLUMNS)
-    if not rows:
-        output.words("no sessions yet")
+    rows = attach.complete(work(settings_of(opts)))
+    output.listed(rows, COLUMNS, "no sessions yet", as_json=as_json)
 
 
 @sessions.command()
 @_target
 @as_json
-def show(place: Place, target: str, as_json: bool) -> None:
+def show(opts: GlobalOptions, target: str, as_json: bool) -> None:
     """Show all messages, oldest first."""
 
     async def work(settings: Settings) -> tuple[dict[str, Any], list[dict[str, Any]]]:
@@ -65,7 +60,7 @@ def show(place: Place, target: str, as_json: bool) -> None:
             session = rows[0].as_dict() if rows else {"id": view.session_id, "key": view.key}
             return session, view.lines()
 
-    session, messages = attach.complete(work(settings_of(place)))
+    session, messages = attach.complete(work(settings_of(opts)))
     if as_json:
         output.document({"session": session, "messages": messages})
         return
@@ -78,7 +73,7 @@ def show(place: Place, target: str, as_json: bool) -> None:
 
 @sessions.command()
 @key
-def new(place: Place, key: str) -> None:
+def new(opts: GlobalOptions, key: str) -> None:
     """Close the session and start a new one, like /new."""
     from channels.message import key_fault
     from gateway.app.subagents import end_all
@@ -99,13 +94,13 @@ def new(place: Place, key: str) -> None:
                 await session.checkpoint()
             return created or archived is not None
 
-    begins = attach.complete(work(settings_of(place)))
+    begins = attach.complete(work(settings_of(opts)))
     output.words("a new session is open" if begins else "the session has no messages yet and stays open")
 
 
 @sessions.command()
 @key
-def close(place: Place, key: str) -> None:
+def close(opts: GlobalOptions, key: str) -> None:
     """Close the session of a chat."""
     from gateway.app.subagents import end_all
     from session.store import switch_session
@@ -120,7 +115,7 @@ def close(place: Place, key: str) -> None:
                 await services.jobs.left(key, closed)
             return closed
 
-    closed = attach.complete(work(settings_of(place)))
+    closed = attach.complete(work(settings_of(opts)))
     output.words(f"session {closed} is closed" if closed else f"{key} has no open session with messages")
 
 
@@ -132,7 +127,7 @@ def close(place: Place, key: str) -> None:
     help="id of a closed session, from `sessions list`",
     shell_complete=known.complete_ended,
 )
-def resume(place: Place, key: str, ulid: str) -> None:
+def resume(opts: GlobalOptions, key: str, ulid: str) -> None:
     """Reopen a closed session.
 
     The active session is archived first, and can be reopened later.
@@ -152,7 +147,7 @@ def resume(place: Place, key: str, ulid: str) -> None:
                 await services.jobs.left(key, swap.left)
             return swap
 
-    swap = attach.complete(work(settings_of(place)))
+    swap = attach.complete(work(settings_of(opts)))
     ended = f"; {swap.left} is closed" if swap.left else ""
     output.words(f"{key} continues with session {swap.session}{ended}")
 
@@ -167,7 +162,9 @@ def resume(place: Place, key: str, ulid: str) -> None:
 )
 @click.option("--tools", is_flag=True, help="search tool results, too")
 @as_json
-def search(place: Place, key: str, words: tuple[str, ...], limit: int, tools: bool, as_json: bool) -> None:
+def search(
+    opts: GlobalOptions, key: str, words: tuple[str, ...], limit: int, tools: bool, as_json: bool
+) -> None:
     """Search the sessions of a chat for words, newest match first."""
     from session.store.search import search as search_in
 
@@ -182,7 +179,7 @@ def search(place: Place, key: str, words: tuple[str, ...], limit: int, tools: bo
                 search_in, layout, stem, session_key, text, limit=limit, tools=tools
             )
 
-    found = attach.complete(work(settings_of(place)))
+    found = attach.complete(work(settings_of(opts)))
     hits = [hit.as_dict() for hit in found.hits]
     if as_json:
         output.document(hits)
@@ -197,7 +194,7 @@ def search(place: Place, key: str, words: tuple[str, ...], limit: int, tools: bo
 @sessions.command()
 @click.option("--dry-run", is_flag=True, help="only show what would be done")
 @as_json
-def prune(place: Place, dry_run: bool, as_json: bool) -> None:
+def prune(opts: GlobalOptions, dry_run: bool, as_json: bool) -> None:
     """Delete or archive sessions older than session.retention_days.
 
     A running gateway does this at start and daily.
@@ -209,7 +206,7 @@ def prune(place: Place, dry_run: bool, as_json: bool) -> None:
             steps = await services.retention.prune(dry_run=dry_run, sweeps=False)
             return settings.session.retention_days, [step.as_dict() for step in steps]
 
-    days, steps = attach.complete(work(settings_of(place)))
+    days, steps = attach.complete(work(settings_of(opts)))
     if as_json:
         output.document(steps)
     else:
@@ -227,7 +224,7 @@ def prune(place: Place, dry_run: bool, as_json: bool) -> None:
 @sessions.command()
 @key
 @click.option("--everything", is_flag=True, help="also closed sessions, memory, facts, journal, media")
-def clear(place: Place, key: str, everything: bool) -> None:
+def clear(opts: GlobalOptions, key: str, everything: bool) -> None:
     """Delete the active session without archiving or summarizing it.
 
     Stops the answer in progress. Messages that wait in the queue are still answered.
@@ -238,7 +235,7 @@ def clear(place: Place, key: str, everything: bool) -> None:
         async with _store(settings) as store:
             return await _clear(settings, store, SessionKey(key))
 
-    settings = settings_of(place)
+    settings = settings_of(opts)
     if everything:
         found = attach.complete(whole.erased(settings, key=key))
         output.words(f"{key} is cleared" if found["cleared"] else f"{key} had no active session")
@@ -251,7 +248,7 @@ def clear(place: Place, key: str, everything: bool) -> None:
 @sessions.command()
 @click.option("--repair", is_flag=True, help="repair them, and keep each original")
 @as_json
-def verify(place: Place, repair: bool, as_json: bool) -> int:
+def verify(opts: GlobalOptions, repair: bool, as_json: bool) -> int:
     """Check all transcripts and their index files; exit 1 if one is damaged."""
     from gateway.doctor.cron import damage as jobs_damage
     from session.kept import checking
@@ -262,7 +259,7 @@ def verify(place: Place, repair: bool, as_json: bool) -> int:
             found = await checking.verify(store, repair=repair)
         return [*found, *await asyncio.to_thread(jobs_damage, settings.workspace, repair=repair)]
 
-    problems = attach.complete(work(settings_of(place)))
+    problems = attach.complete(work(settings_of(opts)))
     if as_json:
         output.document(problems)
     else:
@@ -293,7 +290,7 @@ _FORMATS = ("nanobot", "nanobot-b64", "annabelle", "overlay", "archive", "rows",
     is_flag=True,
     help='with a whole workspace: write memory.scope = "workspace" to the configuration file',
 )
-def import_(place: Place, name: str, path: Path, key: str | None, write_config: bool) -> int:
+def import_(opts: GlobalOptions, name: str, path: Path, key: str | None, write_config: bool) -> int:
     """Import sessions from another program.
 
     An active session of the same chat is archived first; the source is not changed. With --from nanobot, PATH
@@ -301,7 +298,7 @@ def import_(place: Place, name: str, path: Path, key: str | None, write_config: 
     """
     from gateway.cli import interchange
 
-    return interchange.import_(place, name, path, key=key, write_config=write_config)
+    return interchange.import_(opts, name, path, key=key, write_config=write_config)
 
 
 @sessions.command()
@@ -321,11 +318,11 @@ def import_(place: Place, name: str, path: Path, key: str | None, write_config: 
     type=FILE,
     help="file or folder (default: stdout; overlay needs a folder)",
 )
-def export(place: Place, name: str, target: str, output: Path | None) -> int:
+def export(opts: GlobalOptions, name: str, target: str, output: Path | None) -> int:
     """Export a session in another program's format."""
     from gateway.cli import interchange
 
-    return interchange.export(place, name, target, output)
+    return interchange.export(opts, name, target, output)
 
 
 def _store(settings: Settings) -> aclosing[Store]:

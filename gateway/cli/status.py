@@ -11,7 +11,7 @@ import click
 
 from gateway.cli import attach, output
 from gateway.cli.config import name_place, settings_of
-from gateway.cli.root import Place, Verb, as_json
+from gateway.cli.root import GlobalOptions, Verb, as_json
 from gateway.errors import Unreachable
 from gateway.outbound.standing import standing
 from gateway.outbound.unserved import cure_of, in_words, unserved
@@ -29,16 +29,16 @@ if TYPE_CHECKING:
     help="print nothing; exit 0 if a gateway on this machine is ready, else 69 (for health checks)",
 )
 @as_json
-def status(place: Place, alive: bool, as_json: bool) -> int:
+def status(opts: GlobalOptions, alive: bool, as_json: bool) -> int:
     """Show what runs, what waits and today's cost."""
     if alive:
-        return attach.complete(_alive(settings_of(place)))
-    settings = settings_of(place)
+        return attach.complete(_alive(settings_of(opts)))
+    settings = settings_of(opts)
     found = attach.complete(_status(settings))
     if as_json:
         output.document(found)
     else:
-        name_place(place, settings, write=output.shown)
+        name_place(opts, settings, write=output.shown)
         for line in _lines(found):
             output.shown(line)
         if not found["running"] and not found["ending"]:

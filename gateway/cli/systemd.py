@@ -8,12 +8,12 @@ from pathlib import Path
 import click
 
 from gateway.cli import output
-from gateway.cli.root import FILE, FOLDER, Noun, Place
+from gateway.cli.root import FILE, FOLDER, GlobalOptions, group
 from gateway.config.finding import file_to_change
 from gateway.errors import GatewayError
 from gateway.systemd import units
 
-systemd = Noun("systemd")
+systemd = group("systemd")
 _program_option = click.option(
     "--program", metavar="FILE", type=FILE, help="the program to start (default: this one)"
 )
@@ -22,7 +22,7 @@ _program_option = click.option(
 @systemd.command()
 @click.argument("name", metavar="NAME", type=click.Choice(units.NAMES), help=", ".join(units.NAMES))
 @_program_option
-def show(_: Place, name: str, program: Path | None) -> None:
+def show(_: GlobalOptions, name: str, program: Path | None) -> None:
     """Print a unit or another file of the service.
 
     sandbox.conf is a drop-in that lets the tool `shell` use bubblewrap; chat-gateway-user.service runs the
@@ -37,14 +37,14 @@ def show(_: Place, name: str, program: Path | None) -> None:
     "--to", metavar="DIR", type=FOLDER, help="folder (default: /etc; with --user ~/.config/systemd/user)"
 )
 @_program_option
-def install(place: Place, user: bool, to: Path | None, program: Path | None) -> None:
+def install(opts: GlobalOptions, user: bool, to: Path | None, program: Path | None) -> None:
     """Install the units and the files that create the service's user and folders.
 
     The units start this program at its current path. With --user it installs one for your own systemd,
     without root.
     """
     if user:
-        _install_user(place, to, program)
+        _install_user(opts, to, program)
         return
     try:
         written = units.install(to or Path("/etc"), _program(program))
@@ -58,13 +58,13 @@ def install(place: Place, user: bool, to: Path | None, program: Path | None) -> 
     output.words("      systemctl enable --now chat-gateway")
 
 
-def _install_user(place: Place, to: Path | None, program: Path | None) -> None:
+def _install_user(opts: GlobalOptions, to: Path | None, program: Path | None) -> None:
     from gateway.config.load import load
 
-    config = file_to_change(place.config)
+    config = file_to_change(opts.config)
     if not config.exists():
         raise GatewayError(f"{config} does not exist", hint="chat-gateway onboard creates it")
-    workspace = load(config, place.workspace).workspace
+    workspace = load(config, opts.workspace).workspace
     unit = units.user_text(_program(program), config, workspace)
     output.shown(str(units.install_user(to or units.USER_FOLDER, unit, workspace)))
     output.words("then: systemctl --user daemon-reload && systemctl --user enable --now chat-gateway")

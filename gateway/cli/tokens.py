@@ -8,27 +8,22 @@ import click
 
 from gateway.cli import output
 from gateway.cli.config import settings_of
-from gateway.cli.root import Noun, Place, as_json
+from gateway.cli.root import GlobalOptions, as_json, group
 
 if TYPE_CHECKING:
     from gateway.config.settings import Settings
     from gateway.service.tokens import Tokens
 
-tokens = Noun("tokens")
+tokens = group("tokens")
 COLUMNS = ("name", "right", "created_at")
 
 
 @tokens.command("list")
 @as_json
-def list_(place: Place, as_json: bool) -> None:
+def list_(opts: GlobalOptions, as_json: bool) -> None:
     """List API tokens and their permissions."""
-    rows = _tokens(settings_of(place)).rows()
-    if as_json:
-        output.document(rows)
-        return
-    output.rows(rows, COLUMNS)
-    if not rows:
-        output.words("no API tokens besides http.token of the configuration")
+    rows = _tokens(settings_of(opts)).rows()
+    output.listed(rows, COLUMNS, "no API tokens besides http.token of the configuration", as_json=as_json)
 
 
 @tokens.command()
@@ -40,12 +35,12 @@ def list_(place: Place, as_json: bool) -> None:
     show_default=True,
     help="read: view; write: also chat, and change chats, memory and jobs; admin: everything",
 )
-def add(place: Place, name: str, right: Literal["read", "write", "admin"]) -> None:
+def add(opts: GlobalOptions, name: str, right: Literal["read", "write", "admin"]) -> None:
     """Create an API token and print it; it is shown only once.
 
     Tokens take effect if http.token is set; http.token itself has all permissions.
     """
-    settings = settings_of(place)
+    settings = settings_of(opts)
     token = _tokens(settings).add(name, right)
     output.data(token)
     output.words(f"copy it now, it is shown only once; it can {_MAY[right]}")
@@ -58,9 +53,9 @@ def add(place: Place, name: str, right: Literal["read", "write", "admin"]) -> No
 
 @tokens.command()
 @click.argument("name", metavar="NAME", help="its name, from `tokens list`")
-def revoke(place: Place, name: str) -> None:
+def revoke(opts: GlobalOptions, name: str) -> None:
     """Revoke an API token at once."""
-    _tokens(settings_of(place)).revoke(name)
+    _tokens(settings_of(opts)).revoke(name)
     output.words(f"{name} is revoked")
 
 

@@ -11,7 +11,7 @@ import click
 
 from gateway.cli import attach, known, output
 from gateway.cli.config import settings_of
-from gateway.cli.root import COUNT, MessageId, Place, Verb, as_json
+from gateway.cli.root import COUNT, GlobalOptions, MessageId, Verb, as_json
 from gateway.errors import GatewayError
 
 if TYPE_CHECKING:
@@ -33,12 +33,12 @@ _SHOWN = ("at", "step", "words", "source")
     shell_complete=known.complete_keys,
 )
 @as_json
-def trace(place: Place, id: str, key: str | None, as_json: bool) -> None:
+def trace(opts: GlobalOptions, id: str, key: str | None, as_json: bool) -> None:
     """Show what happened to one message, step by step.
 
     Reads queue, transcript, journal and send log. Exit 1 if the message is unknown.
     """
-    settings = settings_of(place)
+    settings = settings_of(opts)
     found = attach.complete(_traced(settings, id, key))
     if as_json:
         output.document(found)
@@ -53,13 +53,13 @@ def trace(place: Place, id: str, key: str | None, as_json: bool) -> None:
 )
 @click.option("--key", metavar="KEY", help="only this chat", shell_complete=known.complete_keys)
 @as_json
-def usage(place: Place, days: int, key: str | None, as_json: bool) -> None:
+def usage(opts: GlobalOptions, days: int, key: str | None, as_json: bool) -> None:
     """Show tokens and cost by day, model, person and chat."""
     from session.models.usage_report import MOST_DAYS, report
 
     if days > MOST_DAYS:
         raise GatewayError(f"usage is kept for {MOST_DAYS} days", hint=f"--days {MOST_DAYS}")
-    settings = settings_of(place)
+    settings = settings_of(opts)
     found = report(settings.state / "usage", today=datetime.now(UTC).date(), days=days, key=key or "")
     if as_json:
         output.document(found)

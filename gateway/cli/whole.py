@@ -15,7 +15,7 @@ import durable
 from gateway.app.sessions import SessionServices, build_session_services
 from gateway.cli import attach, output
 from gateway.cli.config import settings_of
-from gateway.cli.root import Place
+from gateway.cli.root import GlobalOptions
 from gateway.config.memory_scope import scopes_of
 from gateway.config.settings import Settings
 from gateway.errors import GatewayError, Unreachable
@@ -36,11 +36,11 @@ class NotSure(GatewayError):
     """Nobody said that it is meant."""
 
 
-def export(place: Place, *, key: str, person: str, path: Path | None) -> None:
+def export(opts: GlobalOptions, *, key: str, person: str, path: Path | None) -> None:
     """Write one tar, to the file or to stdout; a file that is there already stays."""
     if path is None and sys.stdout.isatty():
         raise GatewayError("a tar file cannot be printed to a terminal", hint="use -o PATH or a pipe")
-    parts = attach.complete(_export(settings_of(place), key, person, path))
+    parts = attach.complete(_export(settings_of(opts), key, person, path))
     counted = output.counted(len(parts), "file")
     output.words(f"{counted}, {sum(part.size for part in parts)} bytes; manifest.json lists them")
 

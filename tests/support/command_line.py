@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import click
 
-from gateway.cli.root import PROGRAM, Place, cli
+from gateway.cli.root import PROGRAM, GlobalOptions, cli
 
 
 def parsed(words: Sequence[str]) -> SimpleNamespace:
@@ -16,12 +16,12 @@ def parsed(words: Sequence[str]) -> SimpleNamespace:
     Raises:
         click.UsageError, click.exceptions.Exit: it makes no sense; it asks for help.
     """
-    place = Place()
-    context = cli.make_context(PROGRAM, list(words), obj=place)
+    opts = GlobalOptions()
+    context = cli.make_context(PROGRAM, list(words), obj=opts)
     while isinstance(context.command, click.Group):
         name, command, rest = context.command.resolve_command(
             context, [*context._protected_args, *context.args]
         )
         assert command is not None
         context = command.make_context(name, rest, parent=context)
-    return SimpleNamespace(**context.params, **vars(place))
+    return SimpleNamespace(**context.params, **vars(opts))

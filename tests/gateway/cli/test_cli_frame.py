@@ -18,7 +18,7 @@ import pytest
 from channels.errors import ChannelDown
 from gateway.__main__ import main, run
 from gateway.cli import output
-from gateway.cli.root import COMMANDS, Place, cli
+from gateway.cli.root import COMMANDS, GlobalOptions, cli
 from gateway.errors import ConfigError, GatewayError, StateInUse, TopologyMismatch, Unreachable
 from session.errors import NewerFormat, StoreError
 from tests.gateway.cli_place import PROGRAM, command
@@ -28,12 +28,12 @@ from tests.support.harness import ROOT
 SECRET = "sk-very-secret-key"
 
 
-def fails(_: Place) -> int:
+def fails(_: GlobalOptions) -> int:
     """A verb that raises what the test has put into ``fails.error``."""
     raise FAULTS[0]
 
 
-def prints_much(_: Place) -> int:
+def prints_much(_: GlobalOptions) -> int:
     for _number in range(100_000):
         output.data("x" * 100)
     return 0

@@ -16,14 +16,14 @@ from gateway.cli.backup import NICE
 _VERB = """\
 import os, signal, sys, time
 from gateway.cli.backup import at_low_priority
-from gateway.cli.root import Place
+from gateway.cli.root import GlobalOptions
 
 def work():
     print(os.getpid(), os.getsid(0), os.nice(0), flush=True)
     {work}
 
 try:
-    sys.exit(at_low_priority(lambda: work(), Place()))
+    sys.exit(at_low_priority(lambda: work(), GlobalOptions()))
 except KeyboardInterrupt:
     sys.exit(1)
 """
