@@ -146,7 +146,8 @@ class Group(click.Group):
 def group(name: str) -> Group:
     """Make one of ``COMMANDS`` that has verbs of its own."""
     text = COMMANDS[name][1]
-    return Group(name, help=f"{text[0].upper()}{text[1:]}.", subcommand_metavar="COMMAND ...")
+    help_text = f"{text[0].upper()}{text[1:]}."
+    return Group(name, help=help_text, subcommand_metavar="COMMAND ...", no_args_is_help=False)
 
 
 class _Root(Group):
@@ -192,9 +193,6 @@ def execute(words: Sequence[str], opts: GlobalOptions) -> int:
             return code
     except click.exceptions.Exit as ended:
         return ended.exit_code
-    except click.exceptions.NoArgsIsHelpError as error:
-        print(error.format_message(), file=sys.stderr)
-        return error.exit_code
     except click.UsageError as error:
         message, advice = _explained(error)
         print(f"error: {message}\ntry: {advice}", file=sys.stderr)

@@ -19,9 +19,10 @@ def parsed(words: Sequence[str]) -> SimpleNamespace:
     opts = GlobalOptions()
     context = cli.make_context(PROGRAM, list(words), obj=opts)
     while isinstance(context.command, click.Group):
-        name, command, rest = context.command.resolve_command(
-            context, [*context._protected_args, *context.args]
-        )
+        remaining = [*context._protected_args, *context.args]
+        if not remaining:
+            context.fail("Missing command.")
+        name, command, rest = context.command.resolve_command(context, remaining)
         assert command is not None
         context = command.make_context(name, rest, parent=context)
     return SimpleNamespace(**context.params, **vars(opts))

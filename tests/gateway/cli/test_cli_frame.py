@@ -130,6 +130,7 @@ def test_the_options_of_chat_and_run() -> None:
     ("args", "error", "advice"),
     [
         (["sesions"], "No such command 'sesions'", "chat-gateway sessions"),
+        (["sessions"], "Missing command", "chat-gateway sessions --help"),
         (["sessions", "lst"], "No such command 'lst'", "chat-gateway sessions list"),
         (
             ["memory", "history", "cli:direct", "--file", "MEMORY"],
@@ -179,15 +180,6 @@ def test_a_usage_that_makes_no_sense_exits_2(
     assert first.startswith("error: ")
     assert error in first
     assert second == f"try: {advice}"
-    assert printed.out == ""
-
-
-def test_a_noun_without_a_verb_shows_its_help(capsys: pytest.CaptureFixture[str]) -> None:
-    """On stderr, since it was not asked for."""
-    assert main(["sessions"]) == 2
-
-    printed = capsys.readouterr()
-    assert "Commands:" in printed.err
     assert printed.out == ""
 
 
