@@ -10,7 +10,7 @@ from typing import Any
 EVERY_S = 0.005
 
 
-async def until(predicate: Callable[[], Any], within_s: float = 20.0) -> Any:
+async def until(predicate: Callable[[], Any], within_s: float = 60.0) -> Any:
     """Look again and again until ``predicate`` says something true, and return that.
 
     What ``predicate`` returns is awaited if it can be. Raises ``TimeoutError`` after ``within_s`` seconds.
