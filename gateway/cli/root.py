@@ -70,8 +70,18 @@ COMMANDS = {
 
 
 COUNT = click.IntRange(min=1)
-FILE: click.Path = click.Path(path_type=Path)
-FOLDER: click.Path = click.Path(path_type=Path, file_okay=False)
+
+
+class AnyPath(click.Path):
+    """A path as it is typed: nothing looks at its disk, which may not answer, before a verb uses it."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        """Return the path."""
+        return Path(value)
+
+
+FILE = AnyPath()
+FOLDER = AnyPath(file_okay=False)
 
 
 class Misused(click.UsageError):
