@@ -27,14 +27,14 @@ DRAWN = (
 HEAD = """\
 # Benchmarks
 
-Each figure was taken by `make bench` beside a peer or a limit in the same run, since a number of one machine
-says little on another: the ratio is what to compare. This page and its plots are made of
-`bench/results/` by `python -m bench.report`; `python -m bench NAME` takes one of them
-anew. What a figure means stands with its code in `bench/`. A figure that is missed stands here as missed.
+`make bench` measures each figure together with a peer or a limit in the same run. Absolute numbers depend
+on the machine; compare the ratios. `python -m bench.report` generates this page and its plots from
+`bench/results/`; `python -m bench NAME` repeats one benchmark. The code in `bench/`
+defines each figure. Missed targets are shown as MISS.
 
-The peers are installed by the run itself, each into an environment of its own: nanobot 0.1.4.post3 and 0.3.5,
-a bare relay with aio-pika, and one written with FastStream. Both relays are as durable on the queue as ours;
-they have no transcripts. The nanobots' queue is memory, and their transcripts are not synced.
+The run installs the peers in separate environments: nanobot 0.1.4.post3 and 0.3.5, a bare relay with
+aio-pika, and one with FastStream. Both relays have equally durable queues but no transcripts. The nanobots'
+queue is in memory, and their transcripts are not synced.
 """
 OURS = "chat-gateway"
 # Height of a bar, width of the drawing, room for the names: all in pixels.

@@ -313,7 +313,7 @@ class _File:
         # Padded over what stood there: whoever looks at the file finds one object.
         line = line.ljust(os.fstat(self._fd).st_size - 1) + b"\n"
         if os.pwrite(self._fd, line, 0) < len(line):
-            raise OSError("the disk took no bytes")
+            raise OSError("the disk accepted no bytes")
 
 
 def _boot_id() -> str:

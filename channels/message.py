@@ -171,7 +171,7 @@ def id_number(value: Any) -> int:
     """
     found = int(value)
     if abs(found) >= 2**64:
-        raise ValueError("no number of 64 bits")
+        raise ValueError("not a 64-bit number")
     return found
 
 
@@ -263,7 +263,7 @@ def key_fault(key: str) -> str:
     """
     channel, _, chat_id = key.partition(":")
     if not chat_id or not _CHANNEL.fullmatch(channel):
-        return "key is not channel:chat_id, as telegram:12345678"
+        return "key is not channel:chat_id, such as telegram:12345678"
     return _too_long(key)
 
 
@@ -295,7 +295,7 @@ def address_fault(inbound: Inbound) -> str:
     try:
         f"{inbound.key}{inbound.id}".encode()
     except UnicodeEncodeError:
-        return "half of a surrogate pair is no text, in a key or an id"
+        return "a key or an id contains half of a surrogate pair"
     return _address_fault(_address_of(inbound))
 
 
@@ -311,7 +311,7 @@ def _check(inbound: Inbound) -> None:
     if len(inbound.text) > MAX_TEXT_BYTES // 4 and len(inbound.text.encode()) > MAX_TEXT_BYTES:
         raise Unreadable("text is over 1 MiB", address=address)
     if _says_nothing(inbound):
-        raise Unreadable("text is empty, and no file comes with it", address=address)
+        raise Unreadable("text is empty, and there is no file", address=address)
 
 
 def _says_nothing(inbound: Inbound) -> bool:

@@ -70,7 +70,7 @@ def _problem(kind: object, known: Mapping[str, Kind]) -> str:
     if kind.name in known or kind.name in TAKEN:
         return f"the name {kind.name!r} is taken"
     if not (isinstance(kind.table, type) and issubclass(kind.table, Platform)):
-        return "its table is no subclass of channels.tables.Platform"
+        return "its table is not a subclass of channels.tables.Platform"
     return ""
 
 

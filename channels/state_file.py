@@ -29,7 +29,7 @@ def locked(path: Path, *, wait_s: float = 10.0) -> Iterator[None]:
             raise ChannelError(str(error), hint=error.hint) from error
         except OSError as error:
             raise ChannelError(
-                f"{path.name} cannot be opened: {error.strerror}", hint=f"look at {path}"
+                f"{path.name} cannot be opened: {error.strerror}", hint=f"check {path}"
             ) from error
         yield
 
@@ -46,11 +46,13 @@ def read(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         return {}
     except OSError as error:
-        raise ChannelError(f"{path.name} cannot be read: {error.strerror}", hint=f"look at {path}") from error
+        raise ChannelError(f"{path.name} cannot be read: {error.strerror}", hint=f"check {path}") from error
     except durable.Damaged as error:
-        raise ChannelError(str(error), hint=f"mend {path}, or move it away") from error
+        raise ChannelError(str(error), hint=f"repair {path}, or move it away") from error
     if type(content.get("v")) is not int:
-        raise ChannelError(f"{path.name} is damaged: it has no version", hint=f"mend {path}, or move it away")
+        raise ChannelError(
+            f"{path.name} is damaged: it has no version", hint=f"repair {path}, or move it away"
+        )
     return content
 
 
@@ -65,5 +67,5 @@ def write(path: Path, content: Mapping[str, Any]) -> None:
     except OSError as error:
         raise ChannelError(
             f"{path.name} cannot be written: {error.strerror}",
-            hint=f"free some disk space, or look at {path.parent}; nothing was changed",
+            hint=f"free some disk space, or check {path.parent}; nothing was changed",
         ) from error

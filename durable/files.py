@@ -33,7 +33,7 @@ def open_private(path: Path, flags: int = os.O_RDWR) -> int:
         # Another process was quicker: its file is opened.
         with contextlib.suppress(FileExistsError):
             return _made(path, flags)
-    raise FileExistsError(errno.EEXIST, "it can be neither opened nor made", str(path))
+    raise FileExistsError(errno.EEXIST, "it can be neither opened nor created", str(path))
 
 
 def touch(path: Path) -> None:
@@ -119,7 +119,7 @@ def write_all(fd: int, data: bytes) -> None:
     while view:
         written = os.write(fd, view)
         if written == 0:
-            raise OSError("the disk took no bytes")
+            raise OSError("the disk accepted no bytes")
         view = view[written:]
 
 

@@ -86,7 +86,7 @@ def locked(path: Path, *, wait_s: float = WAIT_S) -> Iterator[None]:
         if time.monotonic() >= until:
             raise LockHeld(
                 f"{path.name} is held by another process",
-                hint="look for a process of this workspace that was stopped",
+                hint="look for a suspended process of this workspace",
             )
         time.sleep(_POLL_S)
     try:

@@ -17,7 +17,7 @@ def check_version(found: object, known: int, what: str, *, error: type[NewerVers
     if type(found) is int and found > known:
         raise error(
             f"{what} was written by a newer version of chat-gateway: version {found}, not {known}",
-            hint="install that chat-gateway; nothing was written",
+            hint="install that version of chat-gateway; nothing was written",
         )
 
 
@@ -36,6 +36,6 @@ def decode_state(
     except (ValueError, RecursionError) as fault:
         raise Damaged(f"{what} is damaged") from fault
     if not isinstance(content, dict):
-        raise Damaged(f"{what} is damaged: it is no object")
+        raise Damaged(f"{what} is damaged: not a JSON object")
     check_version(content.get("v"), known, what, error=error)
     return content

@@ -94,7 +94,7 @@ class Left:
             yield
         except OSError as error:
             raise ChannelError(
-                f"cron/action.jsonl cannot be {what}: {error.strerror}", hint=f"look at {self._path}"
+                f"cron/action.jsonl cannot be {what}: {error.strerror}", hint=f"check {self._path}"
             ) from error
 
 

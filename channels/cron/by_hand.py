@@ -30,10 +30,10 @@ async def run_now(file: CronFile, job_id: str, put: Put, text_of: TextOf = messa
     """
     job = await asyncio.to_thread(file.job, job_id)
     if not job.asks:
-        raise BadJob(f"the job {job_id} is nanobot's own", hint="it has no message to ask")
+        raise BadJob(f"the job {job_id} is nanobot's own", hint="it has no message")
     text = await text_of(job)
     if text is None:
-        raise BadJob(NOTHING, hint="write a task into it")
+        raise BadJob(NOTHING, hint="write a task in it")
     at = datetime.now(UTC)
     inbound = letter(job, None, at=at, run_id=str(ULID()), text=text)
     # Noted first: a turn that fails at once is noted after it. The job runs all the same; a damaged file or a

@@ -35,7 +35,7 @@ def check_wish(schedule: Schedule, message: str) -> None:
         BadSchedule, BadJob: it would run too often, or asks too much.
     """
     if isinstance(schedule, Every) and schedule.every_ms < MIN_EVERY_MS:
-        raise BadSchedule("an interval under a minute is too short here", hint="60s or more")
+        raise BadSchedule("an interval below one minute is too short", hint="use 60s or more")
     if len(message) > MAX_MESSAGE_CHARS:
         raise BadJob("the message is too long", hint=f"at most {MAX_MESSAGE_CHARS} characters")
 
@@ -53,7 +53,7 @@ def added(rows: list[Any], row: Row) -> list[Any]:
             maker = _owner_of(known)
             if maker is not None and (maker.chat, maker.message_id) == (owner.chat, owner.message_id):
                 return rows
-            raise BadJob("another job has this id", hint="say it in other words")
+            raise BadJob("another job has this id", hint="use other words")
     if sum(1 for known in rows if _counts(known, owner.chat)) >= MOST_OF_A_CHAT:
         raise BadJob(f"this chat has {MOST_OF_A_CHAT} jobs", hint="remove one first")
     return [*rows, row]
@@ -67,12 +67,12 @@ def removed(rows: list[Any], job_id: str, asker: Asker, job: CronJob | None) -> 
         BadJob: the chat has no such job.
     """
     if job is None or not is_of(job, asker):
-        raise BadJob(f"this chat has no job {job_id}", hint="list shows those that it has")
+        raise BadJob(f"this chat has no job {job_id}", hint="list shows the jobs of this chat")
     if not may_change(job.id, job.owner, asker):
-        who = f"{job.owner.name or 'whoever made it'}, or" if job.owner is not None else "The operator or"
-        raise NotAllowed(
-            f"{who} somebody whom the operator let in can change the job {job_id}", hint="ask them"
+        who = (
+            f"Only {job.owner.name or 'its creator'} or" if job.owner is not None else "Only the operator or"
         )
+        raise NotAllowed(f"{who} an approved user can change the job {job_id}", hint="ask them")
     return [row for row in rows if not (isinstance(row, dict) and row.get("id") == job_id)]
 
 

@@ -13,7 +13,7 @@ TextOf = Callable[[CronJob], Awaitable[str | None]]
 FILE: Final = "HEARTBEAT.md"
 # What stands behind it is not asked.
 MAX_CHARS: Final = 32_000
-NOTHING: Final = "HEARTBEAT.md asks nothing"
+NOTHING: Final = "HEARTBEAT.md contains no task"
 _COMMENT: Final = re.compile(r"<!--.*?(?:-->|\Z)", re.DOTALL)
 # A heading, the mark of an item without a text, a rule.
 _EMPTY: Final = re.compile(r"(?:#{1,6}(?:\s.*)?|[-*+](?:\s*\[[ xX]?\])?|\d+[.)]|-{3,}|\*{3,}|_{3,})?")

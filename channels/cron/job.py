@@ -127,9 +127,9 @@ def read_job(row: object, zone: tzinfo) -> CronJob:
         raise BadJob("not a JSON object", hint="a job is an object with id, name, schedule and payload")
     payload, schedule = row.get("payload"), row.get("schedule")
     if not isinstance(schedule, dict):
-        raise BadJob("schedule is no object", hint='{"kind": "every", "everyMs": 7200000}')
+        raise BadJob("schedule is not an object", hint='{"kind": "every", "everyMs": 7200000}')
     if not isinstance(payload, dict):
-        raise BadJob("payload is no object", hint='{"kind": "agent_turn", "message": "…"}')
+        raise BadJob("payload is not an object", hint='{"kind": "agent_turn", "message": "…"}')
     job_id, enabled = _id_of(row), row.get("enabled", True)
     if not isinstance(enabled, bool):
         raise BadJob(f"enabled is {enabled!r}", hint="true or false")
@@ -161,7 +161,7 @@ def read_job(row: object, zone: tzinfo) -> CronJob:
 def _id_of(row: Mapping[str, Any]) -> str:
     job_id = row.get("id")
     if not isinstance(job_id, str) or not job_id.strip():
-        raise BadJob("id is no text", hint="any name that no other job has")
+        raise BadJob("id is not a string", hint="any name that no other job has")
     if not _encodable(job_id) or len(job_id.encode()) > MAX_ID_BYTES:
         raise BadJob("id is too long", hint=f"at most {MAX_ID_BYTES} bytes of UTF-8")
     return job_id
@@ -170,9 +170,9 @@ def _id_of(row: Mapping[str, Any]) -> str:
 def _message_of(payload: Mapping[str, Any]) -> str:
     message = payload.get("message")
     if not isinstance(message, str) or not message.strip():
-        raise BadJob("payload.message is empty", hint="write there what is to be asked")
+        raise BadJob("payload.message is empty", hint="put the question or task there")
     if not _encodable(message) or len(message.encode()) > MAX_TEXT_BYTES:
-        raise BadJob("payload.message is over 1 MiB, or no text", hint="ask something shorter")
+        raise BadJob("payload.message is over 1 MiB or not a string", hint="shorten it")
     return message
 
 
@@ -186,9 +186,9 @@ def _answer_to(payload: Mapping[str, Any]) -> str | None:
             return None
     to = str(to) if type(to) is int else to
     if not isinstance(channel, str) or not isinstance(to, str) or not _encodable(to):
-        raise BadJob("channel and to of the payload are no text", hint='"channel": "telegram", "to": "123"')
+        raise BadJob("payload: channel and to must be strings", hint='"channel": "telegram", "to": "123"')
     if not _CHANNEL_NAME.fullmatch(channel):
-        raise BadJob(f"payload: {channel!r} is no channel", hint="a name such as telegram or discord")
+        raise BadJob(f"payload: {channel!r} is not a channel name", hint="a name such as telegram or discord")
     return f"{channel}:{to}"
 
 
@@ -200,11 +200,9 @@ def chat_of(key: str) -> tuple[str, str]:
     """
     channel, _, chat_id = key.partition(":")
     if not _CHANNEL_NAME.fullmatch(channel) or not chat_id or not _encodable(chat_id):
-        raise BadJob(f"{key!r} names no chat", hint="channel:chat_id, such as telegram:12345678")
+        raise BadJob(f"{key!r} is not a chat key", hint="channel:chat_id, such as telegram:12345678")
     if fault := key_fault(key):
-        raise BadJob(
-            f"the name of the chat is too long: {fault}", hint="channel:chat_id, as the platform has it"
-        )
+        raise BadJob(f"the chat key is too long: {fault}", hint="channel:chat_id, with the platform's own id")
     return channel, chat_id
 
 
@@ -230,8 +228,8 @@ def new_row(
     a new one. ``agent`` is whose it is. A ``heartbeat`` without a message asks the usual one.
 
     Raises:
-        BadJob: the message is empty or too long, ``to`` names no chat, ``in_chat`` has none, or no UTF-8 has
-            a text.
+        BadJob: the message is empty or too long, ``to`` is not a chat key, ``in_chat`` has none, or a text
+            cannot be encoded as UTF-8.
     """
     ms, job_id = ms_of(at), job_id or uuid4().hex[:8]
     message = message or (HEARTBEAT_MESSAGE if heartbeat else "")
@@ -244,7 +242,7 @@ def new_row(
         payload["agent"] = agent
     _message_of(payload)
     if not _encodable(name):
-        raise BadJob("name is no text", hint="it holds half of a surrogate pair")
+        raise BadJob("name is not a string", hint="it contains half of a surrogate pair")
     following = next_after(schedule, at)
     return {
         "id": job_id,
@@ -269,7 +267,7 @@ def _answers_row(job_id: str, to: str, *, in_chat: bool) -> Row:
     """Say where a job runs and where its answers go, in the fields of old nanobots and of newer ones."""
     if in_chat and not to:
         raise BadJob(
-            "there is no chat in whose session it could run", hint="name one: --to telegram:12345678"
+            "a job in the session of a chat needs a chat", hint="name a chat: --to telegram:12345678"
         )
     channel, chat_id = chat_of(to) if to else (None, None)
     row: Row = {"deliver": bool(to), "channel": channel, "to": chat_id}

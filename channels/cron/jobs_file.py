@@ -288,7 +288,7 @@ class CronFile:
             return None, None
         except OSError as error:
             raise ChannelError(
-                f"cron/jobs.json cannot be read: {error.strerror}", hint=f"look at {self.path}"
+                f"cron/jobs.json cannot be read: {error.strerror}", hint=f"check {self.path}"
             ) from error
 
     def _document(self) -> tuple[Document, Seen | None]:
@@ -303,7 +303,7 @@ class CronFile:
             return self._left.read(), ()
         # The jobs are whole, and their times do not wait until a person has looked at this file.
         except ChannelError as error:
-            return b"", (Lost(None, f"{error}, so that the changes in it are not made", error.hint),)
+            return b"", (Lost(None, f"{error}, so its changes are not applied", error.hint),)
 
     def _job(self, row: Any) -> CronJob:
         known = (
@@ -320,7 +320,7 @@ class CronFile:
             try:
                 job = self._job(row)
                 if job.id in jobs:
-                    raise BadJob("another job has this id", hint="give it an id of its own")
+                    raise BadJob("another job has this id", hint="give it another id")
             except ChannelError as error:
                 job_id = row.get("id") if isinstance(row, dict) else None
                 named = job_id if isinstance(job_id, str) else None
@@ -365,7 +365,7 @@ class CronFile:
         except OSError as error:
             raise ChannelError(
                 f"cron/jobs.json cannot be written: {error.strerror}",
-                hint=f"look at {self.path.parent}; nothing was written",
+                hint=f"check {self.path.parent}; nothing was written",
             ) from error
         self._left.done(left)
         return self._contents(whole, _seen(written))

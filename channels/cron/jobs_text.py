@@ -60,19 +60,17 @@ def decode(data: bytes | None) -> Document:
     except ValueError as error:
         return _rescue(data, str(error))
     except RecursionError:
-        return _rescue(data, "nested too deep")
+        return _rescue(data, "nested too deeply")
     if isinstance(content, list):
-        return Document(
-            rows=content, plain=plain, fault=_fault("it is a list, where an object with jobs is due")
-        )
+        return Document(rows=content, plain=plain, fault=_fault("it is a list, not an object with jobs"))
     if not isinstance(content, dict):
-        return Document(plain=plain, fault=_fault("it holds no jobs"))
+        return Document(plain=plain, fault=_fault("it contains no jobs"))
     rows, version = content.get("jobs", []), content.get("version", VERSION)
     if not isinstance(rows, list):
-        return Document(content, plain=plain, fault=_fault("jobs is no list"))
+        return Document(content, plain=plain, fault=_fault("jobs is not a list"))
     fault = None
     if type(version) is int and version > VERSION:
-        cure = "install the program that wrote it; the jobs run, and nothing is written here"
+        cure = "update chat-gateway; its jobs run, but the file is not changed"
         fault = Fault(f"version {version} of the format is newer than {VERSION}", cure, newer=True)
     return Document(content, rows, plain, fault)
 
@@ -115,7 +113,7 @@ def _rescue(data: bytes, why: str) -> Document:
     return Document(
         rows=rows,
         plain=False,
-        fault=Fault(f"it is not JSON ({why})", "correct it; jobs that stand whole in it run meanwhile"),
+        fault=Fault(f"it is not JSON ({why})", "correct it; its intact jobs run meanwhile"),
         lost=tuple(lost),
     )
 
@@ -145,4 +143,4 @@ def _lose(text: str, begin: int, end: int, lost: list[Lost]) -> None:
         return
     found = _ID.search(between)
     line = text.count("\n", 0, begin + at) + 1
-    lost.append(Lost(found[1] if found else None, f"line {line}: no whole job stands there"))
+    lost.append(Lost(found[1] if found else None, f"line {line}: no complete job"))

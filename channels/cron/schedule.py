@@ -83,7 +83,9 @@ def parse_every(text: str) -> int:
     """
     plain = text.replace(" ", "").lower()
     if not _EVERY.fullmatch(plain):
-        raise BadSchedule(f"{text!r} is no interval", hint="a number with s, m, h, d or w: 90s, 2h, 1h30m")
+        raise BadSchedule(
+            f"{text!r} is not a valid interval", hint="a number with s, m, h, d or w: 90s, 2h, 1h30m"
+        )
     ms = sum(int(number) * _UNITS[unit] for number, unit in re.findall(r"(\d+)([wdhms])", plain)) * 1_000
     return _checked_every(ms)
 
@@ -95,7 +97,7 @@ def instant_of(ms: int) -> datetime:
         BadSchedule: it lies outside of the calendar, or within two days of its ends.
     """
     if not is_date(ms):
-        raise BadSchedule(f"{ms} ms is no date", hint="milliseconds since 1970-01-01 UTC")
+        raise BadSchedule(f"{ms} ms is not a date", hint="milliseconds since 1970-01-01 UTC")
     return _EPOCH + ms * _MS
 
 
@@ -127,7 +129,7 @@ def cron(expr: str, zone: tzinfo) -> CronExpression:
     """Read an expression of five fields, or a word such as ``@daily``.
 
     Raises:
-        BadSchedule: it cannot be read, or never comes.
+        BadSchedule: it cannot be read, or never matches.
     """
     return _cron(expr.strip(), zone)
 
@@ -150,7 +152,7 @@ def _cron(expr: str, zone: tzinfo) -> CronExpression:
     except (ValueError, TypeError, AssertionError, IndexError, OverflowError):
         raise BadSchedule(f"{expr!r} cannot be read", hint=_cure(fields)) from None
     if comes is None:
-        raise BadSchedule(f"{expr!r} never comes", hint=_FIVE)
+        raise BadSchedule(f"{expr!r} never matches", hint=_FIVE)
     return found
 
 
@@ -158,9 +160,9 @@ def _cure(fields: list[str]) -> str:
     for field in fields:
         turned = re.fullmatch(r"(\d+)-(\d+)", field)
         if turned and int(turned[1]) > int(turned[2]):
-            return f"write a range that passes the end in two parts: {turned[1]}-…,…-{turned[2]}"
+            return f"split a range that passes the end: {turned[1]}-…,…-{turned[2]}"
         if re.fullmatch(r"[lL]\d", field):
-            return f"the last such weekday is written {field[1]}L"
+            return f"write the last such weekday as {field[1]}L"
     return _FIVE
 
 
@@ -183,9 +185,9 @@ def read(fields: Mapping[str, Any], *, anchor_ms: int, zone: tzinfo) -> Schedule
     if kind == "cron":
         expr, tz = fields.get("expr"), fields.get("tz")
         if not isinstance(expr, str):
-            raise BadSchedule("schedule.expr is no text", hint=_FIVE)
+            raise BadSchedule("schedule.expr is not a string", hint=_FIVE)
         if not isinstance(tz, str | None):
-            raise BadSchedule("schedule.tz is no text", hint="a name such as Europe/Berlin")
+            raise BadSchedule("schedule.tz is not a string", hint="a name such as Europe/Berlin")
         return cron(expr, zone_named(tz) if tz else zone)
     raise BadSchedule(f"schedule.kind is {kind!r}", hint="at, every or cron")
 
@@ -206,13 +208,15 @@ def asked(
     these clocks leap over is the moment right after the leap; one that comes twice is the first of the two.
 
     Raises:
-        BadSchedule: it cannot be read, is past, or is among the last days of the calendar.
+        BadSchedule: it cannot be read, is in the past, or is among the last days of the calendar.
     """
     if sum(one is not None for one in (every, expr, at, heartbeat)) != 1:
-        raise BadSchedule("not one schedule", hint="one of every, cron, at and heartbeat")
+        raise BadSchedule("expected exactly one schedule", hint="use one of every, cron, at and heartbeat")
     every = every if heartbeat is None else heartbeat
     if tz is not None and every is not None:
-        raise BadSchedule("an interval has no zone", hint="a zone goes with a cron expression or a date")
+        raise BadSchedule(
+            "an interval has no time zone", hint="a time zone works with a cron expression or a date"
+        )
     if tz is not None:
         zone = zone_named(tz)
     if every is not None:
@@ -223,15 +227,19 @@ def asked(
     try:
         local = datetime.fromisoformat(at.strip())
         if tz is not None and local.tzinfo is not None:
-            raise BadSchedule(f"{at} has an offset and a zone", hint="either the offset or the zone")
+            raise BadSchedule(
+                f"{at} has both an offset and a time zone", hint="use either the offset or the time zone"
+            )
         moment = local.astimezone(UTC) if local.tzinfo is not None else _on_clocks(local, zone)
     except (ValueError, OverflowError):
-        raise BadSchedule(f"{at!r} is no date and time", hint="2027-01-01T09:00, or with an offset") from None
+        raise BadSchedule(
+            f"{at!r} is not a valid date and time", hint="2027-01-01T09:00, or with an offset"
+        ) from None
     if moment <= now:
         here = now.astimezone(zone)
-        raise BadSchedule(f"{at} is past", hint=f"a time after {here:%Y-%m-%dT%H:%M} ({zone})")
+        raise BadSchedule(f"{at} is in the past", hint=f"a time after {here:%Y-%m-%dT%H:%M} ({zone})")
     if moment > _LAST:
-        raise BadSchedule(f"{at} is too far ahead", hint=f"a time before {_LAST:%Y-%m-%d}")
+        raise BadSchedule(f"{at} is too far in the future", hint=f"a time before {_LAST:%Y-%m-%d}")
     return At(instant_of(ms_of(moment)))
 
 
@@ -257,15 +265,15 @@ def _whole(fields: Mapping[str, Any], name: str) -> int:
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     if type(value) is not int:
-        raise BadSchedule(f"schedule.{name} is no whole number", hint="milliseconds")
+        raise BadSchedule(f"schedule.{name} is not a whole number", hint="milliseconds")
     return value
 
 
 def _checked_every(ms: int) -> int:
     if ms < MIN_EVERY_MS:
-        raise BadSchedule(f"an interval of {ms} ms is too short", hint="one second or more")
+        raise BadSchedule(f"an interval of {ms} ms is too short", hint="use one second or more")
     if ms > 100 * 366 * 86_400_000:
-        raise BadSchedule("an interval of over 100 years is too long", hint="a shorter one")
+        raise BadSchedule("an interval of over 100 years is too long", hint="use a shorter one")
     return ms
 
 

@@ -274,7 +274,7 @@ class CronScheduler:
             else:
                 last = newest(job.schedule, first, now)
                 log.warning("slot.skipped", job=job.id, slot=slot_name(last), policy=job.policy)
-                self._note(Ran(job.id, last, "skipped", now, "missed: nobody looked at the clock"))
+                self._note(Ran(job.id, last, "skipped", now, "missed: the scheduler was not running"))
         finally:
             self._running.discard(job.id)
         self._line_up_again(job)

@@ -132,7 +132,7 @@ class Discord:
         """Wait where Discord allows no further start today: one more would make it reset the token."""
         if after_s <= 0:
             return
-        self._site.pulse.fail(f"no start left at Discord's gateway; the next one in {after_s:.0f} s")
+        self._site.pulse.fail(f"Discord allows no further session start now; next one in {after_s:.0f} s")
         log.error("gateway.starts_used_up", after_s=round(after_s))
         await asyncio.sleep(after_s)
 

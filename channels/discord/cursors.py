@@ -78,7 +78,7 @@ class Cursors:
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise ChannelError(
                 f"{path.name} is damaged",
-                hint=f"mend {path}, or move it away: what came meanwhile is then lost",
+                hint=f"repair {path}, or move it away: messages that arrived meanwhile are then lost",
             ) from error
         now = clock()
         # A clock that was ahead wrote it: believed, it would hide all that comes until then.

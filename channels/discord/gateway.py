@@ -35,7 +35,7 @@ _INTENTS_HINT: Final = (
 )
 _CLOSED: Final = {
     4004: ("the token", "reset the token in the developer portal (Bot) and set channels.discord.token"),
-    4011: ("a bot on so many servers without sharding", "take the bot off some servers"),
+    4011: ("a bot on so many servers without sharding", "remove the bot from some servers"),
     4013: ("the intents", "update chat-gateway"),
     4014: ("the Message Content intent", _INTENTS_HINT),
 }

@@ -39,7 +39,7 @@ from channels.parts import Batch, Parts
 MAX_WAITING: Final = 2_000
 # What no history tells of, with what waits besides; beyond it changes are lost, and commands are turned away.
 MAX_CHANGES: Final = 2 * MAX_WAITING
-_FULL: Final = "This cannot be taken now: too much waits already. Try again in some minutes."
+_FULL: Final = "Too many commands are waiting. Try again in a few minutes."
 _MAX_SEEN: Final = 10_000
 _MAX_LOCATIONS: Final = 10_000
 _TRIES: Final = 3

@@ -112,7 +112,7 @@ class Rest:
         Raises:
             ChannelDown, SendLater, SendUnknown: as ``Channel.send`` says.
             Refused: Discord refuses this request.
-            CredentialsRefused: Discord refuses the token.
+            CredentialsRefused: Discord rejects the token.
         """
         flight = _Flight()
         mark = _flight.set(flight)
@@ -224,7 +224,7 @@ class Rest:
                 if response.status >= 500:
                     raise ChannelDown(f"Discord answered a download with {response.status}")
                 if response.status != 200:
-                    words = f"Discord does not give the file ({response.status})"
+                    words = f"Discord refuses to send the file ({response.status})"
                     raise RequestRefused(words, status=response.status, code=0)
                 async for chunk in response.content.iter_chunked(_CHUNK_BYTES):
                     yield chunk
@@ -303,7 +303,7 @@ async def _answered(_: object, __: object, end: aiohttp.TraceRequestEndParams) -
 
 def refused_token(status: int = 401) -> CredentialsRefused:
     """Return the error of a token that Discord does not take."""
-    return CredentialsRefused(f"Discord refuses the token ({status})", hint=HINT)
+    return CredentialsRefused(f"Discord rejects the token ({status})", hint=HINT)
 
 
 def sent_id(sent: Any) -> str:
@@ -315,7 +315,7 @@ def sent_id(sent: Any) -> str:
     try:
         return str(int(sent["id"]))
     except (KeyError, TypeError, ValueError) as error:
-        raise SendUnknown("Discord answered with something else than the message") from error
+        raise SendUnknown("Discord's answer is not the message") from error
 
 
 def _meaning(error: Exception, flight: _Flight, *, by_token: bool) -> ChannelError:
@@ -329,7 +329,7 @@ def _meaning(error: Exception, flight: _Flight, *, by_token: bool) -> ChannelErr
     left_s = flight.limited_until - asyncio.get_running_loop().time()
     if isinstance(error, TimeoutError) and not flight.written and left_s > 0:
         return SendLater("Discord asks to wait", after_s=left_s)
-    words = f"no answer of Discord: {type(error).__name__}"
+    words = f"no answer from Discord: {type(error).__name__}"
     if isinstance(error, discord.HTTPException):
         words = f"Discord answered {error.status}"
     return SendUnknown(words) if flight.written else ChannelDown(words)
@@ -343,7 +343,7 @@ def _refusal(error: discord.HTTPException, *, by_token: bool) -> ChannelError:
         return refused_token()
     words = " ".join(_SECRET_PATH.sub(r"\1…", error.text or "").split())[:200]
     if words.startswith("<"):
-        words = "a page instead of an answer"
+        words = "a web page instead of an answer"
     return RequestRefused(f"Discord answered {error.status}: {words}", status=error.status, code=error.code)
 
 
@@ -363,14 +363,14 @@ def _open(path: Path) -> discord.File:
 
 def _object(found: object) -> Raw:
     if not isinstance(found, dict):
-        raise ChannelDown("Discord answered with something else than an object")
+        raise ChannelDown("Discord's answer is not a JSON object")
     return found
 
 
 def _objects(found: object) -> Iterable[Raw]:
     """Yield what is an object with an id; nothing else can be named, fetched or passed by."""
     if not isinstance(found, list):
-        raise ChannelDown("Discord answered with something else than a list")
+        raise ChannelDown("Discord's answer is not a JSON list")
     return [each for each in found if isinstance(each, dict) and str(each.get("id")).isdecimal()]
 
 

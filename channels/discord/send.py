@@ -125,7 +125,7 @@ class Egress:
         except RequestRefused:
             admin = False
         except (KeyError, TypeError, ValueError) as error:
-            raise ChannelError("Discord told of a member in an unknown way") from error
+            raise ChannelError("Discord described a member in an unknown form") from error
         self._admins.note(chat_id, person_id, admin)
         return admin
 
@@ -181,5 +181,5 @@ def _components(buttons: Sequence[Button]) -> list[dict[str, Any]]:
 
 def _id(text: str) -> int:
     if not (text.isascii() and text.isdecimal()):
-        raise SendNever(f"{text[:40]!r} is no id of Discord")
+        raise SendNever(f"{text[:40]!r} is not a Discord id")
     return int(text)

@@ -168,7 +168,7 @@ class Sweeper:
             log.warning(
                 "history.forbidden",
                 channel=channel,
-                hint="give the bot the permission Read Message History: what comes in a gap is lost there",
+                hint="give the bot the permission Read Message History: without it, missed messages are lost",
             )
 
     async def _direct(self, found: _Found, *, whole: bool) -> None:

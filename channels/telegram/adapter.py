@@ -118,12 +118,12 @@ class Telegram:
             return str(int(message["message_id"]))
         except (KeyError, TypeError, ValueError) as error:
             # It answered with success, so that the message may well stand there.
-            raise SendUnknown("Telegram's answer names no message") from error
+            raise SendUnknown("Telegram's answer contains no message") from error
 
     async def edit(self, chat_id: str, platform_id: str, content: Rendered) -> None:
         """Replace the text of a message; raises ``MessageGone`` where that cannot be done any more."""
         if not platform_id.isdecimal():
-            raise MessageGone("not the id of a message of Telegram")
+            raise MessageGone("not the id of a Telegram message")
         fields = {"chat_id": _address(chat_id)["chat_id"], "message_id": int(platform_id)}
         try:
             await self._say("editMessageText", content, fields)
@@ -165,7 +165,7 @@ class Telegram:
             # As for somebody whom Telegram does not know there.
             return False
         except (KeyError, TypeError) as error:
-            raise ChannelError("Telegram told of a member in an unknown way") from error
+            raise ChannelError("Telegram described a member in an unknown form") from error
         self._admins.note(chat, person_id, answer)
         return answer
 
@@ -237,5 +237,5 @@ def _address(chat_id: str) -> dict[str, Any]:
     try:
         chat, topic = chat_and_topic(chat_id)
     except ValueError:
-        raise SendNever(f"{chat_id} is no chat of Telegram") from None
+        raise SendNever(f"{chat_id} is not a Telegram chat") from None
     return {"chat_id": chat, "message_thread_id": topic}

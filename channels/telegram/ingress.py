@@ -118,7 +118,7 @@ class TelegramIngress:
             try:
                 me = TelegramBot(int(found["id"]), str(found["username"]))
             except (KeyError, TypeError, ValueError):
-                await self._suffer(ChannelError("Telegram's answer names no bot"))
+                await self._suffer(ChannelError("Telegram's answer contains no bot"))
             else:
                 self._named_at = time.monotonic()
                 return me
@@ -186,7 +186,10 @@ class TelegramIngress:
             if isinstance(error, WebhookSet) and not self._webhook_removed:
                 # Set again after this, it is not a leftover: whoever does it wants it there.
                 self._webhook_removed = True
-                log.warning("webhook.removed", hint="if it is set again, give that program a bot of its own")
+                log.warning(
+                    "webhook.removed",
+                    hint="if it is set again, another program uses this bot: give it its own bot",
+                )
                 await self._patiently("deleteWebhook")
             else:
                 await self._suffer(error)

@@ -39,7 +39,7 @@ def literal(markdown: str) -> str:
     bars that enclose no spoiler; and the marks of emphasis in addresses, paths and products.
 
     Raises:
-        ValueError: escaping brings forth ever more to be escaped.
+        ValueError: escaping does not converge.
     """
     reading = _Reading(markdown.encode())
     reading = _Reading(bars_escaped_in_code(reading.source, reading.tables))
@@ -54,7 +54,7 @@ def literal(markdown: str) -> str:
                 break
             return reading.with_addresses().decode()
         reading = _Reading(_escaped(reading.source, ranges))
-    raise ValueError("escaping brings forth ever more to be escaped")
+    raise ValueError("escaping does not converge")
 
 
 def flank_cjk(markdown: str) -> str:

@@ -32,8 +32,8 @@ def first_start(path: Path, bot_id: int, now: datetime) -> datetime:
                 state_file.write(path, {"first_start": kept})
             return starts[str(bot_id)]
     except OSError as error:
-        hint = f"look at {path} and its disk"
-        raise ChannelDown(f"{path.name} cannot be kept: {error.strerror}", hint=hint) from error
+        hint = f"check {path} and its disk"
+        raise ChannelDown(f"{path.name} cannot be written: {error.strerror}", hint=hint) from error
 
 
 def _starts(path: Path) -> dict[str, datetime]:
@@ -41,4 +41,4 @@ def _starts(path: Path) -> dict[str, datetime]:
     try:
         return {bot: datetime.fromisoformat(at) for bot, at in content.get("first_start", {}).items()}
     except (ValueError, TypeError, AttributeError) as error:
-        raise ChannelError(f"{path.name} is damaged", hint=f"mend {path}, or move it away") from error
+        raise ChannelError(f"{path.name} is damaged", hint=f"repair {path}, or move it away") from error

@@ -111,11 +111,11 @@ def chat_and_topic(chat_id: str) -> tuple[int | str, int | None]:
     A group's topic 1 is General, as the links to it show: Telegram finds it by no number, but without one.
 
     Raises:
-        ValueError: it names no chat of Telegram.
+        ValueError: it names not a Telegram chat.
     """
     found = _CHAT.fullmatch(chat_id)
     if found is None:
-        raise ValueError("no chat of Telegram")
+        raise ValueError("not a Telegram chat")
     chat, topic = found.groups()
     thread = int(topic) if topic else None
     if chat.startswith("@"):

@@ -47,7 +47,7 @@ _CHUNK_BYTES: Final = 2**16
 # Telegram makes a short poll that repeats its offset this long.
 _SHORTEST_POLL_S: Final = 3
 _UNSENT: Final = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.ProxyError)
-_TOO_BIG: Final = "the file is over 20 MB, the most that Telegram gives to a bot"
+_TOO_BIG: Final = "the file is over 20 MB, Telegram's limit for bots"
 # In the words of one refusal for both: "wrong file_id or the file is temporarily unavailable".
 _AWAY: Final = "temporarily unavailable"
 _TOKEN_HINT: Final = "copy the token from @BotFather again: channels.telegram.token"  # noqa: S105
@@ -268,17 +268,17 @@ class Wire:
                 raise ChannelDown(str(error)) from error
             raise ChannelError(_TOO_BIG if "too big" in str(error) else str(error)) from error
         except (KeyError, TypeError) as error:
-            raise ChannelError("Telegram does not say where the file lies") from error
+            raise ChannelError("Telegram does not say where the file is") from error
         try:
             async with self._files.stream("GET", f"{self._bot.base_file_url}/{path}") as answer:
                 if answer.status_code != 200:
                     refused = ChannelDown if answer.status_code >= 500 else ChannelError
-                    raise refused(f"Telegram does not give the file ({answer.status_code})")
+                    raise refused(f"Telegram refuses to send the file ({answer.status_code})")
                 async for chunk in answer.aiter_bytes(_CHUNK_BYTES):
                     yield chunk
         except httpx.HTTPError as error:
             # Its words may hold the address, and the address holds the token.
-            raise ChannelDown(f"the file's download broke off ({type(error).__name__})") from None
+            raise ChannelDown(f"the download of the file was interrupted ({type(error).__name__})") from None
 
     async def aclose(self) -> None:
         """Close every connection."""
@@ -296,13 +296,13 @@ def as_channel_error(error: TelegramError) -> ChannelError:
         case _Flooded():
             return SendLater(error.message, after_s=error.after_s)
         case InvalidToken():
-            return CredentialsRefused("Telegram refuses the token", hint=_TOKEN_HINT)
+            return CredentialsRefused("Telegram rejects the token", hint=_TOKEN_HINT)
         case Forbidden() | BadRequest():
             return SendNever(error.message)
         case Conflict() if "webhook" in error.message.casefold():
-            return WebhookSet("a webhook is set for this bot: Telegram sends its messages there")
+            return WebhookSet("this bot has a webhook: Telegram sends its messages there")
         case Conflict():
-            return Taken("another program polls with this token; only one can receive")
+            return Taken("another program is polling with this token; only one can receive")
         case _ServerFault():
             return SendUnknown(error.message)
     if isinstance(cause, _UNSENT):

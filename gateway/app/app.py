@@ -96,7 +96,7 @@ class Application:
     ) -> None:
         if role != "all" and settings.broker.embedded:
             raise ConfigError(
-                [f"role {role} needs RabbitMQ, since the embedded queue is one process"],
+                [f"role {role} needs RabbitMQ: the embedded queue serves one process only"],
                 hint='set broker.url = "amqp://…", or run without --role',
             )
         self.settings = settings

@@ -61,7 +61,7 @@ def warn_of_unknown(settings: Settings, toolbox: Toolbox) -> None:
     rules = policy_rules(settings)
     named = {name for name in rules.names() if name != "*" and not name.startswith("mcp.")}
     for name in sorted(each for each in named if toolbox.get(each) is None):
-        log.warning("policy.unknown_tool", tool=name, hint="look at [tools.policy]: no tool has this name")
+        log.warning("policy.unknown_tool", tool=name, hint="check [tools.policy]: no tool has this name")
 
 
 async def keep_pruned(files: ApprovalFiles) -> None:

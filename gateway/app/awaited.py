@@ -69,7 +69,7 @@ def files_named(body: bytes) -> list[str]:
 
 
 def _unseen(error: MailboxError) -> StoreError:
-    return StoreError(f"the letters cannot be looked at: {error}", hint=error.hint)
+    return StoreError(f"the waiting messages cannot be read: {error}", hint=error.hint)
 
 
 async def _stays_drained(mailbox: Drains, on_its_way_s: float) -> bool:
@@ -86,7 +86,9 @@ async def awaited_at_once(mailbox: Mailbox) -> AwaitedFiles:
         StoreError: the queue does not answer; nothing may be concluded.
     """
     if not mailbox.health().up:
-        raise StoreError("the letters cannot be looked at: the queue is away", hint="try again once it is up")
+        raise StoreError(
+            "the waiting messages cannot be read: the queue does not answer", hint="try again later"
+        )
     return await awaited_files(mailbox, on_its_way_s=0.0)
 
 

@@ -180,7 +180,7 @@ def _standing(application: Application) -> str:
     """Say in one line how it stands, for ``systemctl status``."""
     health = application.mailbox.health()
     if not health.up:
-        return f"the queue is away: {health.error}"
+        return f"the queue does not answer: {health.error}"
     return "answers" if application.ready.is_set() else "starts"
 
 

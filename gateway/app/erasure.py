@@ -39,20 +39,22 @@ ENDS_WITHIN_S = 10.0
 LOOK_S = 0.02
 # What a broker may bring again was sent within this time.
 AGAIN_WITHIN = timedelta(hours=1)
-MEDIA_STAYS = "{} of media/: another conversation names them, or letters that could not be looked at may; "
-MEDIA_GOES = "what nothing names goes by itself within 48 hours"
-BROKER_STAYS = "letters that wait in the broker outside of this daemon: they are answered as new ones"
-CURSOR_STAYS = "state/discord.json: up to which message the channel was read, a number"
+MEDIA_STAYS = (
+    "{} of media/ that other conversations, or waiting messages that could not be read, may refer to; "
+)
+MEDIA_GOES = "unreferenced files are deleted automatically within 48 hours"
+BROKER_STAYS = "messages that wait in RabbitMQ: they will be answered as new ones"
+CURSOR_STAYS = "state/discord.json: the id of the last message read from the channel"
 LOCKS_STAY = (
-    "state/keys: the lock with the key, for 48 hours the ids of messages, so that none is asked again, and"
-    " how many replies there were"
+    "state/keys: the lock of the chat, the ids of its messages (for 48 hours, to recognise duplicates) and"
+    " the number of replies"
 )
-ACCESS_STAYS = "who may write to the bot: revoke it with `pairing revoke`, or in the configuration"
+ACCESS_STAYS = "access to the bot: revoke it with `pairing revoke` or in the configuration"
 ELSEWHERE = (
-    "on {}, in state.local_dir: what was sent, until that machine gets the platform next, and indexes"
-    " of words (docs/shared-folders.md)"
+    "on {}, in state.local_dir: the send log, until that machine serves the platform again, and search"
+    " indexes (docs/shared-folders.md)"
 )
-CONFIGURED = "[people] and allow_from of the configuration name the person"
+CONFIGURED = "the person's entries in [people] and allow_from of the configuration"
 
 
 class Erasure:
@@ -304,8 +306,7 @@ class Erasure:
         own = [key for key in subject.keys if split(key)[0] == kept_rows.CRON and subject.name == key]
         stays += [f"the job itself: chat-gateway cron remove {split(key)[1]}" for key in own]
         stays += [
-            f"state/{name}: a log, in which no message stands"
-            for name in kept_rows.logs(self._settings.state)
+            f"state/{name}: a log without message texts" for name in kept_rows.logs(self._settings.state)
         ]
         return stays
 

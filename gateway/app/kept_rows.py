@@ -27,7 +27,7 @@ from session.transcript.key import split
 
 CRON = "cron"
 _NUMBER: Final = re.compile(rb'"(?:to|originChatId)"\s*:\s*(-?[0-9]+)')
-TORN: Final = "{}: it cannot be read to its end, and jobs may stand there; correct it, then call it again"
+TORN: Final = "{} cannot be read to its end and may contain more jobs; correct it, then run this again"
 
 
 def answering(workspace: Path) -> dict[str, str]:
@@ -162,7 +162,7 @@ def forget_deliveries(state: Path, subject: Subject, *, before: datetime | None)
         ledger_log.forget(state, subject.keys, before=before)
     except OSError as error:
         raise LedgerDown(
-            f"what other machines noted cannot be changed: {error}", hint="call it again"
+            f"the send logs of other machines cannot be changed: {error}", hint="run it again"
         ) from error
     return count
 

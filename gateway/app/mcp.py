@@ -53,7 +53,7 @@ class Confined:
             )
             return sandbox.wrap([str(program), *argv[1:]], rules)
         except NoSandbox as error:
-            raise ServerFailed(f"it is not started: {error}", hint=error.hint) from error
+            raise ServerFailed(f"not started: {error}", hint=error.hint) from error
 
 
 def _programs_of(named: str) -> tuple[Path, list[Path]]:

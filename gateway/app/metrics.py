@@ -52,7 +52,7 @@ class _Turns(Collector):
         self._turns, self._times = turns, times
 
     def collect(self) -> Iterator[Metric]:
-        ended = CounterMetricFamily(f"{PREFIX}_turns", "Messages that ended, by how.", labels=("result",))
+        ended = CounterMetricFamily(f"{PREFIX}_turns", "Finished messages, by outcome.", labels=("result",))
         for result, count in self._turns.items():
             ended.add_metric((result,), count)
         yield ended
@@ -66,30 +66,31 @@ class Metrics(Observer):
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
         self._turns: dict[str, int] = {}
-        self._turn_s = _Times("turn_seconds", "From the first try of a message to its end.")
-        self._wait_s = _Times("turn_wait_seconds", "From acceptance to the first try.")
+        self._turn_s = _Times("turn_seconds", "Time from the first attempt at a message to its end.")
+        self._wait_s = _Times("turn_wait_seconds", "Time from acceptance to the first attempt.")
         self.registry.register(_Turns(self._turns, self._turn_s, self._wait_s))
-        self._calls = self._counter(
-            "model_calls", "Requests to models, by how they ended.", "model", "result"
-        )
-        self._model_s = self._histogram("model_seconds", "Requests to models.", CALL_S, "model")
+        self._calls = self._counter("model_calls", "Model requests, by outcome.", "model", "result")
+        self._model_s = self._histogram("model_seconds", "Duration of model requests.", CALL_S, "model")
         self._first_s = self._histogram(
-            "model_first_token_seconds", "From a request to its first text.", CALL_S, "model"
+            "model_first_token_seconds", "Time from a request to its first text.", CALL_S, "model"
         )
-        self._tokens = self._counter("tokens", "Tokens as providers count them.", "model", "kind")
-        self._cost = self._counter("cost_usd", "What requests cost, in dollars.", "model")
-        self._tools = self._counter("tool_calls", "Calls of tools, by how they ended.", "tool", "result")
-        self._tool_s = self._histogram("tool_seconds", "Calls of tools.", CALL_S)
-        self._redelivered = self._counter("redelivered", "Letters that may have come before.", "box")
+        self._tokens = self._counter("tokens", "Tokens, as counted by the provider.", "model", "kind")
+        self._cost = self._counter("cost_usd", "Cost of requests, in US dollars.", "model")
+        self._tools = self._counter("tool_calls", "Tool calls, by outcome.", "tool", "result")
+        self._tool_s = self._histogram("tool_seconds", "Duration of tool calls.", CALL_S)
+        self._redelivered = self._counter("redelivered", "Redelivered messages.", "box")
         self._sends = self._counter(
-            "platform_calls", "Calls that send, by how they ended.", "channel", "result"
+            "platform_calls", "Send calls to platforms, by outcome.", "channel", "result"
         )
-        self._send_s = self._histogram("platform_call_seconds", "Calls that send.", CALL_S, "channel")
-        self._letters = self._counter("deliveries", "Letters that left for platforms.", "channel", "result")
+        self._send_s = self._histogram("platform_call_seconds", "Duration of send calls.", CALL_S, "channel")
+        self._letters = self._counter("deliveries", "Messages sent to platforms.", "channel", "result")
         self._letter_s = self._histogram(
-            "delivery_wait_seconds", "From the making of a letter to its first try.", CALL_S, "channel"
+            "delivery_wait_seconds",
+            "Time from the creation of an outbound message to its first attempt.",
+            CALL_S,
+            "channel",
         )
-        self._lag_s = self._histogram("loop_lag_seconds", "How late the event loop woke who slept.", LAG_S)
+        self._lag_s = self._histogram("loop_lag_seconds", "Delay of the event loop.", LAG_S)
 
     def _counter(self, name: str, words: str, *labels: str) -> Counter:
         return Counter(name, words, labels, namespace=PREFIX, registry=self.registry)

@@ -81,7 +81,7 @@ def model_warnings(settings: Settings) -> list[tuple[str, str]]:
     every = [settings_of(settings, agent).model for agent in ("", *settings.agents)]
     names = {name: None for model in every for name in (model.name, model.small, *model.fallbacks)}
     found = [
-        (f"{name} gets no tools: LiteLLM sends none over ollama/", f'write it as "ollama_chat/{name[7:]}"')
+        (f"{name} gets no tools: LiteLLM does not send them to ollama/", f'write "ollama_chat/{name[7:]}"')
         for name in names
         if name.startswith("ollama/")
     ]

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 OPTIONAL: Final = ("web_fetch", "shell")
 EXTRACTS: Final = "trafilatura"
-NO_EXTRACTION: Final = "tools.web_fetch is enabled, and the library that reads pages is not installed"
+NO_EXTRACTION: Final = "tools.web_fetch is enabled, but the library that reads pages is not installed"
 EXTRACTION_CURE: Final = "make extras, or pip install 'chat-gateway[web-fetch]'"
 log = structlog.get_logger("tools")
 

@@ -52,7 +52,7 @@ class ChatSchedules:
     async def add(self, wish: Wish, place: ToolPlace) -> str:
         """Make a job; it survives a power cut on return, and belongs to who asks."""
         if place.source != "interactive" or is_job(place.key):
-            raise ToolError("a job makes no jobs; ask the person to say it in the chat")
+            raise ToolError("a scheduled job cannot create jobs; ask the person to request it in the chat")
         now, zone = self._clock(), await self._zone(place)
         owner = Owner(place.key, place.sender.get("id", ""), place.sender.get("name", ""), place.message_id)
 
@@ -82,7 +82,7 @@ class ChatSchedules:
 
         job = await _done(asyncio.to_thread(write))
         log.info("job.added", job=job.id, key=place.key)
-        return f"the job {job.id} is made: {in_words(job.schedule, zone)}, next {_next(job, zone)}"
+        return f"job {job.id} created: {in_words(job.schedule, zone)}, next {_next(job, zone)}"
 
     async def listed(self, place: ToolPlace) -> str:
         """Tell of the chat's jobs: id, name, schedule, next run, who made it, how the last run ended.
@@ -99,7 +99,7 @@ class ChatSchedules:
         asker = self._asker(place)
         await _done(asyncio.to_thread(self._file().remove_in_chat, job_id, asker))
         log.info("job.removed", job=job_id, key=place.key)
-        return f"the job {job_id} is removed"
+        return f"job {job_id} removed"
 
     def _file(self) -> CronFile:
         return CronFile(self._settings.workspace, zone=self._settings.zone, clock=self._clock)
@@ -154,11 +154,11 @@ def _told(job: CronJob, zone: tzinfo, agent: str) -> str:
     status = state.get("lastStatus") if isinstance(state, dict) else None
     name = f"“{job.name}”" if job.agent in ("", agent) else f"of the agent {job.agent}"
     words = [f"{job.id} {name}: {in_words(job.schedule, zone)}"]
-    words.append(f"next {_next(job, zone)}" if job.enabled else "switched off")
+    words.append(f"next {_next(job, zone)}" if job.enabled else "disabled")
     if job.owner is not None and (job.owner.name or job.owner.id):
         words.append(f"made by {job.owner.name or job.owner.id}")
     if status:
-        words.append("its last run came to nothing" if status == "error" else f"last run: {status}")
+        words.append("last run: failed" if status == "error" else f"last run: {status}")
     return ", ".join(words)
 
 

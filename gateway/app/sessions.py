@@ -210,8 +210,8 @@ class SessionServices:
         agent = await self.circles.agent_of(session.key, session_id)
         if self.scopes.agents.of(session.key, agent) != agent:
             raise OtherAgent(
-                f"session {session_id} is of the agent {shown(agent)}: it does not answer in {session.key}",
-                hint="list it in [agents], and bind no other one with fixed = true",
+                f"session {session_id} belongs to the agent {shown(agent)}, which {session.key} does not use",
+                hint="add it to [agents], and bind no other agent with fixed = true",
             )
         if agent != agent_in(session.metadata):
             await session.journal.choose(session_id, agent)

@@ -67,7 +67,7 @@ def _notes(services: SessionServices) -> list[str]:
     notes = [note for agent in agents for note, _ in getattr(agent.model, "notes", list)()]
     if left_out := sorted({name for agent in agents for name in agent.turns.toolbox.left_out}):
         names = ", ".join(left_out[:3]) + (", …" if len(left_out) > 3 else "")
-        notes.append(f"a request holds {MAX_TOOLS} tools, {len(left_out)} are left out: {names}")
+        notes.append(f"a request can have {MAX_TOOLS} tools; {len(left_out)} are left out: {names}")
     return list(dict.fromkeys(notes))
 
 

@@ -87,7 +87,7 @@ async def _depths(
     except MailboxDown as error:
         return None, str(error)
     except TimeoutError:
-        return None, f"it did not count its letters within {within_s:g} s"
+        return None, f"the queue did not report its messages within {within_s:g} s"
     application.unserved = unserved(depths, served(application.settings))
     in_hand = sum(lane["waiting"] + (lane["id"] is not None) for each in said for lane in each["lanes"])
     return {box: depth.as_dict() for box, depth in with_letters(depths, in_hand).items()}, ""

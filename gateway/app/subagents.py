@@ -123,5 +123,5 @@ async def status_lines(spawning: Spawning | None, key: str) -> list[str]:
         found = await spawning.live(key)
     # Whoever asks how things stand is told what is known.
     except StoreError as error:
-        return [f"subagents: not known ({error})"]
+        return [f"subagents: unknown ({error})"]
     return [f"subagents: {len(found)} ({', '.join(each.label for each in found)})"] if found else []

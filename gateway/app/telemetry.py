@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from gateway.config.settings import Settings
 from gateway.observer import Observer
 
-OTEL_MISSING = "its packages are not installed, no traces are sent; pip install chat-gateway[otel]"
+OTEL_MISSING = "its packages are not installed, so no traces are sent; pip install chat-gateway[otel]"
 # Any of them configures the exporter of the official SDK.
 VARIABLES = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 

@@ -88,7 +88,7 @@ async def _traced(settings: Settings, message_id: str, key: str | None) -> dict[
     from session.disk.local_files import local_state
 
     async with AsyncExitStack() as stack:
-        mailbox, unasked = None, "there is none yet"
+        mailbox, unasked = None, "there is no queue yet"
         if not settings.broker.embedded or (local_state(settings.state) / "queue.db").exists():
             try:
                 mailbox = await stack.enter_async_context(attach.queue(settings))

@@ -24,11 +24,14 @@ def faults(settings: Settings) -> Iterator[tuple[KeyPath, str]]:
     """Yield what is wrong with agents and bindings: the key, and words with what was probably meant."""
     for name, table in settings.agents.items():
         if not is_name(name):
-            why = f"is that of the other sections: [agents.{DEFAULT}] is not needed"
-            form = "expected a name of up to 32 small letters, digits, '_' and '-', beginning with a letter"
+            why = f"is configured by the other sections: remove [agents.{DEFAULT}]"
+            form = "expected up to 32 lower-case letters, digits, '_' and '-', starting with a letter"
             yield ("agents", name), f"{name!r} {why}" if name == DEFAULT else form
         if "embedding" in table.model.model_fields_set:
-            yield ("agents", name, "model", "embedding"), "one model compares for all: set it in [model]"
+            yield (
+                ("agents", name, "model", "embedding"),
+                "all agents share one embedding model: set it in [model]",
+            )
     seen: dict[tuple[str, str], int] = {}
     for number, binding in enumerate(settings.bindings):
         here = ("bindings", str(number))
@@ -40,7 +43,7 @@ def faults(settings: Settings) -> Iterator[tuple[KeyPath, str]]:
             yield (*here, by), words
         first = seen.setdefault((by, value), number)
         if first != number:
-            yield (*here, by), f"{value!r} is bound by bindings[{first}] already; keep one of them"
+            yield (*here, by), f"{value!r} is already bound by bindings[{first}]; keep one of them"
 
 
 def _wrong(settings: Settings, by: str, value: str) -> str:
@@ -51,13 +54,15 @@ def _wrong(settings: Settings, by: str, value: str) -> str:
     if by == "person" and value not in settings.people:
         return f"[people] has no {value!r}{_nearest(value, settings.people)}"
     if by == "command" and value in {*DESCRIPTIONS, *ALIASES}:
-        return f"/{value} is a command of the gateway's own"
+        return f"/{value} is a built-in command"
     if by in ("chat", "topic"):
         if not all(split(value)):
             return f"{value!r}: expected a key, such as telegram:-100; chat-gateway sessions list shows them"
         if (by == "topic") != (TOPIC in value):
             example = f"telegram:-100123{TOPIC}7"
-            return f"{value!r} is no topic: expected {example}" if by == "topic" else f"{value!r} is a topic"
+            return (
+                f"{value!r} is not a topic: expected {example}" if by == "topic" else f"{value!r} is a topic"
+            )
     return ""
 
 
@@ -93,7 +98,7 @@ def commands_of(settings: Settings) -> dict[str, str]:
 
 def described(settings: Settings) -> dict[str, str]:
     """Map each command that is bound to what menus and ``/help`` say of it."""
-    return {command: f"asks the agent {agent}" for command, agent in commands_of(settings).items()}
+    return {command: f"talks to the agent {agent}" for command, agent in commands_of(settings).items()}
 
 
 def settings_of(settings: Settings, agent: str) -> Settings:

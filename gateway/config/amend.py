@@ -38,7 +38,7 @@ def amended(text: str, values: Values, gone: Sequence[KeyPath] = ()) -> str:
     except (TOMLKitError, TypeError, AttributeError) as error:
         names = ", ".join(".".join(path) for path in values)
         raise GatewayError(
-            f"the configuration cannot be changed here: {names}", hint="write them by hand"
+            f"the configuration cannot be changed here: {names}", hint="edit the file by hand"
         ) from error
 
 
@@ -48,7 +48,7 @@ def amend(file: Path, values: Values, gone: Sequence[KeyPath] = ()) -> None:
     Raises:
         GatewayError: as ``amended``, or it cannot be written; the file is as it was.
     """
-    edit.rewrite(file, lambda text: amended(text, values, gone), cure="look at its permissions")
+    edit.rewrite(file, lambda text: amended(text, values, gone), cure="check its permissions")
 
 
 def _with_key(text: str, path: KeyPath, value: str | bool | int, newline: str) -> str:

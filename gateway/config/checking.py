@@ -51,7 +51,7 @@ def faults(settings: Settings) -> Iterator[tuple[_KeyPath, str]]:
                 if value != "*" and not value.removeprefix("-").isdecimal():
                     yield (
                         ("channels", name, key),
-                        f"{value!r} is not an id, which is a number; docs/{name}.md",
+                        f"{value!r} is not a numeric id; see docs/{name}.md",
                     )
 
 
@@ -85,7 +85,7 @@ def exposed_files(settings: Settings) -> Iterator[tuple[str, str]]:
         if open_to & 0o022:
             yield f"others can change {path}", cure
         elif holds_secret and open_to & 0o044:
-            yield f"others can read {path}, which holds a secret", cure
+            yield f"others can read {path}, which contains a secret", cure
 
 
 def _files_of(file: Path, settings: Settings) -> Iterator[tuple[Path, bool]]:
@@ -128,7 +128,7 @@ def _models(settings: Settings, above: _KeyPath) -> Iterator[tuple[_KeyPath, str
         elif (
             key == "name" and not model.api_key.get_secret_value() and not model.api_base and lacks_key(name)
         ):
-            yield (*above, "model", "name"), f"there is no key for {name}: {cure(name)}"
+            yield (*above, "model", "name"), f"no API key for {name}: {cure(name)}"
 
 
 def _tools(

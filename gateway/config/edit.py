@@ -21,7 +21,7 @@ def read(file: Path, at_most: int | None = None) -> bytes:
     try:
         return file.read_bytes() if at_most is None else contents(file, at_most)
     except OSError as error:
-        hint = "name another file" if error.errno == errno.EFBIG else "look at its permissions"
+        hint = "choose another file" if error.errno == errno.EFBIG else "check its permissions"
         raise GatewayError(f"{file} cannot be read: {error.strerror}", hint=hint) from error
 
 
@@ -53,7 +53,7 @@ def rewrite(file: Path, change: Callable[[str], str], *, cure: str) -> None:
 
     def unchanged() -> None:
         if (read(target) if target.exists() else b"") != old:
-            raise GatewayError(f"{file} was changed in this very moment", hint="try again")
+            raise GatewayError(f"{file} was changed by another program just now", hint="try again")
 
     try:
         make_folder(target.parent)

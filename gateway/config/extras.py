@@ -7,7 +7,7 @@ from typing import Final
 
 from gateway.config.settings import Settings
 
-MCP_MISSING: Final = "the package mcp is not installed, so no tools of these servers are offered"
+MCP_MISSING: Final = "the package mcp is not installed, so the tools of these servers are not offered"
 CURE: Final = "make extras"
 
 

@@ -45,7 +45,7 @@ def unread_files(
     found = find_file(None, environ)
     for path in _own_files(environ):
         if found is not None and path != found and os.path.lexists(path) and not _same(path, found):
-            yield path, f"{found} comes first"
+            yield path, f"{found} is used instead"
     if found != SERVICE_FILE:
         try:
             # The folder may be closed as well as the file.
@@ -59,7 +59,7 @@ def unread_files(
         if found is None:
             yield SERVICE_FILE, denied
         elif readable:
-            yield SERVICE_FILE, f"{found} comes first"
+            yield SERVICE_FILE, f"{found} is used instead"
 
 
 def file_to_change(config_file: Path | None = None) -> Path:

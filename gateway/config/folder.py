@@ -12,7 +12,7 @@ REFUSALS = frozenset(
     getattr(errno, name)
     for name in ("EACCES", "EPERM", "EROFS", "ENOSPC", "EDQUOT", "EIO", "ENOTDIR", "EISDIR", "ELOOP")
 )
-CURE = "name a folder of its own by workspace, or by --workspace"
+CURE = "choose a separate folder with workspace or --workspace"
 
 
 def in_the_way(workspace: Path) -> Path | None:

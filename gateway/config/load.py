@@ -56,7 +56,7 @@ _GONE: Mapping[KeyPath, str] = {
         "tools",
         "shell",
         "sandbox",
-    ): "remove it: commands are confined by bubblewrap, there is nothing to choose"
+    ): "remove it: commands always run in bubblewrap"
 }
 MAX_SECRET_BYTES = 64 * 1024
 # In place of a secret that cannot be had, so that it is not called missing or too short as well.
@@ -214,7 +214,7 @@ class _Reading:
                 source = self._sources.get(file_path, "")
                 self._fetch(path, self._beside(named, in_file=not source), source)
             else:
-                self._fault(file_path, f"expected the name of a file, got {got(named)}")
+                self._fault(file_path, f"expected a file name, got {got(named)}")
                 self._put(path, _stand_in(path), "")
 
     def _of_agents(self) -> list[KeyPath]:
@@ -232,7 +232,7 @@ class _Reading:
             with file.open("rb") as opened:
                 data = opened.read(MAX_SECRET_BYTES + 1)
             if len(data) > MAX_SECRET_BYTES:
-                self._fault(file_path, f"{file} is over {MAX_SECRET_BYTES} bytes, which is no secret")
+                self._fault(file_path, f"{file} is over {MAX_SECRET_BYTES} bytes, too large for a secret")
             else:
                 text = data.decode("utf-8-sig").rstrip()
                 if not text:
@@ -244,7 +244,7 @@ class _Reading:
             self._fault(file_path, f"{file} is not UTF-8 text")
         # A null byte, which no name of a file holds.
         except ValueError:
-            self._fault(file_path, "expected the name of a file")
+            self._fault(file_path, "expected a file name")
         self._put(path, text, source)
 
     def set_workspace(self, workspace: Path | None) -> None:
@@ -256,7 +256,7 @@ class _Reading:
         elif isinstance(given, str) and given and "\0" not in given:
             self._values["workspace"] = self._beside(given, in_file="workspace" in self._values)
         else:
-            self._fault(("workspace",), "expected the name of a folder in quotes")
+            self._fault(("workspace",), "expected a folder name in quotes")
             self._values["workspace"] = Path.cwd()
 
     def _beside(self, name: str, *, in_file: bool) -> Path:

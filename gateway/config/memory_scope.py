@@ -31,8 +31,8 @@ def check(settings: Settings) -> Finding:
             if (settings.workspace / "memory" / name).exists():
                 return (
                     "warn",
-                    f"memory/{name} is there, but the scope is chat: nobody sees it",
-                    'set memory.scope = "workspace" to keep using it',
+                    f"memory/{name} is not used, because memory.scope is chat",
+                    'set memory.scope = "workspace" to use it',
                 )
     if (agent := _left_agent(settings)) is not None:
         return agent
@@ -50,8 +50,8 @@ def _left_agent(settings: Settings) -> Finding | None:
     gone = min(there - set(settings.agents), default=None)
     if gone is None:
         return None
-    text = f"agents/{gone} is there, but [agents] has no {gone}: nobody sees what it remembers"
-    return "warn", text, f"list [agents.{gone}] again, or remove that folder"
+    text = f"the memory in agents/{gone} is not used, because [agents] has no {gone}"
+    return "warn", text, f"add [agents.{gone}] again, or delete that folder"
 
 
 def _left_behind(settings: Settings) -> Finding | None:
@@ -60,17 +60,19 @@ def _left_behind(settings: Settings) -> Finding | None:
     if settings.memory.scope != "chat":
         if not settings.people:
             return None
-        return "ok", "scope workspace: [people] share nothing else, all direct chats have one memory", ""
+        return "ok", "scope workspace: [people] has no effect on memory, all direct chats share one", ""
     for name, keys in settings.people.items():
         for key in keys:
             own = memory / "chats" / plain_stem(key)
             if any((own / each).exists() for each in FILES) and not _is_group(settings.workspace, key):
-                text = f"{key} is {name}'s, and its own notes in memory/chats/{own.name} are seen no more"
-                return "warn", text, f"join them to memory/people/{name} by hand, then remove that folder"
+                text = (
+                    f"{key} belongs to {name}, so its own notes in memory/chats/{own.name} are no longer used"
+                )
+                return "warn", text, f"merge them into memory/people/{name} by hand, then delete that folder"
     known = {path.name for path in (memory / "people").glob("*") if path.is_dir()} - set(settings.people)
     if known:
-        text = f"memory/people/{min(known)} is there, but [people] lists nobody of that name: nobody sees it"
-        return "warn", text, "list the person again, or rename the folder to the new name (in files/, too)"
+        text = f"memory/people/{min(known)} is not used, because [people] has no such name"
+        return "warn", text, "add the person again, or rename the folder (in files/, too)"
     return None
 
 

@@ -109,7 +109,7 @@ class Broker(ConfigTable):
     @classmethod
     def _whole_path(cls, value: str) -> str:
         if value and not value.startswith("/"):
-            raise ValueError("expected a whole path, such as /etc/chat-gateway/ca.pem")
+            raise ValueError("expected an absolute path, such as /etc/chat-gateway/ca.pem")
         return value
 
     @property
@@ -304,7 +304,7 @@ class Http(ConfigTable):
         )
         fault = next((words for words, holds in faults if holds), "")
         if host is not None and not is_loopback(host) and fault:
-            cure = "make one with: openssl rand -hex 32" if token else "give token or token_file"
+            cure = "create one with: openssl rand -hex 32" if token else "set token or token_file"
             raise ValueError(f"{fault}, though host = {host!r} is not loopback; {cure}")
         return sound_secret(value)
 
@@ -361,13 +361,13 @@ class Settings(ConfigTable):
         for name, keys in value.items():
             if not _PERSON.fullmatch(name) or len(name.encode()) > MAX_PERSON_BYTES:
                 raise ValueError(
-                    f"{name!r}: expected a name of letters, digits, '_', '-' and '.', which begins with none "
-                    f"of the last two and has at most {MAX_PERSON_BYTES} bytes: it becomes that of a folder"
+                    f"{name!r}: expected letters, digits, '_', '-' and '.', not starting with '-' or '.', "
+                    f"and at most {MAX_PERSON_BYTES} bytes: it becomes a folder name"
                 )
             # Not every file system tells them apart, and two people would have one folder.
             same = alike.setdefault(unicodedata.normalize("NFKC", name).casefold(), name)
             if same != name:
-                raise ValueError(f"{same!r} and {name!r} are too much alike; give one of them another name")
+                raise ValueError(f"{same!r} and {name!r} are too similar; rename one of them")
             for key in keys:
                 if not _KEY.fullmatch(key):
                     raise ValueError(
@@ -376,7 +376,7 @@ class Settings(ConfigTable):
                     )
                 if owner.setdefault(key, name) != name:
                     raise ValueError(
-                        f"{key} belongs to both {owner[key]} and {name}; leave it with one of them"
+                        f"{key} belongs to both {owner[key]} and {name}; keep it with one of them"
                     )
         return value
 

@@ -31,7 +31,9 @@ class Binding(ConfigTable):
     @classmethod
     def _a_name(cls, value: str) -> str:
         if value and _COMMAND.fullmatch(value) is None:
-            raise ValueError("expected a name of up to 32 small letters, digits and '_', without the slash")
+            raise ValueError(
+                "expected a name of up to 32 lower-case letters, digits and '_', without the slash"
+            )
         return value
 
     @model_validator(mode="after")
@@ -39,7 +41,7 @@ class Binding(ConfigTable):
         if len([name for name in BY if getattr(self, name)]) != 1:
             raise ValueError(f"expected exactly one of {', '.join(BY)}")
         if self.fixed and self.command:
-            raise ValueError("fixed holds for chats: leave it out beside command")
+            raise ValueError("fixed applies to chats; remove it from a binding with command")
         return self
 
 

@@ -35,20 +35,20 @@ class McpServer(ConfigTable):
     def _found_anywhere(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         # The server works in a folder of its own, where a relative path means another place.
         if value and os.sep in value[0] and not os.path.isabs(value[0]):  # noqa: PTH117 - a word, not a path yet
-            raise ValueError("give the program's whole path, or a name that PATH finds")
+            raise ValueError("use the program's absolute path, or a name found in PATH")
         return value
 
     @field_validator("readable")
     @classmethod
     def _whole_paths(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         if any(not os.path.isabs(each) for each in value):  # noqa: PTH117 - words, not paths yet
-            raise ValueError("give whole paths, which begin with /")
+            raise ValueError("use absolute paths")
         return value
 
     @model_validator(mode="after")
     def _one_way(self) -> McpServer:
         if bool(self.command) == bool(self.url):
-            raise ValueError("give command for a server on its stdio, or url for one over HTTP")
+            raise ValueError("set command for a stdio server, or url for an HTTP server")
         mine = ("headers_file",) if self.command else ("env", "network", "readable")
         wrong = [name for name in mine if getattr(self, name)]
         if wrong:
@@ -66,9 +66,9 @@ def check_servers(servers: Mapping[str, McpServer], people: Mapping[str, object]
         if not SERVER_NAME.fullmatch(name):
             raise ValueError(
                 f"{name!r}: expected a name of at most 32 letters, digits, '_' and '-', "
-                "which begins with a letter or a digit"
+                "that starts with a letter or a digit"
             )
         unknown = [person for person in server.people if person not in people]
         if unknown:
-            raise ValueError(f"{name}: people: [people] lists nobody of the name {unknown[0]!r}")
+            raise ValueError(f"{name}: people: [people] has no {unknown[0]!r}")
     return servers

@@ -75,9 +75,9 @@ def valid_until(pem: str) -> datetime:
         _, _, at = _element(validity, 0)
         form, text, _ = _element(validity, at)
     except IndexError as error:
-        raise ValueError("the certificate is cut off") from error
+        raise ValueError("the certificate is truncated") from error
     if kind != _SEQUENCE or form not in (_UTC_TIME, _TIME):
-        raise ValueError("the certificate is of no known form")
+        raise ValueError("the certificate has an unknown format")
     # Two digits of the year stand for 1950 to 2049, as RFC 5280 has it.
     century = b"" if form == _TIME else b"19" if text[:2] >= b"50" else b"20"
     return datetime.strptime((century + text).decode("ascii"), "%Y%m%d%H%M%SZ").replace(tzinfo=UTC)
@@ -90,7 +90,7 @@ def _element(der: bytes, at: int) -> tuple[int, bytes, int]:
         start += size & 0x7F
         size = int.from_bytes(der[at + 2 : start], "big")
     if start + size > len(der):
-        raise IndexError("an element is longer than what holds it")
+        raise IndexError("an element is longer than its container")
     return kind, der[start : start + size], start + size
 
 

@@ -49,7 +49,7 @@ async def _asked(embedder: Embedder, name: str, clock: Callable[[], float]) -> F
     if took_s > LIMIT_S:
         return (
             "warn",
-            f"{name} took {took_s:.1f} s: a turn waits {LIMIT_S:g} s, then goes on",
+            f"{name} took {took_s:.1f} s; a turn waits at most {LIMIT_S:g} s",
             "use a faster one",
         )
     return "ok", f"{name} answers", ""

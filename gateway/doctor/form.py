@@ -25,4 +25,4 @@ def check(workspace: Path) -> Finding:
         return "ok", f"{form.number}: the next start upgrades it to {ours} and keeps a copy", ""
     copy = copies.found(workspace, "upgrade", form.number - 1)
     back = f"; chat-gateway downgrade goes back to {copy.name}" if copy is not None else ""
-    return "ok", f"{ours}, as this version knows it{back}", ""
+    return "ok", f"{ours}, current{back}", ""

@@ -143,23 +143,20 @@ def file_system(workspace: Path, local_dir: Path | None, seen: Seen) -> NamedFin
     """Say what the workspace's disk is worth, and what of it is at risk there."""
     mount, kind = seen.mount, seen.kind
     if seen.network and local_dir is None:
-        text = (
-            f"{seen.network} is a network's: at risk are {AT_RISK}, all SQLite's, whose locks and log do not"
-            " hold there"
-        )
+        text = f"{seen.network} is a network file system, which SQLite cannot rely on; at risk: {AT_RISK}"
         cure = "set state.local_dir to a folder on a disk of this machine; docs/shared-folders.md"
         return "file system", "fail", text, cure
     if seen.network:
         text = (
-            f"{seen.network} is a network's, and no file of SQLite's lies there: what is shared is decided by"
-            " epochs, not by its locks; while its server is away every turn waits"
+            f"{seen.network} is a network file system without SQLite files; while its server does not"
+            " answer, all turns wait"
         )
         return "file system", "ok", text, ""
     if kind in IN_MEMORY:
         return (
             "file system",
             "warn",
-            f"{kind} is memory: a restart of the machine loses everything",
+            f"{kind} is in memory: a restart of the machine loses everything",
             "use a disk",
         )
     try:
@@ -168,15 +165,15 @@ def file_system(workspace: Path, local_dir: Path | None, seen: Seen) -> NamedFin
         return "file system", "fail", f"{kind}: a sync failed: {error.strerror}", "check the system log"
     text = f"{kind or 'unknown'}, a sync takes {took_s * 1000:.2f} ms"
     if may_be(kind, seen.magic) and local_dir is None:
-        text += f"; a program makes it, and if a network stands behind it, at risk are {AT_RISK}"
-        return "file system", "warn", text, "set state.local_dir, if it is shared: docs/shared-folders.md"
+        text += f", provided by a program; if it is a network drive, at risk: {AT_RISK}"
+        return "file system", "warn", text, "if it is, set state.local_dir: docs/shared-folders.md"
     if (lie := lie_of(mount, _loaded())) is not None:
-        return "file system", "warn", f"{text}; {lie[0]}: a power cut loses what was answered", lie[1]
+        return "file system", "warn", f"{text}; {lie[0]}: a power cut may lose answers", lie[1]
     if kind == "overlay":
-        cure = "mount a volume, unless the container's own layer shall hold everything"
-        return "file system", "warn", f"{text}; it goes with the container", cure
+        cure = "mount a volume, unless you want to lose everything with the container"
+        return "file system", "warn", f"{text}; it is deleted with the container", cure
     if took_s < TOO_QUICK_S and rotates(workspace):
-        text += ", on a disk that says it rotates: maybe a cache answers for it, maybe it is a virtual one"
+        text += ", although the disk says that it rotates: it may be virtual, or behind a cache"
     return "file system", "ok", text, ""
 
 
@@ -186,13 +183,13 @@ def local_files(local_dir: Path, seen: Seen | None = None) -> NamedFinding:
     seen = look_at(there) if seen is None else seen
     name = "local files"
     if seen.network:
-        text = f"state.local_dir {local_dir} lies on {seen.network}, a network's: at risk are {AT_RISK}"
-        return name, "fail", text, "name a folder on a disk of this machine"
+        text = f"state.local_dir {local_dir} is on {seen.network}, a network file system; at risk: {AT_RISK}"
+        return name, "fail", text, "choose a folder on a disk of this machine"
     if seen.kind in IN_MEMORY:
-        text = f"{local_dir} is memory ({seen.kind}): a restart of the machine loses {AT_RISK}"
-        return name, "warn", text, "name a folder on a disk"
+        text = f"{local_dir} is in memory ({seen.kind}): a restart of the machine loses {AT_RISK}"
+        return name, "warn", text, "choose a folder on a disk"
     if not os.access(there, os.W_OK | os.X_OK):
-        return name, "fail", f"{there} cannot be written", f"chown $USER {there}, or name another folder"
+        return name, "fail", f"{there} cannot be written", f"chown $USER {there}, or choose another folder"
     return name, "ok", f"{local_dir} on {seen.kind or 'a disk of this machine'}", ""
 
 
@@ -211,12 +208,12 @@ def lie_of(mount: Mount | None, loaded: str) -> tuple[str, str] | None:
     ``loaded`` is the list of what is mapped into this process.
     """
     if (fake := FAKES.search(loaded)) is not None:
-        return f"{fake[0]} answers syncs without one", "run the gateway without it: unset LD_PRELOAD"
+        return f"{fake[0]} skips syncs", "run the gateway without it: unset LD_PRELOAD"
     options = mount.options.split(",") if mount is not None else []
     bad = [option for option in options if UNSYNCED.fullmatch(option)]
     if mount is None or not bad:
         return None
-    return f"it is mounted with {bad[0]}, which leaves syncs out", f"mount {mount.point} without {bad[0]}"
+    return f"it is mounted with {bad[0]}, which skips syncs", f"mount {mount.point} without {bad[0]}"
 
 
 def _loaded() -> str:

@@ -33,14 +33,16 @@ async def _asked(settings: Settings, model: Model) -> Check:
     except ModelRefused as error:
         return Check("model", "fail", _said(settings, error), error.hint or "correct model.name")
     except SessionError as error:
-        cure = error.hint or "ask again; if it stays so, choose another model: docs/models.md"
+        cure = error.hint or "try again; if it fails again, choose another model: docs/models.md"
         return Check("model", "warn", _said(settings, error), cure)
     except TimeoutError:
         return Check(
             "model", "fail", f"{settings.model.name}: no answer in {MODEL_S:g} s", "check model.api_base"
         )
     notes: list[tuple[str, str]] = getattr(model, "notes", list)()
-    found = [*notes, *await asyncio.to_thread(model_warnings, settings)]
+    # The request may have met what the configuration already shows.
+    warnings = await asyncio.to_thread(model_warnings, settings)
+    found = [*notes, *(each for each in warnings if each[1] not in {cure for _, cure in notes})]
     if found:
         texts, cures = zip(*found, strict=True)
         said = "; ".join((f"{settings.model.name} answers", *texts))

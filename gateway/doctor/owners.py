@@ -97,7 +97,7 @@ def untried(name: str, workspace: Path) -> Check | None:
     user = user_of(workspace) if os.geteuid() == 0 and workspace.is_dir() else User(0, 0)
     if user.uid == 0:
         return None
-    text = f"not tested: the gateway runs as {user.name}, and root runs no commands of a model"
+    text = f"not tested: the gateway runs as {user.name}, and commands of a model never run as root"
     return Check(name, "warn", text, f"sudo -u {user.name} chat-gateway doctor")
 
 

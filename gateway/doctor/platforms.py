@@ -52,11 +52,11 @@ def _request(name: str, table: Platform) -> tuple[str, dict[str, str]]:
 def _token(name: str, answer: httpx.Response) -> NamedFinding:
     part = f"{name} token"
     if answer.status_code in _REFUSED:
-        text = f"{name} refuses it (HTTP {answer.status_code})"
+        text = f"{name} rejects it (HTTP {answer.status_code})"
         return part, "fail", text, f"renew channels.{name}.token; docs/{name}.md says where to get one"
     if answer.status_code != 200:
         return part, "warn", f"{name} answers with HTTP {answer.status_code}", "try again later"
-    return part, "ok", f"{name} takes it", ""
+    return part, "ok", f"{name} accepts it", ""
 
 
 def _clock(name: str, answer: httpx.Response) -> list[NamedFinding]:

@@ -73,7 +73,7 @@ def found(workspace: Path, change: str, form: int) -> Copy | None:
 
     Raises:
         NewerState: a newer version wrote its list.
-        GatewayError: a file of it is not what was put aside.
+        GatewayError: a file of it has changed since it was saved.
     """
     copies = list(_whole(workspace, change, form))
     return max(copies, key=lambda copy: copy.made_at, default=None)
@@ -147,7 +147,7 @@ def _whole(workspace: Path, change: str, form: int) -> Iterator[Copy]:
         for name, expected in copy.files.items():
             if digest(copy.path(name)) != expected:
                 raise GatewayError(
-                    f"{copy.name} is damaged: {name} is not what was put aside",
+                    f"{copy.name} is damaged: {name} has changed since it was saved",
                     hint="restore the backup from before, see docs/upgrades.md; nothing was changed",
                 )
         yield copy

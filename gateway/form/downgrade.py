@@ -75,8 +75,8 @@ def downgrade(
     state = workspace / "state"
     if (place := local_state(state)) != state:
         raise GatewayError(
-            f"queue and ledgers lie in {place}, where a version before may not look for them",
-            hint='set state.local_dir = "" and start once, which brings them back; then call this again',
+            f"queue and send logs are in {place}, where the previous version may not find them",
+            hint='set state.local_dir = "" and start once to move them back; then run this again',
         )
     if number.read(state, migrations).number == 0:
         raise _nothing(workspace)
@@ -95,8 +95,8 @@ def downgrade(
 
 def _nothing(workspace: Path) -> GatewayError:
     return GatewayError(
-        f"there is nothing to go back to: {workspace} has no copy of an earlier form",
-        hint="install the version before: it works on the workspace as it is",
+        f"nothing to downgrade: {workspace} has no copy of an earlier format",
+        hint="install the previous version: it can use the workspace as it is",
     )
 
 

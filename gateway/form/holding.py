@@ -45,8 +45,8 @@ def share(fd: int, *, wait_s: float = WAIT_S) -> None:
     while not durable.try_lock(fd, shared=True):
         if time.monotonic() >= until:
             raise StateInUse(
-                "another process changes the form of the workspace and does not end",
-                hint=f"look at the process that holds state/{FILE}, then start again",
+                "another process is converting the workspace and does not finish",
+                hint=f"check the process that locks state/{FILE}, then start again",
             )
         time.sleep(_POLL_S)
 
@@ -82,7 +82,7 @@ def alone(fd: int, beside: Beside, *, why: str, wait_s: float = WAIT_S, tolerant
 
 def in_use(running: Sequence[str], why: str) -> StateInUse:
     """Say who has to end, and what for."""
-    who = ", ".join(running) if running else "a process that holds the workspace"
+    who = ", ".join(running) if running else "another process"
     return StateInUse(
-        f"{why}, while {who} works there", hint="stop all of its processes, then call this again"
+        f"{why}, but {who} is using it", hint="stop all processes of the workspace, then run this again"
     )

@@ -68,7 +68,7 @@ def settle(
         if move.is_done():
             return
         with holding.lock_file(state) as lock:
-            why = f"state.local_dir changes where files of {workspace} lie"
+            why = f"state.local_dir moves files of {workspace}"
             if move.must_be_alone():
                 holding.alone(lock, beside, why=why, wait_s=wait_s)
             move.run()
@@ -164,9 +164,9 @@ class _Move:
         for home in homes:
             if home.here and home.workspace != self._real and _is_copied(home, Path(self._real)):
                 raise ConfigError(
-                    [f"{self._real} is a copy of {home.workspace}, to which the files in {home.path} belong"],
-                    hint=f"remove {note_of(self._state, home.id)}: the copy then begins without them; or "
-                    f"restore a backup instead, which holds them",
+                    [f"{self._real} is a copy of {home.workspace}, which the files in {home.path} belong to"],
+                    hint=f"remove {note_of(self._state, home.id)}, so that the copy starts without them; or "
+                    f"restore a backup instead, which contains them",
                 )
         self._check_both(self._home())
 
@@ -177,9 +177,9 @@ class _Move:
             ours, theirs = self._state / name, home.path / name
             if theirs.exists() and _digest(ours) != _digest(theirs):
                 raise ConfigError(
-                    [f"there is a {name} in both places: {ours} and {theirs}"],
-                    hint=f"state.local_dir was set before, and {theirs} is the one in use; move {ours} away, "
-                    "or that one, if it is the one to go on with",
+                    [f"{name} exists twice: {ours} and {theirs}"],
+                    hint=f"{theirs} has been in use since state.local_dir was set; move {ours} away, or the "
+                    "other one, if you want to keep this one",
                 )
 
     # -- the moves ---------------------------------------------------------------------------------
@@ -203,7 +203,7 @@ class _Move:
         except OSError as error:
             durable.discard(note_of(self._state, home.id))
             cause = f"state.local_dir: {self._wanted} cannot be used: {error.strerror}"
-            cure = "make it, writable for the gateway's user alone, or name another folder of this machine"
+            cure = "create it, writable only for the gateway's user, or choose another folder of this machine"
             raise ConfigError([cause], hint=cure) from error
         self._at("made")
         self._take_over(home, source.path if source is not None else self._state)
@@ -242,11 +242,12 @@ class _Move:
                 durable.settle_copy(path)
             except durable.Damaged as error:
                 if name not in files_in(source, DERIVED):
-                    cure = "put a backup in its place, or move it away: chat-gateway doctor"
+                    cure = "restore a backup of it, or move it away: chat-gateway doctor"
                     raise GatewayError(f"{path} cannot be moved: {error}", hint=cure) from error
             except OSError as error:
                 raise GatewayError(
-                    f"{path} cannot be moved: {error.strerror}", hint="end whatever has it open, then start"
+                    f"{path} cannot be moved: {error.strerror}",
+                    hint="close all programs that use it, then start again",
                 ) from error
             else:
                 if not copy.exists():
@@ -279,7 +280,7 @@ class _Move:
             if path.exists() and digest not in ("", _digest(path)):
                 raise ConfigError(
                     [f"{path} has changed since it was moved to state.local_dir"],
-                    hint="an older version worked on it: move it away, then start again",
+                    hint="an older version has used it: move it away, then start again",
                 )
             for each in (path, *(path.with_name(path.name + end) for end in ("-wal", "-shm"))):
                 durable.discard(each)
@@ -304,14 +305,14 @@ class _Move:
 
 
 def _elsewhere(state: Path, home: Home, *, unset: bool) -> ConfigError:
-    files = "queue" if home.queue else "ledgers"
+    files = "queue" if home.queue else "send logs"
     where = f"on {home.host or 'another machine'}, in {home.path}"
-    said = "state.local_dir is not set" if unset else "that folder is not there"
+    said = "state.local_dir is not set" if unset else "that folder does not exist"
     cure = (
         f"set state.local_dir on each machine that shares the workspace (there: {home.folder}), and mount"
         f" its disk; if that machine is gone for good: rm {note_of(state, home.id)}"
     )
-    return ConfigError([f"the {files} of this workspace lie {where}, and {said}"], hint=cure)
+    return ConfigError([f"{files} of this workspace: {where}, but {said}"], hint=cure)
 
 
 def _is_copied(home: Home, workspace: Path) -> bool:

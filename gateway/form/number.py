@@ -102,18 +102,18 @@ def check(state: Path, migrations: Sequence[Migration] = MIGRATIONS) -> None:
         raise unfinished(form.change)
     if any(step.to > form.number and step.alone for step in migrations) and not is_new(state):
         raise Unfinished(
-            f"the workspace is in form {form.number}, and this version works in form {known(migrations)}",
-            hint="start the daemon once: it changes the files, after a copy",
+            f"the workspace has format {form.number}; this version needs format {known(migrations)}",
+            hint="start the gateway once: it upgrades the files and keeps a copy",
         )
 
 
 def unfinished(change: Change) -> Unfinished:
     """Say that a change was begun, and how it ends."""
     if change == "upgrade":
-        cure = "start the daemon: it goes on where that stopped"
-        return Unfinished("an upgrade of the workspace was begun and has not ended", hint=cure)
-    cure = "chat-gateway downgrade, which goes on where that stopped"
-    return Unfinished("a downgrade of the workspace was begun and has not ended", hint=cure)
+        cure = "start the gateway: it continues the upgrade"
+        return Unfinished("an upgrade of the workspace is incomplete", hint=cure)
+    cure = "chat-gateway downgrade continues it"
+    return Unfinished("a downgrade of the workspace is incomplete", hint=cure)
 
 
 def note(state: Path, migrations: Sequence[Migration] = MIGRATIONS) -> None:

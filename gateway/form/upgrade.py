@@ -85,7 +85,7 @@ def _upgrade(
     wait_s: float,
 ) -> None:
     tolerant = not single and not any(step.alone for step in steps)
-    why = f"this version has to change files of {workspace} ({'; '.join(step.what for step in steps)})"
+    why = f"this version has to convert files of {workspace} ({'; '.join(step.what for step in steps)})"
     # Its own share is in the way of nobody any more.
     if not holding.alone(lock, beside, why=why, wait_s=wait_s, tolerant=tolerant):
         # Whoever was quicker may have done it.
@@ -113,7 +113,7 @@ def _take(workspace: Path, step: Migration, at: At) -> None:
         kept = copies.found(workspace, "upgrade", former)
         if kept is None:
             raise GatewayError(
-                f"the upgrade to form {step.to} was begun, and the copy from before is gone",
+                f"the upgrade to format {step.to} is incomplete, and the copy from before is missing",
                 hint="restore the backup from before, see docs/upgrades.md; nothing was changed",
             )
         copy = kept

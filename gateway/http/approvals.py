@@ -22,12 +22,12 @@ from session.disk.threads import start_thread
 
 BY = "{} (over HTTP)"
 
-Key = Annotated[str | None, Query(max_length=MAX_KEY_CHARS, description="of the chat that is asked")]
-Id = Annotated[str, Path(min_length=1, max_length=64, description="as the list names it")]
+Key = Annotated[str | None, Query(max_length=MAX_KEY_CHARS, description="key of the chat that was asked")]
+Id = Annotated[str, Path(min_length=1, max_length=64, description="from the list")]
 
 
 class Decision(BaseModel):
-    """What a person decides."""
+    """The decision of a person."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -35,10 +35,10 @@ class Decision(BaseModel):
 
 
 class ApprovalOut(Shape):
-    """A tool call that waits for a person, or what became of it.
+    """A tool call that needs approval, and its outcome.
 
-    ``arguments`` as the model wrote them; ``shown``: the same JSON to be read by a person, in which what is
-    invisible or turns the direction of writing is written as an escape.
+    ``arguments`` are as the model wrote them. ``shown`` is the same JSON for display: invisible characters
+    and those that change the text direction are escaped.
     """
 
     id: str
@@ -57,7 +57,7 @@ class ApprovalOut(Shape):
 
 
 class ApprovalsOut(Shape):
-    """Those that wait, oldest first; ``next`` is the cursor of those behind."""
+    """Open approval requests, oldest first; ``next`` is the cursor of the next page."""
 
     approvals: list[ApprovalOut]
     next: str | None
@@ -69,12 +69,12 @@ def routes(chats: ChatService) -> APIRouter:
 
     def answers() -> Answers:
         if chats.application.services is None:
-            raise MailboxDown("the session side is not open yet")
+            raise MailboxDown("the gateway is still starting")
         return chats.application.services.answers
 
     @router.get(
         "",
-        summary="List the tool calls that wait for a person, oldest first",
+        summary="List the tool calls that wait for approval, oldest first",
         response_model=ApprovalsOut,
         **needs("read"),
     )
@@ -85,7 +85,7 @@ def routes(chats: ChatService) -> APIRouter:
         return json_response({"approvals": [_out(each) for each in found], "next": following})
 
     @router.post(
-        "/{id}", summary="Allow or deny one, once", response_model=ApprovalOut, **needs("admin", 404, 409)
+        "/{id}", summary="Allow or deny a tool call", response_model=ApprovalOut, **needs("admin", 404, 409)
     )
     async def post(request: Request, id: Id, body: Decision) -> Response:
         name = caller_of(request.scope).name

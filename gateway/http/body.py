@@ -71,7 +71,7 @@ class _Reading:
         while True:
             message = await receive()
             if message["type"] != "http.request":
-                return BadBody(400, "the client left", "")
+                return BadBody(400, "the client disconnected", "")
             part = message.get("body", b"")
             size += len(part)
             if size > self._most:
@@ -97,13 +97,13 @@ class _Reading:
     def late(self) -> BadBody:
         """Say what took too long."""
         if self._waits:
-            return BadBody(503, "too many large bodies are on their way", "send it again in a few seconds")
-        return BadBody(408, "the body did not come in time", "send it again")
+            return BadBody(503, "too many large uploads are in progress", "try again in a few seconds")
+        return BadBody(408, "the request body was not received in time", "try again")
 
     def _too_large(self) -> BadBody:
         kib = self._most // 1024
         limit = f"{kib} KiB" if kib < 1024 else f"{kib // 1024} MiB"
-        return BadBody(413, f"the body is over {limit}", "send less at once")
+        return BadBody(413, f"the request body is over {limit}", "send a smaller body")
 
 
 def declared(scope: Scope) -> int:

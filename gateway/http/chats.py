@@ -26,7 +26,7 @@ from gateway.service.sessions import SessionService
 
 
 class ChatOut(Shape):
-    """A chat, with the session that is active, else the one that spoke last."""
+    """A chat with its active session, or else its most recent one."""
 
     key: str
     id: str
@@ -41,9 +41,9 @@ class ChatOut(Shape):
 
 
 class ChatsOut(Shape):
-    """The chats; ``now`` is the ``since`` of the next look, ``count`` how many chats there are in all.
+    """The chats; pass ``now`` as ``since`` next time. ``count`` is the number of all chats.
 
-    ``next`` is the cursor of the page behind; ``lanes`` and ``silent`` are as ``/v1/lanes`` has them.
+    ``next`` is the cursor of the next page; ``lanes`` and ``silent`` are those of ``/v1/lanes``.
     """
 
     chats: list[ChatOut]
@@ -55,9 +55,9 @@ class ChatsOut(Shape):
 
 
 class SessionsOfChat(Shape):
-    """A page of a chat's sessions, the active one first, then the one that spoke last.
+    """A page of a chat's sessions: the active one first, then by last message.
 
-    ``next`` is the cursor of the page behind.
+    ``next`` is the cursor of the next page.
     """
 
     sessions: list[SessionRowOut]
@@ -65,7 +65,7 @@ class SessionsOfChat(Shape):
 
 
 class SearchOut(Shape):
-    """The best hits of the chats that were searched; ``next`` is the ``start`` for those that were not."""
+    """The best hits of the chats searched so far; pass ``next`` as ``start`` to search the others."""
 
     hits: list[HitOut]
     searched: int
@@ -81,15 +81,16 @@ def routes(chats: ChatService, peers: Peers) -> APIRouter:
 
     @router.get(
         "/chats",
-        summary="List the chats with their last word and what runs",
+        summary="List the chats with their last message and current activity",
         response_model=ChatsOut,
         **needs("read"),
     )
     async def get_chats(
         since: Annotated[
-            int | None, Query(ge=0, le=2**53, description="only what changed since then: the last now")
+            int | None,
+            Query(ge=0, le=2**53, description="only changes since then: `now` of the previous answer"),
         ] = None,
-        limit: Annotated[int | None, Query(ge=1, le=PAGE_LIMIT, description="how many at most")] = None,
+        limit: Annotated[int | None, Query(ge=1, le=PAGE_LIMIT, description="maximum number")] = None,
         cursor: Cursor = None,
     ) -> Response:
         listing = ChatList(chats).rows(since, limit, cursor)
@@ -101,7 +102,7 @@ def routes(chats: ChatService, peers: Peers) -> APIRouter:
 
     @router.get(
         "/chats/sessions",
-        summary="List the sessions of one chat",
+        summary="List the sessions of a chat",
         response_model=SessionsOfChat,
         **needs("read"),
     )
@@ -118,14 +119,16 @@ def routes(chats: ChatService, peers: Peers) -> APIRouter:
 
     @router.get(
         "/search",
-        summary="Find what was said in all chats, for a second at a time",
+        summary="Search all chats, for up to one second per request",
         response_model=SearchOut,
         **needs("read"),
     )
     async def get_search(
-        q: Annotated[str, Query(min_length=1, max_length=MAX_TEXT_CHARS, description="a question, or words")],
-        limit: Annotated[int, Query(ge=1, le=MAX_LIMIT, description="how many at most")] = 20,
-        start: Annotated[int, Query(ge=0, le=2**31, description="begin with this chat: the last next")] = 0,
+        q: Annotated[str, Query(min_length=1, max_length=MAX_TEXT_CHARS, description="a question or words")],
+        limit: Annotated[int, Query(ge=1, le=MAX_LIMIT, description="maximum number")] = 20,
+        start: Annotated[
+            int, Query(ge=0, le=2**31, description="start with this chat: `next` of the previous answer")
+        ] = 0,
     ) -> Response:
         return json_response(await search.search(q, limit=limit, start=start))
 

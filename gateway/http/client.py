@@ -37,8 +37,8 @@ HEARTBEATS_MISSED_S = 45.0
 # By this a hint is known that is meant for programs that speak HTTP.
 _OF_THE_API = re.compile(r"(GET|POST|PATCH|PUT|DELETE) /|\?key=|\"id\"")
 _CURE = "chat-gateway status"
-_CURES_OF_PARKED = {404: "chat-gateway parked list", 409: "name the key by --key: chat-gateway parked list"}
-_CURES_OF_TRACE = {409: "name the key by --key"}
+_CURES_OF_PARKED = {404: "chat-gateway parked list", 409: "choose one with --key: chat-gateway parked list"}
+_CURES_OF_TRACE = {409: "choose one with --key"}
 _CURES_OF_CRON = {404: "chat-gateway cron list"}
 
 
@@ -218,7 +218,7 @@ class Client:
         """Say whether the model answers, as far as the daemon knows; a cure ends in its restart."""
         standing = of_part((await self.status())["parts"].get("model") or {})
         return (
-            replace(standing, hint=f"{standing.hint}; then restart the daemon")
+            replace(standing, hint=f"{standing.hint}; then restart the gateway")
             if standing.foreseen
             else standing
         )
@@ -301,7 +301,7 @@ class Client:
                     timeout=timeout,
                 )
             except httpx.TransportError as error:
-                text = f"the daemon at {self.url} does not answer: {type(error).__name__}"
+                text = f"the gateway at {self.url} does not answer: {type(error).__name__}"
                 raise _Away(text, hint="chat-gateway run") from None
             if not self._patient or (wait_s := _told_to_wait(answer)) is None:
                 break
@@ -310,7 +310,7 @@ class Client:
             raise _refusal(answer, cures or {})
         found = orjson.loads(answer.content)
         if not isinstance(found, dict):
-            raise GatewayError(f"{self.url} answered something else than we asked for")
+            raise GatewayError(f"{self.url} sent an unexpected answer")
         return found
 
 
@@ -336,13 +336,13 @@ def _refusal(answer: httpx.Response, cures: Mapping[int, str]) -> Exception:
         said = orjson.loads(answer.content)
         text, hint = str(said["error"]), str(said["hint"])
     except (orjson.JSONDecodeError, KeyError, TypeError):
-        text, hint = f"the daemon answered {answer.status_code}", ""
+        text, hint = f"the gateway answered {answer.status_code}", ""
     if _OF_THE_API.search(hint):
         hint = cures.get(answer.status_code, _CURE)
     if answer.status_code == 503:
         return _Away(text, hint=hint)
     if answer.status_code == 401:
-        hint = "set http.token to that of the running daemon"
+        hint = "set http.token to the token of the running gateway"
     return GatewayError(text, hint=hint)
 
 

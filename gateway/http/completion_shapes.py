@@ -17,7 +17,7 @@ NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}")
 
 
 class ContentPart(BaseModel):
-    """A part of a message's content; of the last message texts are taken, and pictures as data URLs."""
+    """A part of a message's content; of the last message, texts and images as data URLs are used."""
 
     model_config = ConfigDict(extra="allow", strict=True)
 
@@ -32,15 +32,15 @@ class ContentPart(BaseModel):
         head, comma, data = url.partition(",") if isinstance(url, str) else ("", "", "")
         mime, *marks = head.lower().removeprefix("data:").split(";")
         if not head.startswith("data:image/") or not comma or "base64" not in marks:
-            raise ValueError("messages: image_url: give the picture as a data URL: data:image/png;base64,…")
+            raise ValueError("messages: image_url: send the image as a data URL: data:image/png;base64,…")
         try:
             return mime, base64.b64decode(data, validate=True)
         except ValueError:
-            raise ValueError("messages: the data URL of a picture is no base64") from None
+            raise ValueError("messages: the data URL of an image is not base64") from None
 
 
 class ChatMessage(BaseModel):
-    """A message as the client keeps it."""
+    """A message of the client's history."""
 
     model_config = ConfigDict(extra="allow", strict=True)
 
@@ -50,7 +50,7 @@ class ChatMessage(BaseModel):
 
 
 class StreamOptions(BaseModel):
-    """What a stream tells besides the answer."""
+    """Options of a stream."""
 
     model_config = ConfigDict(extra="allow", strict=True)
 
@@ -58,10 +58,10 @@ class StreamOptions(BaseModel):
 
 
 class CompletionIn(BaseModel):
-    """A request of any OpenAI client: the last message of the user is asked, in the chat ``web:<user>``.
+    """A request of an OpenAI client: the last user message is asked in the chat ``web:<user>``.
 
-    The gateway keeps the conversation, and tools, temperature and limits are its own: what of these a request
-    has is not read, and ``ignored`` names it. What would change the form of the answer is refused.
+    The gateway keeps the conversation and uses its own tools, temperature and limits. Such fields of a
+    request have no effect; ``ignored`` lists them. Fields that would change the answer's form are refused.
     """
 
     model_config = ConfigDict(extra="allow", strict=True)
@@ -85,23 +85,23 @@ class CompletionIn(BaseModel):
         """
         for name, choice in (("tool_choice", self.tool_choice), ("function_call", self.function_call)):
             if choice not in (None, "auto", "none"):
-                raise ValueError(f'{name}: the gateway runs its own tools and forces none; send "auto"')
+                raise ValueError(f'{name}: the gateway runs its own tools and cannot force one; send "auto"')
         form = self.response_format
         if form is not None and not (isinstance(form, dict) and form.get("type") == "text"):
             raise ValueError(
-                "response_format: answers are texts; leave it out, and ask for the form in words"
+                "response_format: only text is supported; leave it out and ask for the format in the message"
             )
         if self.n not in (None, 1):
-            raise ValueError("n: there is one answer; leave it out, and send the request again for another")
+            raise ValueError("n: only one answer is supported; leave it out and repeat the request")
         last = next((each.role for each in reversed(self.messages) if each.role not in _PROMPTS), "user")
         if last != "user":
             raise ValueError(
-                f"messages: the last is of role {last[:40]!r}; put what is asked behind it, with role user"
+                f"messages: the last one has the role {last[:40]!r}; end with a message with role user"
             )
         if not self.text.strip() and not self.pictures:
-            raise ValueError("messages: there is no message with role user that has a text")
+            raise ValueError("messages: no message with role user has a text")
         if has_surrogate(self.text) or has_surrogate(self.user or ""):
-            raise ValueError("half of a surrogate pair is no text")
+            raise ValueError("a text contains half of a surrogate pair")
 
     @property
     def text(self) -> str:
@@ -112,7 +112,7 @@ class CompletionIn(BaseModel):
         for part in content:
             if part.type not in ("text", "image_url"):
                 raise ValueError(
-                    f"messages: a part of type {part.type[:40]!r} cannot be taken; send texts and pictures"
+                    f"messages: a part of type {part.type[:40]!r} is not supported; send text and images"
                 )
         return "\n".join(part.text for part in content if part.text and part.type == "text")
 
@@ -143,7 +143,7 @@ class CompletionIn(BaseModel):
 
 
 class UsageOut(Shape):
-    """The tokens of all calls of the turn."""
+    """Tokens of all model calls of the turn."""
 
     prompt_tokens: int
     completion_tokens: int
@@ -151,9 +151,9 @@ class UsageOut(Shape):
 
 
 class MessageOut(Shape):
-    """The answer; ``files`` are paths, on the gateway's machine, of files that came with it.
+    """The answer; ``files`` are local paths of its files, on the machine of the gateway.
 
-    A call without a session may ask for tools: then ``tool_calls`` has them, and ``content`` may be null.
+    A stateless call may request tools: ``tool_calls`` then has them, and ``content`` may be null.
     """
 
     role: Literal["assistant"]
@@ -164,7 +164,7 @@ class MessageOut(Shape):
 
 
 class ChoiceOut(Shape):
-    """The one answer."""
+    """The answer; there is always exactly one."""
 
     index: Literal[0]
     message: MessageOut
@@ -173,7 +173,7 @@ class ChoiceOut(Shape):
 
 
 class CompletionOut(Shape):
-    """An answer as OpenAI's API gives it."""
+    """An answer in the format of OpenAI's API."""
 
     id: str
     object: Literal["chat.completion"]
@@ -184,7 +184,7 @@ class CompletionOut(Shape):
 
 
 class ModelOut(Shape):
-    """What a client may name as ``model``."""
+    """A name that clients can use as ``model``."""
 
     id: str
     object: Literal["model"]
@@ -193,7 +193,7 @@ class ModelOut(Shape):
 
 
 class ModelsOut(Shape):
-    """All of them."""
+    """All models."""
 
     object: Literal["list"]
     data: list[ModelOut]

@@ -25,8 +25,8 @@ log = structlog.get_logger("http")
 
 # A person has to see it, since the answer waits for a word about it.
 _SHOWN_NOTICES: Final = frozenset({"approval"})
-_AGAIN: Final = "send it again with the same Idempotency-Key"
-_KEPT: Final = "the message is kept, and answered once the store works"
+_AGAIN: Final = "send the request again with the same Idempotency-Key"
+_KEPT: Final = "the message is saved and will be answered once the disk works"
 
 
 class Diverged(Exception):
@@ -140,7 +140,7 @@ class CompletionStream(Response):
                     if each is None:
                         yield b": still here\n\n"
                     elif isinstance(each, Outcome) and each.kind == "notice":
-                        hint = "there is no answer to this message; ask again"
+                        hint = "this message got no answer; send it again"
                         yield _frame(error_body(422, each.text, hint))
                         return
                     elif isinstance(each, Outcome):
@@ -154,15 +154,15 @@ class CompletionStream(Response):
             if self._usage:
                 yield _frame({**self._head, "choices": [], "usage": await self._completion.usage()})
         except Diverged:
-            yield _frame(error_body(503, "the answer broke off, and was begun anew in the chat", _AGAIN))
+            yield _frame(error_body(503, "the answer was interrupted and restarted in the chat", _AGAIN))
             return
         except Closing:
-            yield _frame(error_body(503, "the gateway ends", _AGAIN))
+            yield _frame(error_body(503, "the gateway is shutting down", _AGAIN))
             return
         except SessionError as error:
             # The status is out: without this the stream would break off, and say nothing of why.
             log.warning("request.failed", error=str(error), hint=error.hint)
-            yield _frame(error_body(503, f"the store refused: {error}", _KEPT))
+            yield _frame(error_body(503, f"the answer could not be stored: {error}", _KEPT))
             return
         yield b"data: [DONE]\n\n"
 

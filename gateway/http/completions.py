@@ -50,7 +50,7 @@ def routes(chats: ChatService) -> APIRouter:
 def _add_models(router: APIRouter, chats: ChatService) -> None:
     @router.get(
         "/models",
-        summary="List what a client may name as its model",
+        summary="List the models",
         response_model=ModelsOut,
         **needs("read", form=OpenAIErrorOut),
     )
@@ -59,7 +59,7 @@ def _add_models(router: APIRouter, chats: ChatService) -> None:
 
     @router.get(
         "/models/{model:path}",
-        summary="Show one of them",
+        summary="Show a model",
         response_model=ModelOut,
         **needs("read", 404, form=OpenAIErrorOut),
     )
@@ -90,7 +90,7 @@ def _agent(chats: ChatService, key: str, model: str) -> str:
         _known(chats, model)
         return ""
     if refusal := choice.refusal(key, model):
-        raise HttpError(403, refusal, hint=f"name {OURS}, or another of GET /v1/models")
+        raise HttpError(403, refusal, hint=f"{OURS}, or another model of GET /v1/models")
     return model
 
 
@@ -121,7 +121,7 @@ def _add_completions(router: APIRouter, chats: ChatService) -> None:
 
     @router.post(
         "/chat/completions",
-        summary="Ask in a chat, as with OpenAI's API; with stream as server-sent events",
+        summary="Create a chat completion (OpenAI-compatible); with `stream` as server-sent events",
         response_model=CompletionOut,
         **terms,
     )
@@ -167,9 +167,9 @@ def _add_completions(router: APIRouter, chats: ChatService) -> None:
 async def _without_session(request: Request, chats: ChatService, body: CompletionIn) -> Response:
     """Pass a request on to the model; nothing is stored."""
     if body.n not in (None, 1):
-        raise HttpError(400, "n: there is one answer", hint="send the request again for another")
+        raise HttpError(400, "n: only one answer is supported", hint="repeat the request for another one")
     if has_surrogate(json.dumps([each.model_dump() for each in body.messages], ensure_ascii=False)):
-        raise HttpError(400, "half of a surrogate pair is no text")
+        raise HttpError(400, "a text contains half of a surrogate pair")
     key = f"{CHANNEL}:{f'openai-{caller_of(request.scope).name}'.removesuffix('-')}"
     agent = _agent(chats, key, body.model)
     call = Stateless(chats, body, key, named(agent) if agent else "")
@@ -198,8 +198,8 @@ async def _kept(chats: ChatService, pictures: Sequence[tuple[str, bytes]]) -> li
         saved = await folder.save(File("photo", f"picture.{mime.rpartition('/')[2]}", mime, None, pieces))
         if isinstance(saved, FileRefused):
             if saved.cause == "large":
-                raise HttpError(413, f"a picture is over {media.max_mb} MiB", hint="raise media.max_mb")
-            raise unavailable("a picture could not be saved", "look at the disk: chat-gateway doctor")
+                raise HttpError(413, f"an image is over {media.max_mb} MiB", hint="raise media.max_mb")
+            raise unavailable("an image could not be saved", "check the disk: chat-gateway doctor")
         kept.append(saved)
     return kept
 
@@ -217,10 +217,10 @@ def _refusals(id_: str) -> Iterator[None]:
     try:
         yield
     except Conflict:
-        raise HttpError(409, f"the id {id_} stands for another text", hint="take a new key") from None
+        raise HttpError(409, f"the id {id_} belongs to another message", hint="use a new key") from None
     except (Closing, MailboxDown) as error:
-        cure = "send it again with the same Idempotency-Key"
-        raise unavailable(str(error) or "the gateway ends", cure) from None
+        cure = "send the request again with the same Idempotency-Key"
+        raise unavailable(str(error) or "the gateway is shutting down", cure) from None
 
 
 async def _whole(request: Request, completion: Completion, model: str) -> Response:
@@ -231,9 +231,9 @@ async def _whole(request: Request, completion: Completion, model: str) -> Respon
             outcome = await while_there(request.receive, completion.outcome())
     except ClientLeft:
         await completion.broken_off()
-        raise unavailable("the client left", "ask again") from None
+        raise unavailable("the client disconnected", "try again") from None
     if outcome.kind == "notice":
-        raise HttpError(422, outcome.text, hint="there is no answer to this message; ask again")
+        raise HttpError(422, outcome.text, hint="this message got no answer; send it again")
     text, finish = await completion.ended(outcome.text)
     said: dict[str, Any] = {"role": "assistant", "content": text}
     if outcome.files:

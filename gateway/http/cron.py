@@ -32,10 +32,10 @@ T = TypeVar("T")
 
 
 class JobIn(BaseModel):
-    """A job: one of ``every``, ``cron``, ``at`` (the last two perhaps with ``tz``) and ``heartbeat``.
+    """A job with one of ``every``, ``cron``, ``at`` (``cron`` and ``at`` accept ``tz``) and ``heartbeat``.
 
-    Answers go ``to`` a chat, in whose ``session`` it runs, or in its own. A heartbeat needs no ``message``.
-    ``agent`` is whose job it is, one that the chat may choose; without it whichever the chat has then.
+    Answers go to the chat ``to``; it runs in the ``session`` of that chat or in its own. A heartbeat needs no
+    ``message``. ``agent`` must be one that the chat may choose; the default is the current agent of the chat.
     """
 
     model_config = ConfigDict(extra="forbid", strict=True)
@@ -54,7 +54,7 @@ class JobIn(BaseModel):
 
 
 class SwitchIn(BaseModel):
-    """Whether a job runs by its schedule."""
+    """Whether the job is enabled."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -69,21 +69,21 @@ class JobOut(Open):
 
 
 class JobsOut(Shape):
-    """The jobs, those that run next first; ``next`` is the cursor of those behind."""
+    """The jobs, next run first; ``next`` is the cursor of the next page."""
 
     jobs: list[JobOut]
     next: str | None
 
 
 class RunsOut(Shape):
-    """When a job runs next, the soonest first, and how it ran, the last first."""
+    """The next runs of a job, soonest first, and its past runs, latest first."""
 
     next: list[str]
     past: list[dict[str, Any]]
 
 
 class RemovedOut(Shape):
-    """The job that is gone."""
+    """The deleted job."""
 
     id: str
 
@@ -96,9 +96,7 @@ def routes(chats: ChatService) -> APIRouter:
     def file() -> CronFile:
         return CronFile(settings.workspace, zone=settings.zone)
 
-    @router.get(
-        "", summary="List the jobs, those that run next first", response_model=JobsOut, **needs("read")
-    )
+    @router.get("", summary="List the jobs, next run first", response_model=JobsOut, **needs("read"))
     async def get_all(limit: Limit = PER_PAGE, cursor: Cursor = None) -> Response:
         rows = (await _done(asyncio.to_thread(file().read))).rows(datetime.now(UTC))
         found, following = paged(rows, _place, limit=limit, cursor=cursor)
@@ -135,13 +133,13 @@ def routes(chats: ChatService) -> APIRouter:
 def _add_to_one(router: APIRouter, chats: ChatService, file: Callable[[], CronFile]) -> None:
     @router.get(
         "/{job_id:path}/runs",
-        summary="Show when a job runs next, and how it ran",
+        summary="Show the next and past runs of a job",
         response_model=RunsOut,
         **needs("read", 404, 409),
     )
     async def get_runs(
         job_id: str,
-        limit: Annotated[int, Query(ge=1, le=100, description="how many of either at most")] = 5,
+        limit: Annotated[int, Query(ge=1, le=100, description="maximum number of next and of past runs")] = 5,
     ) -> Response:
         job = await _done(asyncio.to_thread(file().job, job_id))
         following, past = coming(job, datetime.now(UTC), limit), runs(job)
@@ -149,7 +147,7 @@ def _add_to_one(router: APIRouter, chats: ChatService, file: Callable[[], CronFi
 
     @router.patch(
         "/{job_id:path}",
-        summary="Switch a job on or off",
+        summary="Enable or disable a job",
         response_model=JobOut,
         **needs("write", 404, 409),
     )
@@ -159,7 +157,7 @@ def _add_to_one(router: APIRouter, chats: ChatService, file: Callable[[], CronFi
 
     @router.delete(
         "/{job_id:path}",
-        summary="Remove a job; its conversation stays",
+        summary="Delete a job; its session is kept",
         response_model=RemovedOut,
         **needs("write", 404, 409),
     )
@@ -170,7 +168,7 @@ def _add_to_one(router: APIRouter, chats: ChatService, file: Callable[[], CronFi
     @router.post(
         "/{job_id:path}/run",
         status_code=202,
-        summary="Run a job now, beside its schedule",
+        summary="Run a job now; its schedule stays the same",
         response_model=Accepted,
         **needs("write", 404, 409),
     )
@@ -184,10 +182,10 @@ def _add_to_one(router: APIRouter, chats: ChatService, file: Callable[[], CronFi
 def _check_agent(settings: Settings, body: JobIn) -> None:
     """Refuse an agent that is not configured (400), or that the chat may not choose (403)."""
     if unknown := no_agent(settings, body.agent):
-        raise HttpError(400, unknown, hint="leave it out, or name one of GET /v1/models")
+        raise HttpError(400, unknown, hint="leave it out, or use one of GET /v1/models")
     choice = AgentChoice(tuple(settings.agents), agents_of(settings))
     if body.agent and (refusal := choice.refusal(body.to or f"{CHANNEL}:", body.agent)):
-        raise HttpError(403, refusal, hint="chat-gateway cron add --agent may name any")
+        raise HttpError(403, refusal, hint="chat-gateway cron add --agent accepts any agent")
 
 
 def _place(row: Mapping[str, Any]) -> Place:

@@ -20,7 +20,7 @@ Seq = Annotated[int | None, Query(ge=0, le=2**53)]
 
 
 class AttachmentOut(Shape):
-    """A file that came with a message; ``ref`` is where it lies in the workspace."""
+    """A file of a message; ``ref`` is its path in the workspace."""
 
     kind: str
     name: str
@@ -31,7 +31,7 @@ class AttachmentOut(Shape):
 
 
 class CallOut(Shape):
-    """A tool call; the arguments as the model wrote them."""
+    """A tool call, with its arguments as the model wrote them."""
 
     id: str
     name: str
@@ -39,7 +39,7 @@ class CallOut(Shape):
 
 
 class SpentOut(Shape):
-    """What an answer took, as ``Metrics``; of a cache, and without a price, only where there are some."""
+    """Usage of an answer, as in ``Metrics``; cached and unpriced tokens only if there are any."""
 
     prompt: int
     completion: int
@@ -50,11 +50,11 @@ class SpentOut(Shape):
 
 
 class EntryOut(Shape):
-    """A line of a conversation; of the fields behind ``text`` those that the line has.
+    """An entry of a session; of the fields after ``text`` only those that it has.
 
-    ``cut_from`` is how long a text is of which this is the beginning. A summary says from which line on the
-    model sees every word (``first_kept``), an ``undo`` from which on it withdraws (``since``), an ``edit``
-    which message it changes (``edits``).
+    ``cut_from`` is the full length of a shortened text. ``first_kept`` of a summary is the first entry that
+    the model still sees in full, ``since`` of an ``undo`` the first withdrawn one, ``edits`` of an ``edit``
+    the changed message.
     """
 
     seq: int
@@ -82,7 +82,7 @@ class EntryOut(Shape):
 
 
 class EntriesOut(Shape):
-    """Lines of a session, oldest first; ``previous`` is the next ``before``, ``next`` the next ``after``."""
+    """Entries of a session, oldest first; pass ``previous`` as ``before``, ``next`` as ``after``."""
 
     entries: list[EntryOut]
     total: int
@@ -97,7 +97,7 @@ def routes(chats: ChatService) -> APIRouter:
 
     @router.get(
         "/v1/sessions/{ulid}/entries",
-        summary="List its lines as a person reads them, from its end or its beginning",
+        summary="List the entries of a session for display, from its end or its start",
         response_model=EntriesOut,
         **needs("read", 404),
     )
@@ -105,7 +105,7 @@ def routes(chats: ChatService) -> APIRouter:
         ulid: str,
         before: Seq = None,
         after: Seq = None,
-        limit: Annotated[int, Query(ge=1, le=MAX_LIMIT, description="how many at most")] = 100,
+        limit: Annotated[int, Query(ge=1, le=MAX_LIMIT, description="maximum number")] = 100,
     ) -> Response:
         messages = await files.messages(await row_of(files, ulid))
 

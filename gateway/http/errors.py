@@ -81,7 +81,7 @@ async def _ours(_: Request, error: Exception) -> Response:
 async def _routing(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     hint = "GET /openapi.json lists all routes" if error.status_code in (404, 405) else ""
-    words = {404: f"there is nothing at {request.url.path}", 405: f"{request.method} is not possible here"}
+    words = {404: f"there is nothing at {request.url.path}", 405: f"{request.method} is not allowed here"}
     text = words.get(error.status_code, str(error.detail))
     return error_response(error.status_code, text, hint, error.headers)
 
@@ -115,7 +115,7 @@ def _body_fault(request: Request, errors: Sequence[Mapping[str, Any]]) -> tuple[
             # The body arrives as bytes where its Content-Type kept FastAPI from reading it as JSON.
             if isinstance(fault.get("input"), bytes):
                 named = f"its Content-Type is {sent[:80]}" if sent else "it has no Content-Type"
-                return f"the body is not said to be JSON: {named}", "send Content-Type: application/json"
+                return f"the body is not declared as JSON: {named}", "send Content-Type: application/json"
             return "the body is JSON, but not an object", 'send an object: {"name": "value"}'
     return None
 
@@ -134,7 +134,10 @@ async def _session(_: Request, error: Exception) -> Response:
     assert isinstance(error, SessionError)
     log.warning("request.failed", error=str(error), hint=error.hint)
     return error_response(
-        503, f"the store refused: {error}", error.hint or "try again", {"Retry-After": str(RETRY_AFTER_S)}
+        503,
+        f"it could not be stored: {error}",
+        error.hint or "try again",
+        {"Retry-After": str(RETRY_AFTER_S)},
     )
 
 
@@ -145,10 +148,10 @@ async def _disk(request: Request, error: Exception) -> Response:
         return await _unforeseen(request, error)
     log.error("request.crashed", method=request.method, route=request.url.path, exc_info=error)
     return error_response(
-        503, f"the disk refused: {error.strerror}", "try again", {"Retry-After": str(RETRY_AFTER_S)}
+        503, f"the disk reported an error: {error.strerror}", "try again", {"Retry-After": str(RETRY_AFTER_S)}
     )
 
 
 async def _unforeseen(request: Request, error: Exception) -> Response:
     log.error("request.crashed", method=request.method, route=request.url.path, exc_info=error)
-    return error_response(500, "something went wrong here", "the log of the daemon says what")
+    return error_response(500, "internal error", "see the log of the gateway")

@@ -47,7 +47,7 @@ def routes(chats: ChatService) -> APIRouter:
 
     @router.get(
         "/events",
-        summary="Look on: Event objects of one chat as server-sent events",
+        summary="Follow a chat: its events as server-sent events",
         response_class=EventStream,
         **needs("read"),
     )
@@ -55,10 +55,10 @@ def routes(chats: ChatService) -> APIRouter:
         request: Request,
         key: Annotated[str, Query(min_length=3, max_length=MAX_KEY_CHARS)],
         last_event_id: Annotated[
-            str | None, Header(description="seq of the last reply or notice that was received")
+            str | None, Header(description="seq of the last reply or notice received")
         ] = None,
         draft: Annotated[
-            bool, Query(description="begin with the text so far of an answer that is being written")
+            bool, Query(description="start with the text so far of an unfinished answer")
         ] = False,
     ) -> Response:
         last = read_last(last_event_id or "", "Last-Event-ID")
@@ -79,7 +79,7 @@ def read_last(text: str, name: str) -> int | None:
     if not text:
         return None
     if not (text.isascii() and text.isdecimal() and len(text) < 16):
-        raise HttpError(400, f"{name} is not the seq of an event", hint="leave it out to begin now")
+        raise HttpError(400, f"{name} is not the seq of an event", hint="leave it out to start now")
     return int(text)
 
 

@@ -28,16 +28,16 @@ class PartOut(Open):
 
 
 class ReadyOut(Shape):
-    """Whether queue, lanes and HTTP are up, and how each part stands."""
+    """Whether queue, dispatcher and HTTP are up, and the state of each part."""
 
     ready: bool
     parts: dict[str, PartOut]
 
 
 class LaneOut(Shape):
-    """A chat with messages in hand: ``id`` has begun, and runs, tries again or waits for a word.
+    """A chat with unanswered messages: ``id`` is being answered, retried or waits for an approval.
 
-    ``waiting`` counts those behind it; ``running_s`` is null while its turn does not run.
+    ``waiting`` counts the messages after it; ``running_s`` is null while its turn does not run.
     """
 
     key: str
@@ -55,7 +55,7 @@ class DepthOut(Open):
 
 
 class WorkerOut(Shape):
-    """A process for conversations; ``error``: why it is not up."""
+    """A worker process; ``error`` says why it is not up."""
 
     number: int
     pid: int
@@ -94,14 +94,14 @@ def routes(chats: ChatService, gate: Gate) -> APIRouter:
 
     # Uptime monitors ask with HEAD.
     @router.head("/healthz", include_in_schema=False, **needs(None))
-    @router.get("/healthz", summary="Whether the process answers", response_model=AliveOut, **needs(None))
+    @router.get("/healthz", summary="Liveness: the process answers", response_model=AliveOut, **needs(None))
     async def get_healthz() -> Response:
         return json_response({"alive": True})
 
     @router.head("/readyz", include_in_schema=False, **needs(None))
     @router.get(
         "/readyz",
-        summary="Whether queue, lanes and HTTP are up; else 503; why, for who has the token",
+        summary="Readiness: queue, dispatcher and HTTP are up, otherwise 503; with a token also the reason",
         response_model=ReadyOut,
         **needs(None, _503=ReadyOut | ErrorOut),
     )
@@ -116,7 +116,7 @@ def routes(chats: ChatService, gate: Gate) -> APIRouter:
 
     @router.get(
         "/v1/status",
-        summary="Lanes, queue depths, parts, tokens and cost today",
+        summary="Show chats in progress, queue lengths, health of all parts, today's tokens and cost",
         response_model=StatusOut,
         **needs("read"),
     )

@@ -17,7 +17,7 @@ from gateway.service.chats import ChatService
 
 
 class LanesOut(Shape):
-    """The lanes; ``silent`` are the process ids of daemons that were asked and did not answer."""
+    """Chats with unanswered messages; ``silent`` are the process ids that did not answer."""
 
     lanes: list[LaneOut]
     silent: list[int]
@@ -29,7 +29,7 @@ def routes(chats: ChatService, peers: Peers) -> APIRouter:
 
     @router.get(
         "/lanes",
-        summary="What runs and waits in which chat, in all daemons",
+        summary="List running and waiting messages by chat, in all processes",
         response_model=LanesOut,
         **needs("read"),
     )

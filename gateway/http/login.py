@@ -15,7 +15,7 @@ from gateway.service.tokens import Right
 
 
 class LoginIn(BaseModel):
-    """What a person types into the page."""
+    """The token to log in with."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -23,20 +23,20 @@ class LoginIn(BaseModel):
 
 
 class TokenOut(Shape):
-    """Whose token it is, and what it may do; without a name where no token is asked for."""
+    """Name and permission of the token; no name if the gateway needs no token."""
 
     name: str
     right: Right
 
 
 class LoginOut(TokenOut):
-    """Whose token was exchanged."""
+    """Name and permission of the token that was exchanged."""
 
     ok: Literal[True]
 
 
 class LogoutOut(Shape):
-    """The browser has no cookie any more."""
+    """The cookie is deleted."""
 
     ok: Literal[True]
 
@@ -65,7 +65,7 @@ def routes(gate: Gate) -> APIRouter:
 
     @router.post(
         "/logout",
-        summary="Take the cookie back out of this browser",
+        summary="Delete the cookie",
         response_model=LogoutOut,
         **needs(None),
     )
@@ -80,7 +80,7 @@ def routes(gate: Gate) -> APIRouter:
 
     @router.get(
         "/token",
-        summary="Say whose token is shown, and what it may do",
+        summary="Show the name and the permissions of the token",
         response_model=TokenOut,
         **needs("read"),
     )

@@ -36,7 +36,7 @@ def routes(chats: ChatService) -> APIRouter:
 
     @router.get(
         "/{name:path}",
-        summary="Fetch a file that came with a message",
+        summary="Download a file of a message",
         response_class=Response,
         **terms,
     )
@@ -48,7 +48,7 @@ def routes(chats: ChatService) -> APIRouter:
         # What the program puts there for itself begins with a dot: files that are yet to come whole.
         found = None if name.startswith(".") else await asyncio.to_thread(opened, folder, name)
         if found is None:
-            raise HttpError(404, "there is no such file", hint="the ref of an attachment names one")
+            raise HttpError(404, "there is no such file", hint="use the ref of an attachment")
         return FileInPieces(name, *found)
 
     return router

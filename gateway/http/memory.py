@@ -28,14 +28,14 @@ MAX_FACT_CHARS = 2_000
 Key = Annotated[str, Query(min_length=3, max_length=MAX_KEY_CHARS, description="channel:chat_id")]
 AgentName = Annotated[
     str | None,
-    Query(max_length=64, description="whose memory; without it of whoever answers in the chat"),
+    Query(max_length=64, description="the agent whose memory it is; default: the agent of the chat"),
 ]
-FactId = Annotated[str, Path(min_length=1, max_length=64, description="as GET /v1/memory lists it")]
+FactId = Annotated[str, Path(min_length=1, max_length=64, description="from GET /v1/memory")]
 File = Literal["MEMORY.md", "USER.md"]
 
 
 class FactOut(Shape):
-    """A fact: how sure it is (0 to 1), where it comes from, and the id of the one that holds instead."""
+    """A fact: its confidence (0 to 1), its source, and the id of the fact that replaced it."""
 
     id: str
     text: str
@@ -49,21 +49,21 @@ class FactOut(Shape):
 
 
 class FactsOut(Shape):
-    """Facts in the order of their storing, former ones among them; ``next`` is the cursor of those behind."""
+    """Facts in order of storage, including replaced ones; ``next`` is the cursor of the next page."""
 
     facts: list[FactOut]
     next: str | None
 
 
 class MemoryOut(FactsOut):
-    """What is remembered of a chat; ``next`` goes on at ``/v1/memory/facts``."""
+    """The memory of a chat; ``next`` continues at ``/v1/memory/facts``."""
 
     memory: str
     history: str
 
 
 class FileOut(Shape):
-    """A text of a chat's memory; ``digest`` names what it says now."""
+    """A memory file; ``digest`` identifies its current text."""
 
     file: File
     text: str
@@ -71,13 +71,13 @@ class FileOut(Shape):
 
 
 class FilesOut(Shape):
-    """The texts that people may edit."""
+    """The memory files that people can edit."""
 
     files: list[FileOut]
 
 
 class FileIn(BaseModel):
-    """A new text; ``was`` is the digest of the one that it was made from: where another stands, 409."""
+    """A new text; ``was`` is the digest of the text it replaces: 409 if that has changed."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -91,12 +91,12 @@ class FileIn(BaseModel):
     @classmethod
     def _is_text(cls, value: str) -> str:
         if has_surrogate(value):
-            raise ValueError("half of a surrogate pair is no text")
+            raise ValueError("a text contains half of a surrogate pair")
         return value
 
 
 class EditedOut(Shape):
-    """What was done; ``former`` is the version of what stood there, null where nothing did."""
+    """The change; ``former`` is the version of the replaced text, null if there was none."""
 
     file: File
     changed: bool
@@ -105,7 +105,7 @@ class EditedOut(Shape):
 
 
 class FactIn(BaseModel):
-    """What a fact says from now on."""
+    """The new text of a fact."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -115,7 +115,7 @@ class FactIn(BaseModel):
     @classmethod
     def _is_text(cls, value: str) -> str:
         if has_surrogate(value) or not value.strip():
-            raise ValueError("this is no text")
+            raise ValueError("this is not a valid text")
         return value
 
 
@@ -130,7 +130,7 @@ def routes(chats: ChatService) -> APIRouter:
 def _add_texts(router: APIRouter, chats: ChatService) -> None:
     @router.get(
         "",
-        summary="Show the notes, the history and the facts of a chat",
+        summary="Show notes, history and facts of a chat",
         response_model=MemoryOut,
         **needs("read"),
     )
@@ -146,7 +146,7 @@ def _add_texts(router: APIRouter, chats: ChatService) -> None:
         return json_response(await asyncio.to_thread(read) | facts)
 
     @router.get(
-        "/files", summary="Show MEMORY.md and USER.md, to be edited", response_model=FilesOut, **needs("read")
+        "/files", summary="Get MEMORY.md and USER.md for editing", response_model=FilesOut, **needs("read")
     )
     async def get_files(key: Key, agent: AgentName = None) -> Response:
         services, scope = await scope_of(chats, key, agent)
@@ -154,7 +154,7 @@ def _add_texts(router: APIRouter, chats: ChatService) -> None:
 
     @router.put(
         "/files",
-        summary="Write MEMORY.md or USER.md; what stood there becomes a version",
+        summary="Replace MEMORY.md or USER.md; the old text is kept as a version",
         response_model=EditedOut,
         **needs("write", 409),
     )
@@ -175,16 +175,14 @@ def _add_texts(router: APIRouter, chats: ChatService) -> None:
         if done is None:
             raise HttpError(
                 409,
-                f"{body.file} of {body.key} has changed since it was read",
-                hint="GET /v1/memory/files?key= shows what it says now",
+                f"{body.file} of {body.key} was changed since you read it",
+                hint="GET /v1/memory/files?key= shows the current text",
             )
         return json_response(done)
 
 
 def _add_facts(router: APIRouter, chats: ChatService) -> None:
-    @router.get(
-        "/facts", summary="List the facts of a chat, page by page", response_model=FactsOut, **needs("read")
-    )
+    @router.get("/facts", summary="List the facts of a chat", response_model=FactsOut, **needs("read"))
     async def get_facts(
         key: Key, agent: AgentName = None, limit: Limit = PER_PAGE, cursor: Cursor = None
     ) -> Response:
@@ -193,7 +191,7 @@ def _add_facts(router: APIRouter, chats: ChatService) -> None:
 
     @router.patch(
         "/facts/{id}",
-        summary="Correct a fact; its former words become a version",
+        summary="Correct a fact; the old text is kept as a version",
         response_model=FactOut,
         **needs("write", 404),
     )
@@ -206,7 +204,7 @@ def _add_facts(router: APIRouter, chats: ChatService) -> None:
 
     @router.delete(
         "/facts/{id}",
-        summary="Take a fact out for good, with its former ones",
+        summary="Delete a fact and its earlier versions for good",
         response_model=FactOut,
         **needs("write", 404),
     )
@@ -232,13 +230,15 @@ async def scope_of(chats: ChatService, key: str, agent: str | None = None) -> tu
 
     Raises:
         HttpError: 400, this is no key, or there is no such agent.
-        MailboxDown: the session side is not open yet.
+        MailboxDown: the gateway is still starting.
     """
     if "\0" in key or not all(key.partition(":")) or has_surrogate(key):
-        raise HttpError(400, "this is no key", hint="a key is channel:chat_id: give telegram:12345678")
+        raise HttpError(
+            400, "this is not a chat key", hint="a key is channel:chat_id, such as telegram:12345678"
+        )
     services = chats.application.services
     if services is None:
-        raise MailboxDown("the session side is not open yet")
+        raise MailboxDown("the gateway is still starting")
     if agent is None:
         return services, await services.circles.of_key(key)
     try:

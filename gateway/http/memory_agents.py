@@ -19,7 +19,7 @@ from session.transcript.agent import AGENTS, is_name, parted, shown
 
 
 class AgentOut(Shape):
-    """An agent: whether it is configured, answers in the chat, and has a file of memory for it."""
+    """An agent: whether it is configured, answers in the chat, and has memory of it."""
 
     name: str
     description: str
@@ -29,7 +29,7 @@ class AgentOut(Shape):
 
 
 class AgentsOut(Shape):
-    """The agents: the one that answers in the chat first; it is alone where no other is configured."""
+    """The agents, the one of the chat first; only that one if no other is configured."""
 
     agents: list[AgentOut]
 
@@ -40,7 +40,7 @@ def routes(chats: ChatService) -> APIRouter:
 
     @router.get(
         "/agents",
-        summary="List the agents, and which of them remember something of a chat",
+        summary="List the agents and whether they have memory of a chat",
         response_model=AgentsOut,
         **needs("read"),
     )

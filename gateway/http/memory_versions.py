@@ -17,7 +17,7 @@ from session.errors import NotNow
 
 
 class RestoreIn(BaseModel):
-    """A version of a chat's memory, as the history shows it."""
+    """A version of a chat's memory, from its history."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -27,7 +27,7 @@ class RestoreIn(BaseModel):
 
 
 class VersionOut(Shape):
-    """A former text: it stood in ``file`` until ``at``, when ``cause`` put another one there."""
+    """An earlier text of ``file``, replaced at ``at`` by ``cause``."""
 
     version: str
     file: str
@@ -38,13 +38,13 @@ class VersionOut(Shape):
 
 
 class VersionsOut(Shape):
-    """The versions, the newest first."""
+    """Versions, newest first."""
 
     versions: list[VersionOut]
 
 
 class RestoredOut(Shape):
-    """What stands again; ``former`` is the version of what stood there, null where nothing did."""
+    """The restored file; ``former`` is the version of the replaced text, null if there was none."""
 
     version: str
     file: str
@@ -58,14 +58,14 @@ def routes(chats: ChatService) -> APIRouter:
 
     @router.get(
         "/history",
-        summary="List what memory said before, the newest first",
+        summary="List earlier versions of memory, newest first",
         response_model=VersionsOut,
         **needs("read"),
     )
     async def get_history(
         key: Key,
         file: Annotated[
-            Literal["MEMORY.md", "USER.md", "facts.jsonl"] | None, Query(description="of this file alone")
+            Literal["MEMORY.md", "USER.md", "facts.jsonl"] | None, Query(description="only this file")
         ] = None,
         agent: AgentName = None,
     ) -> Response:
@@ -74,7 +74,7 @@ def routes(chats: ChatService) -> APIRouter:
 
     @router.post(
         "/restore",
-        summary="Put back what memory said before",
+        summary="Restore an earlier version",
         response_model=RestoredOut,
         **needs("write", 404),
     )

@@ -31,7 +31,7 @@ MAX_FILES = 20
 
 
 class AttachmentIn(BaseModel):
-    """A file that lies in ``media/`` of the workspace, under the name by which people see it."""
+    """A file in ``media/`` of the workspace, with the name to show."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -41,11 +41,11 @@ class AttachmentIn(BaseModel):
     name: str = Field(default="", max_length=255)
     kind: Literal["photo", "document", "voice", "audio", "video"] = "document"
     mime: str = Field(default="", max_length=127)
-    size: int = Field(default=0, ge=0, description="as POST /v1/media answers it; the file is measured")
+    size: int = Field(default=0, ge=0, description="from POST /v1/media; the size is measured")
 
 
 class MessageIn(BaseModel):
-    """A message for ``web:<chat_id>``, or for any ``key``; ``id`` makes a repeat the same message."""
+    """A message for ``web:<chat_id>`` or any ``key``; a repeat with the same ``id`` is ignored."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -58,11 +58,11 @@ class MessageIn(BaseModel):
     @model_validator(mode="after")
     def _one_address(self) -> MessageIn:
         if (self.chat_id is None) == (self.key is None):
-            raise ValueError("give chat_id or key, one of the two")
+            raise ValueError("send either chat_id or key")
         if not self.text.strip() and not self.attachments:
-            raise ValueError("text is empty, and no file comes with it")
+            raise ValueError("text is empty, and there is no file")
         if any(has_surrogate(value) for value in self._texts() if value):
-            raise ValueError("half of a surrogate pair is no text")
+            raise ValueError("a text contains half of a surrogate pair")
         return self
 
     def _texts(self) -> list[str | None]:
@@ -71,7 +71,7 @@ class MessageIn(BaseModel):
 
 
 class KeyIn(BaseModel):
-    """Names a conversation."""
+    """The key of a chat."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -80,12 +80,12 @@ class KeyIn(BaseModel):
     @model_validator(mode="after")
     def _is_text(self) -> KeyIn:
         if has_surrogate(self.key):
-            raise ValueError("half of a surrogate pair is no text")
+            raise ValueError("a text contains half of a surrogate pair")
         return self
 
 
 class Accepted(Shape):
-    """A message that is stored: no crash loses it from now on."""
+    """A stored message; from now on a crash does not lose it."""
 
     id: str
     key: str
@@ -96,11 +96,11 @@ class Answered(Accepted):
 
     reply: str
     kind: Literal["reply", "notice"]
-    files: list[str] = Field(default=[], description="paths of files that came with it, on the machine")
+    files: list[str] = Field(default=[], description="local paths of its files")
 
 
 class Stopped(Shape):
-    """The conversation in which nothing runs any more."""
+    """The chat whose answer was stopped."""
 
     key: str
 
@@ -121,7 +121,7 @@ def routes(chats: ChatService) -> APIRouter:
     @router.post(
         "/messages",
         status_code=202,
-        summary="Hand in a message, and wait for its answer",
+        summary="Send a message and wait for its answer",
         response_model=Accepted,
         **needs("write", 409, _200=Answered),
     )
@@ -137,7 +137,7 @@ def routes(chats: ChatService) -> APIRouter:
     @router.post(
         "/stop",
         status_code=202,
-        summary="Stop the turn that runs in a chat",
+        summary="Stop the answer in progress in a chat",
         response_model=Stopped,
         **needs("write"),
     )
@@ -168,11 +168,12 @@ async def hand_in(request: Request, chats: ChatService, body: MessageIn, wait: f
             outcome = await _ask(request, chats, message, min(wait, MAX_WAIT_S))
     except Conflict:
         raise HttpError(
-            409, f"the id {message.id} stands for another text in this chat", hint="take a new id"
+            409, f"the id {message.id} belongs to another message of this chat", hint="use a new id"
         ) from None
     except MailboxDown as error:
         raise unavailable(
-            f"the message may not be stored: {error}", f'send it again with the "id" {message.id}'
+            f"it is not certain that the message was stored: {error}",
+            f'send it again with the "id" {message.id}',
         ) from None
     if outcome is None:
         return json_response(names, 202)
@@ -211,7 +212,7 @@ async def _found(settings: Settings, files: Sequence[AttachmentIn]) -> list[Atta
             raise HttpError(
                 400,
                 f"there is no file {file.ref}",
-                hint="send it first: POST /v1/media; it waits for an hour",
+                hint="upload it first: POST /v1/media; uploads are kept for an hour",
             ) from None
         # Invisible and control characters in a name would mislead whoever reads it.
         found.append(

@@ -21,7 +21,7 @@ def routes(application: Application) -> APIRouter:
 
     @router.get(
         "/metrics",
-        summary="Lanes, queues, turns, models, deliveries and more, for Prometheus",
+        summary="Metrics for Prometheus",
         response_class=PlainTextResponse,
         **needs("read"),
     )

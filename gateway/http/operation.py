@@ -24,7 +24,7 @@ class ConfigOut(Open):
 
 
 class CheckOut(Shape):
-    """One finding, with its cure where there is something to do."""
+    """A finding, with a fix if there is one."""
 
     name: str
     level: Literal["ok", "warn", "fail"]
@@ -33,7 +33,7 @@ class CheckOut(Shape):
 
 
 class DoctorOut(Shape):
-    """The findings; ``complete`` is false where the time ran out before the last one."""
+    """The findings; ``complete`` is false if the time ran out before the last check."""
 
     checks: list[CheckOut]
     complete: bool
@@ -47,7 +47,7 @@ def routes(chats: ChatService) -> APIRouter:
 
     @router.get(
         "/config",
-        summary="Show the configuration in force, secrets hidden",
+        summary="Show the effective configuration without secrets",
         response_model=ConfigOut,
         **needs("admin"),
     )
@@ -56,7 +56,7 @@ def routes(chats: ChatService) -> APIRouter:
 
     @router.get(
         "/doctor",
-        summary="Check everything that the gateway stands on, within 90 s; the model is asked once",
+        summary="Run all checks of `doctor` within 90 s, with one request to the model",
         response_model=DoctorOut,
         **needs("admin"),
     )

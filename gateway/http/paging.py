@@ -13,8 +13,8 @@ from gateway.service.pages import MAX_CURSOR_CHARS, BadCursor, Place, page
 T = TypeVar("T")
 MAX_LIMIT = 1000
 PER_PAGE = 100
-Limit = Annotated[int, Query(ge=1, le=MAX_LIMIT, description="how many at most")]
-Cursor = Annotated[str | None, Query(max_length=MAX_CURSOR_CHARS, description="the next of the page before")]
+Limit = Annotated[int, Query(ge=1, le=MAX_LIMIT, description="maximum number")]
+Cursor = Annotated[str | None, Query(max_length=MAX_CURSOR_CHARS, description="`next` of the previous page")]
 
 
 def paged(
@@ -23,7 +23,7 @@ def paged(
     """Return the rows of a page and the next cursor; see ``gateway.service.pages``.
 
     Raises:
-        HttpError: 400, the cursor is none of ours.
+        HttpError: 400, the cursor is not valid.
     """
     try:
         return page(rows, place, limit=limit, cursor=cursor)
@@ -33,4 +33,4 @@ def paged(
 
 def bad_cursor() -> HttpError:
     """Return the answer to a cursor that no page gave."""
-    return HttpError(400, "the cursor is none of ours", hint="begin without one")
+    return HttpError(400, "the cursor is not valid", hint="start without one")

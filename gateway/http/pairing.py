@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class PairingRow(Shape):
-    """Somebody who waits with a code, or was let in."""
+    """A request for access, or an approval."""
 
     code: str | None
     who: str
@@ -32,14 +32,14 @@ class PairingRow(Shape):
 
 
 class PairingOut(Shape):
-    """Who waits and who was let in, oldest first; ``next`` is the cursor of those behind."""
+    """Requests and approvals, oldest first; ``next`` is the cursor of the next page."""
 
     pairing: list[PairingRow]
     next: str | None
 
 
 class RevokedOut(Shape):
-    """Who is let in no more."""
+    """The revoked approvals."""
 
     revoked: list[PairingRow]
 
@@ -51,9 +51,7 @@ def routes(chats: ChatService) -> APIRouter:
     def pairing() -> Pairing:
         return Pairing(chats.application.settings.state)
 
-    @router.get(
-        "", summary="List who asks for access and who was let in", response_model=PairingOut, **needs("admin")
-    )
+    @router.get("", summary="List access requests and approvals", response_model=PairingOut, **needs("admin"))
     async def get_all(limit: Limit = PER_PAGE, cursor: Cursor = None) -> Response:
         rows = await _done(asyncio.to_thread(pairing().rows))
         found, following = paged(rows, _place, limit=limit, cursor=cursor)
@@ -61,7 +59,7 @@ def routes(chats: ChatService) -> APIRouter:
 
     @router.post(
         "/{code}/approve",
-        summary="Let in who was told a code, for ever",
+        summary="Approve whoever got a code",
         response_model=PairingRow,
         **needs("admin", 404),
     )
@@ -71,7 +69,7 @@ def routes(chats: ChatService) -> APIRouter:
 
     @router.delete(
         "/{who:path}",
-        summary="Take back access and codes, of telegram:123 or of 123 on every channel",
+        summary="Revoke access and codes of telegram:123, or of 123 on all channels",
         response_model=RevokedOut,
         **needs("admin", 404),
     )

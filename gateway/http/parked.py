@@ -17,13 +17,13 @@ from gateway.service.chats import ChatService
 from gateway.service.pages import Place, digest
 from gateway.service.parked import NotParked, ParkedLetters, ParkedTwice
 
-Key = Annotated[str | None, Query(description="which one, where several chats have a letter of this id")]
+Key = Annotated[str | None, Query(description="its chat, if several chats have a message with this id")]
 
-Files = Annotated[bool, Query(description="add the files of media/ that each names")]
+Files = Annotated[bool, Query(description="include the files in media/ that each refers to")]
 
 
 class ParkedRow(Shape):
-    """A letter that was set aside; ``key`` is null where it cannot be read."""
+    """A parked message; ``key`` is null if it is unreadable."""
 
     id: str
     box: Literal["inbound", "outbound"]
@@ -32,7 +32,9 @@ class ParkedRow(Shape):
     from_: str = Field(alias="from")
     attempts: int
     parked_at: str
-    files: list[str] = Field(default=[], description="with ?files=true: those of media/ that it names")
+    files: list[str] = Field(
+        default=[], description="with ?files=true: the files in media/ that it refers to"
+    )
 
 
 class ParkedWhole(ParkedRow):
@@ -43,7 +45,7 @@ class ParkedWhole(ParkedRow):
 
 
 class ParkedOut(Shape):
-    """The parked letters, oldest first; ``count`` of them in all, ``next`` the cursor of those behind."""
+    """Parked messages, oldest first; ``count`` is their total, ``next`` the cursor of the next page."""
 
     parked: list[ParkedRow]
     count: int
@@ -57,9 +59,7 @@ def routes(chats: ChatService) -> APIRouter:
     def letters() -> ParkedLetters:
         return ParkedLetters(chats.application.mailbox, chats.store, letters=chats.application.letters)
 
-    @router.get(
-        "", summary="List the parked letters, oldest first", response_model=ParkedOut, **needs("read")
-    )
+    @router.get("", summary="List parked messages, oldest first", response_model=ParkedOut, **needs("read"))
     async def get_all(limit: Limit = PER_PAGE, cursor: Cursor = None, files: Files = False) -> Response:
         rows = await letters().parked(files=files)
         found, following = paged(rows, _place, limit=limit, cursor=cursor)
@@ -67,7 +67,7 @@ def routes(chats: ChatService) -> APIRouter:
 
     @router.get(
         "/{message_id:path}",
-        summary="Show one with its body",
+        summary="Show a parked message in full",
         response_model=ParkedWhole,
         **needs("read", 404, 409),
     )
@@ -76,7 +76,7 @@ def routes(chats: ChatService) -> APIRouter:
 
     @router.post(
         "/{message_id:path}/retry",
-        summary="Put one back at the end of its queue",
+        summary="Put a parked message back at the end of its queue",
         response_model=ParkedRow,
         **needs("write", 404, 409),
     )
@@ -85,7 +85,7 @@ def routes(chats: ChatService) -> APIRouter:
 
     @router.delete(
         "/{message_id:path}",
-        summary="Remove one for good",
+        summary="Delete a parked message for good",
         response_model=ParkedRow,
         **needs("write", 404, 409),
     )
@@ -106,4 +106,4 @@ async def _answer(work: Awaitable[dict[str, Any]]) -> Response:
     except NotParked as error:
         raise HttpError(404, str(error), hint="GET /v1/parked lists them") from None
     except ParkedTwice as error:
-        raise HttpError(409, str(error), hint="say which by ?key=") from None
+        raise HttpError(409, str(error), hint="choose one with ?key=") from None

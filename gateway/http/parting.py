@@ -8,8 +8,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway.http.errors import RETRY_AFTER_S, error_response
 
-ENDED = "the gateway ended before this was answered"
-AGAIN = "send it again once it runs; a message with the same id is the same message"
+ENDED = "the gateway shut down before this was answered"
+AGAIN = "send it again once the gateway runs; use the same id to avoid duplicates"
 
 
 class Parting:

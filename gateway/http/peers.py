@@ -22,7 +22,7 @@ T = TypeVar("T")
 WITHIN_S: Final = 2.0
 # Whoever did not answer is left alone for so long: a page asks every few seconds.
 RESTS_S: Final = 10.0
-Alone = Annotated[bool, Query(description="of this daemon alone, without the others of the workspace")]
+Alone = Annotated[bool, Query(description="only this process, without the others of the workspace")]
 
 
 @dataclass(frozen=True, slots=True)

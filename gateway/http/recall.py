@@ -33,7 +33,7 @@ class HitOut(Open):
 
 
 class HitsOut(Shape):
-    """What was found, best first; ``all`` is false while the index is still being made."""
+    """Hits, best first; ``all`` is false while the index is still being built."""
 
     hits: list[HitOut]
     all: bool
@@ -45,16 +45,16 @@ def routes(chats: ChatService) -> APIRouter:
 
     @router.get(
         "/v1/memory/search",
-        summary="Find what was said in a chat, the best first",
+        summary="Search a chat, best match first",
         response_model=HitsOut,
         **needs("read"),
     )
     async def get_search(
         key: Annotated[str, Query(min_length=1, max_length=MAX_KEY_CHARS, description="channel:chat_id")],
-        q: Annotated[str, Query(min_length=1, max_length=MAX_TEXT_CHARS, description="a question, or words")],
-        limit: Annotated[int, Query(ge=1, le=MAX_LIMIT, description="how many at most")] = 10,
+        q: Annotated[str, Query(min_length=1, max_length=MAX_TEXT_CHARS, description="a question or words")],
+        limit: Annotated[int, Query(ge=1, le=MAX_LIMIT, description="maximum number")] = 10,
         neighbours: Annotated[
-            int, Query(ge=0, le=MAX_NEIGHBOURS, description="so many messages before and after each")
+            int, Query(ge=0, le=MAX_NEIGHBOURS, description="number of messages before and after each")
         ] = 0,
         agent: AgentName = None,
     ) -> Response:

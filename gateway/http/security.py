@@ -40,7 +40,7 @@ OPEN_PREFIX = "/page/"
 LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
 WILDCARDS = frozenset({"0.0.0.0", "[::]"})  # noqa: S104 - names that are refused, not bound
 HOLDER = Caller(OPERATOR, "admin")
-_WHICH = "it is http.token of the configuration, or one that `chat-gateway tokens add` made"
+_WHICH = "use http.token of the configuration, or create one: chat-gateway tokens add"
 HEADERS = [
     (b"x-content-type-options", b"nosniff"),
     (b"referrer-policy", b"no-referrer"),
@@ -147,7 +147,9 @@ class Gate:
             host = hosts[0].lower()
             if host in self._extra or _name(host) in self._names:
                 return None
-        return Refusal(403, "this Host is not served", "use 127.0.0.1, or add the name to http.allowed_hosts")
+        return Refusal(
+            403, "this Host is not allowed", "use 127.0.0.1, or add the name to http.allowed_hosts"
+        )
 
     def _wrong_origin(self, scope: Scope, headers: _Headers) -> Refusal | None:
         origins = headers.all("origin")
@@ -155,9 +157,7 @@ class Gate:
             return None
         if len(origins) == 1 and self._may_come_from(origins[0], scope, headers.all("host")[0]):
             return None
-        return Refusal(
-            403, "this Origin may not change anything here", "use the page that this server itself serves"
-        )
+        return Refusal(403, "this Origin is not allowed", "use the web console of this server")
 
     def _may_come_from(self, origin: str, scope: Scope, host: str) -> bool:
         try:
@@ -216,7 +216,7 @@ class Gate:
         return self._wait(address) or Refusal(
             401,
             "the token is missing or wrong",
-            "send Authorization: Bearer <http.token>, or log in by POST /v1/login",
+            "send Authorization: Bearer <http.token>, or log in with POST /v1/login",
             (("WWW-Authenticate", "Bearer"),),
         )
 
@@ -224,14 +224,14 @@ class Gate:
         wait_s = math.ceil(self._rates.wait_s(name))
         if not wait_s:
             return None
-        hint = f"come again in {wait_s} s, or raise http.requests_per_minute"
+        hint = f"try again in {wait_s} s, or raise http.requests_per_minute"
         return Refusal(429, "too many requests", hint, (("Retry-After", str(wait_s)),))
 
     def _wait(self, address: str) -> Refusal | None:
         wait_s = math.ceil(self._guesses.wait_s(address))
         if not wait_s:
             return None
-        hint = f"come again in {wait_s} s with the right one"
+        hint = f"try again in {wait_s} s with the right one"
         return Refusal(429, "too many wrong tokens", hint, (("Retry-After", str(wait_s)),))
 
 

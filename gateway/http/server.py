@@ -116,7 +116,8 @@ class HttpServer:
             bound.close()
             raise GatewayError(
                 f"{self._name} {self._port} on {self._host} cannot be used: {error.strerror or error}",
-                hint=f"set {self._name} to a free one" + ("" if self._watched else ", or 0 for any"),
+                hint=f"set {self._name} to a free port"
+                + ("" if self._watched else ", or to 0 for any free port"),
             ) from None
         bound.setblocking(False)
         self._socket = bound

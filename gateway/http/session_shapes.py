@@ -10,7 +10,7 @@ from gateway.http.shape import Metrics, Open, Shape
 
 
 class SessionRowOut(Shape):
-    """A session in the list; ``message_count`` counts messages alone."""
+    """A session in the list; ``message_count`` counts messages only."""
 
     id: str
     key: str
@@ -27,14 +27,14 @@ class SessionRowOut(Shape):
 
 
 class SessionsOut(Shape):
-    """A page of sessions, newest message first; ``next`` is the cursor of the page behind."""
+    """A page of sessions, newest message first; ``next`` is the cursor of the next page."""
 
     sessions: list[SessionRowOut]
     next: str | None
 
 
 class SessionOut(SessionRowOut):
-    """One session with what is known of it alone."""
+    """A session with its details."""
 
     instructions: str | None
     summary: str | None
@@ -50,7 +50,7 @@ class TextBlock(Shape):
 
 
 class ToolCallBlock(Shape):
-    """A call of a tool; arguments that are no object stand under ``raw``."""
+    """A tool call; arguments that are not an object are in ``raw``."""
 
     type: Literal["toolCall"]
     id: str
@@ -59,7 +59,7 @@ class ToolCallBlock(Shape):
 
 
 class MessageRecord(Shape):
-    """A message; the last two fields are those of a tool's result."""
+    """A message; the last two fields belong to tool results."""
 
     recordType: Literal["message"]  # noqa: N815 - the format's own name, as those below
     schemaVersion: int  # noqa: N815
@@ -72,7 +72,7 @@ class MessageRecord(Shape):
 
 
 class CompactionRecord(Shape):
-    """A summary that stands for all messages before ``firstKeptSeq``."""
+    """A summary that replaces all messages before ``firstKeptSeq``."""
 
     recordType: Literal["compaction"]  # noqa: N815
     schemaVersion: int  # noqa: N815
@@ -86,14 +86,14 @@ class CompactionRecord(Shape):
 
 
 class RecordsOut(Shape):
-    """A page of records, oldest first; ``next`` is the ``after`` of the page behind."""
+    """A page of records, oldest first; ``next`` is the ``after`` of the next page."""
 
     messages: list[Annotated[MessageRecord | CompactionRecord, Field(discriminator="recordType")]]
     next: int | None
 
 
 class DeletedOut(Shape):
-    """The session that is gone."""
+    """The deleted session."""
 
     id: str
     deleted: Literal[True]
@@ -108,7 +108,7 @@ class ErasedOut(Open):
 
 
 class ClearedOut(Shape):
-    """The chats that had an active transcript; with ``everything`` also what was removed of each."""
+    """The chats that had an active session; with ``everything`` also what was deleted of each."""
 
     cleared: list[str]
     erased: list[ErasedOut] = Field(default=[])

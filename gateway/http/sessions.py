@@ -30,7 +30,7 @@ _ULID = re.compile(r"[0-9A-HJKMNP-TV-Z]{26}")
 
 
 class PatchIn(BaseModel):
-    """What to change; null or an empty text takes it away, what is left out stays."""
+    """The changes; null or an empty text removes a value, a missing field keeps it."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -44,7 +44,7 @@ class PatchIn(BaseModel):
 
 
 class TextIn(BaseModel):
-    """A message for a session; ``id`` makes a repeat the same message."""
+    """A message for a session; a repeat with the same ``id`` is ignored."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -53,21 +53,23 @@ class TextIn(BaseModel):
 
 
 class ClearIn(BaseModel):
-    """A conversation by its key, or by its bare chat id on every channel; or all that is a person's."""
+    """A chat by its key, or by its chat id on all channels, or all chats of a person."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
     key: str | None = Field(default=None, min_length=3, max_length=MAX_KEY_CHARS)
     chat_id: str | None = Field(default=None, alias="chatId", min_length=1, max_length=MAX_KEY_CHARS)
-    person: str | None = Field(default=None, min_length=1, max_length=200, description="of [people]")
-    everything: bool = Field(default=False, description="all that is kept, from every place")
+    person: str | None = Field(default=None, min_length=1, max_length=200, description="a person of [people]")
+    everything: bool = Field(
+        default=False, description="all data, including closed sessions, memory, facts and media"
+    )
 
     @model_validator(mode="after")
     def _one_address(self) -> ClearIn:
         if [self.chat_id, self.key, self.person].count(None) != 2:
-            raise ValueError("give chatId, key or person, one of the three")
+            raise ValueError("send one of chatId, key and person")
         if self.person is not None and not self.everything:
-            raise ValueError("of a person only everything can be cleared")
+            raise ValueError("for a person, everything must be true")
         if self.key is not None and not all(self.key.partition(":")):
             raise ValueError("a key is channel:chat_id")
         _check(self.key, self.chat_id, self.person)
@@ -76,7 +78,7 @@ class ClearIn(BaseModel):
 
 def _check(*texts: str | None) -> None:
     if any(has_surrogate(text) for text in texts if text):
-        raise ValueError("half of a surrogate pair is no text")
+        raise ValueError("a text contains half of a surrogate pair")
 
 
 def routes(chats: ChatService) -> APIRouter:
@@ -112,13 +114,13 @@ def _add_reading(router: APIRouter, chats: ChatService) -> None:
 
     @router.get(
         "/v1/sessions/{ulid}/messages",
-        summary="List its messages, oldest first",
+        summary="List the messages of a session, oldest first",
         response_model=RecordsOut,
         **needs("read", 404),
     )
     async def get_messages(
         ulid: str,
-        after: Annotated[int, Query(ge=0, le=2**53, description="the last seq that is known")] = 0,
+        after: Annotated[int, Query(ge=0, le=2**53, description="last known seq")] = 0,
         limit: Limit = PER_PAGE,
     ) -> Response:
         messages = await files.messages(await row_of(files, ulid))
@@ -131,7 +133,7 @@ def _add_changing(router: APIRouter, chats: ChatService) -> None:
 
     @router.patch(
         "/v1/sessions/{ulid}",
-        summary="Give a session a name, or instructions of its own",
+        summary="Set the name or the instructions of a session",
         response_model=SessionOut,
         **needs("write", 404),
     )
@@ -141,7 +143,7 @@ def _add_changing(router: APIRouter, chats: ChatService) -> None:
 
     @router.delete(
         "/v1/sessions/{ulid}",
-        summary="Remove a session for good",
+        summary="Delete a session for good",
         response_model=DeletedOut,
         **needs("write", 404),
     )
@@ -151,7 +153,7 @@ def _add_changing(router: APIRouter, chats: ChatService) -> None:
     @router.post(
         "/v1/sessions/{ulid}/messages",
         status_code=202,
-        summary="Hand in a message",
+        summary="Send a message",
         response_model=Accepted,
         **needs("write", 404, 409, _200=Answered),
     )
@@ -166,7 +168,7 @@ def _add_changing(router: APIRouter, chats: ChatService) -> None:
         row = await row_of(files, ulid)
         if not row.active:
             path = f"/v1/sessions/{ulid}/resume"
-            raise HttpError(409, f"session {ulid} has ended", hint=f"POST {path} opens it again (resume)")
+            raise HttpError(409, f"session {ulid} is closed", hint=f"POST {path} reopens it")
         try:
             message = MessageIn(key=row.key, text=body.text, id=body.id)
         except ValueError as error:
@@ -179,7 +181,7 @@ def _add_ending(router: APIRouter, chats: ChatService) -> None:
 
     @router.post(
         "/v1/sessions/{ulid}/resume",
-        summary="Open an ended session again",
+        summary="Reopen a closed session",
         response_model=SessionOut,
         **needs("write", 404),
     )
@@ -188,7 +190,7 @@ def _add_ending(router: APIRouter, chats: ChatService) -> None:
 
     @router.post(
         "/v1/sessions/{ulid}/close",
-        summary="End a session without opening another",
+        summary="Close a session without opening another",
         response_model=SessionOut,
         **needs("write", 404),
     )
@@ -197,7 +199,7 @@ def _add_ending(router: APIRouter, chats: ChatService) -> None:
 
     @router.post(
         "/clear-session",
-        summary="Delete the active transcript of a chat, without a trace but ids",
+        summary="Delete the active session of a chat without archiving it",
         response_model=ClearedOut,
         **needs("write", 404),
     )
@@ -217,7 +219,9 @@ def _add_ending(router: APIRouter, chats: ChatService) -> None:
 async def row_of(files: SessionService, ulid: str) -> SessionRow:
     """Find a session by the ULID of a path."""
     if _ULID.fullmatch(ulid) is None:
-        raise HttpError(400, "this is no ULID", hint="26 characters of 0-9 and A-Z without I, L, O and U")
+        raise HttpError(
+            400, "this is not a valid session id", hint="26 characters of 0-9 and A-Z without I, L, O and U"
+        )
     row = await files.find(ulid)
     if row is None:
         raise _unknown(ulid)

@@ -22,18 +22,18 @@ STILL: Final = "chat_gateway.still"
 # The page, its programs and everybody on this machine, where no token is set.
 EVERYBODY: Final = Caller("", "admin")
 _ERRORS: Final = {
-    400: "The request is not as it should be; `error` names the field",
+    400: "The request is not valid; `error` names the field",
     401: "The token is missing or wrong",
-    403: "The token's right does not reach so far, or Host or Origin is not served",
-    404: "There is no such thing",
-    405: "It cannot be done there",
-    408: "The body did not come in time",
-    409: "It contradicts what is there",
+    403: "The token lacks the permission, or Host or Origin is not allowed",
+    404: "Not found",
+    405: "Not allowed for this resource",
+    408: "The request body was not received in time",
+    409: "It conflicts with the current state",
     413: "The body is too large",
-    422: "The message was taken in, and got no answer",
-    429: "Too many requests, or wrong tokens: come again after `Retry-After` seconds",
-    500: "A fault of ours, which the log describes",
-    503: "Something that this needs does not answer: come again after `Retry-After` seconds",
+    422: "The message was accepted, but got no answer",
+    429: "Too many requests or wrong tokens: try again after `Retry-After` seconds",
+    500: "Internal error; the log has the details",
+    503: "A part of the gateway does not answer: try again after `Retry-After` seconds",
 }
 # Any request may be answered so, whatever it asks for.
 _ALWAYS: Final = (400, 401, 403, 408, 413, 429, 500, 503)
@@ -52,9 +52,9 @@ class Open(BaseModel):
 
 
 class Metrics(Shape):
-    """What turns used: of the prompt's tokens some were read from a cache or written to one.
+    """Usage of turns: some of the prompt's tokens were read from a cache or written to one.
 
-    ``cost_usd`` leaves out ``unpriced_tokens``, whose price nobody knows; null where it knows none at all.
+    ``cost_usd`` excludes ``unpriced_tokens``, whose price is unknown; it is null if no price is known.
     """
 
     prompt_tokens: int
@@ -67,7 +67,7 @@ class Metrics(Shape):
 
 
 class ErrorOut(Shape):
-    """What is wrong, and what would work (perhaps empty)."""
+    """The problem, and what to do about it (may be empty)."""
 
     error: str
     hint: str
@@ -84,7 +84,7 @@ class OpenAIError(Open):
 
 
 class OpenAIErrorOut(Shape):
-    """The body of an error where OpenAI's clients read it."""
+    """An error in the format of OpenAI's API."""
 
     error: OpenAIError
 
@@ -142,8 +142,8 @@ def check_right(scope: Scope, right: Right) -> None:
     if not caller.may(right):
         raise HttpError(
             403,
-            f"the token {caller.name} has the right {caller.right}, and this needs {right}",
-            hint=f"use a token with the right {right}",
+            f"the token {caller.name} has the permission {caller.right}; this needs {right}",
+            hint=f"use a token with the permission {right}",
         )
 
 
@@ -199,11 +199,9 @@ def _error(status: int) -> dict[str, Any]:
     }
 
 
-_COOKIE_SAID = (
-    "As POST /v1/login sets it. Where the address names a port, the name ends with it: chat_gateway_8080."
-)
+_COOKIE_SAID = "Set by POST /v1/login. With a port in the address, the name ends with it: chat_gateway_8080."
 _RIGHTS_SAID = (
-    f"`http.token` has every right, a named token one of {', '.join(RIGHTS)}, with those before it."
+    f"`http.token` has all permissions, a named token one of {', '.join(RIGHTS)}, including those before it."
 )
 _ABOUT = (
     "The API of one gateway. Every error is an object with `error` and `hint`. Each answer carries "

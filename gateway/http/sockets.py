@@ -42,7 +42,7 @@ def routes(chats: ChatService) -> APIRouter:
         try:
             check_right(websocket.scope, "read")
             if not 3 <= len(key) <= MAX_KEY_CHARS:
-                raise HttpError(400, "key is missing, or too long", hint="give ?key=channel:chat_id")
+                raise HttpError(400, "key is missing, or too long", hint="send ?key=channel:chat_id")
             # A transcript that cannot be read is an error of the request, which a begun stream cannot tell.
             await chats.record.last_seq(key)
             last = await _last_of(chats, key, last_id)
@@ -71,7 +71,7 @@ async def _last_of(chats: ChatService, key: str, last_id: str) -> int | None:
         if of_told(key, told).id == last_id:
             return told.seq
     raise HttpError(
-        400, "last_id is the id of no reply or notice of this chat", hint="give its seq, or leave it out"
+        400, "last_id is not the id of a reply or notice of this chat", hint="send its seq, or leave it out"
     )
 
 
@@ -86,7 +86,7 @@ async def _show(
         code, reason = leaving.result() if leaving.done() else showing.result()
     except SessionError as error:
         log.warning("request.failed", error=str(error), hint=error.hint)
-        code, reason = REFUSED, "the store refused"
+        code, reason = REFUSED, "it could not be stored"
     finally:
         for task in (showing, leaving):
             task.cancel()
@@ -116,7 +116,7 @@ async def _send_events(
                 return TOO_SLOW, "too slow"
             except WebSocketDisconnect:
                 return 0, ""
-    return RESTART, "the gateway ends"
+    return RESTART, "the gateway is shutting down"
 
 
 async def _left(websocket: WebSocket) -> tuple[int, str]:
@@ -124,4 +124,4 @@ async def _left(websocket: WebSocket) -> tuple[int, str]:
     message = await websocket.receive()
     if message["type"] == "websocket.disconnect":
         return 0, ""
-    return UNREAD, "nothing is read here: POST /v1/messages"
+    return UNREAD, "this socket only sends: POST /v1/messages"

@@ -51,7 +51,7 @@ class Stateless:
     def __init__(self, chats: ChatService, body: CompletionIn, key: str, agent: str) -> None:
         services = chats.application.services
         if services is None:
-            raise unavailable("no model runs in this process", "ask the daemon that runs turns")
+            raise unavailable("no model runs in this process", "ask a process with role session")
         self.model: Model = services.agents[agent].turns.model
         self._quota: Quota | None = services.quota
         self._payer = Payer(key, key, id=f"stateless:{ULID()}")
@@ -59,7 +59,9 @@ class Stateless:
         passed = {name: self.given[name] for name in PASSED if self.given.get(name) is not None}
         limits = [passed.pop(name) for name in _LIMITS if name in passed]
         if any(type(limit) is not int or limit < 1 for limit in limits):
-            raise HttpError(400, "max_tokens is no number above 0", hint="leave it out for the gateway's own")
+            raise HttpError(
+                400, "max_tokens is not a number above 0", hint="leave it out to use the gateway's"
+            )
         self._prompt = Prompt(
             messages=self.given["messages"], max_tokens=min(limits, default=None), parameters=passed
         )
@@ -93,7 +95,7 @@ class Stateless:
         try:
             answer = await while_there(request.receive, self.ask())
         except ClientLeft:
-            raise unavailable("the client left", "ask again") from None
+            raise unavailable("the client disconnected", "try again") from None
         said = {"role": "assistant", "content": answer.text or None, **_beside(answer)}
         choice = {"index": 0, "message": said, "finish_reason": answer.finish, "logprobs": None}
         whole = {**self._head, "object": "chat.completion", "choices": [choice], "usage": _usage_of(answer)}
@@ -176,9 +178,9 @@ def _refusal(error: SessionError) -> HttpError:
         case ModelRefused() | ContextTooLong():
             return HttpError(400, str(error), hint=error.hint or "change the request")
         case BadAnswer():
-            return HttpError(502, str(error), hint=error.hint or "ask again")
+            return HttpError(502, str(error), hint=error.hint or "try again")
         case _:
-            return unavailable(str(error), error.hint or "ask again")
+            return unavailable(str(error), error.hint or "try again")
 
 
 def _frame(content: dict[str, Any]) -> bytes:

@@ -23,13 +23,9 @@ MAX_ID_CHARS = 512
 # Another daemon looks through files, too.
 ASK_WITHIN_S = 10.0
 
-Key = Annotated[
-    str | None, Query(max_length=MAX_KEY_CHARS, description="channel:chat_id of the message's chat")
-]
-Id = Annotated[
-    str, Path(min_length=1, max_length=MAX_ID_CHARS, description="as logs and transcripts name it")
-]
-Days = Annotated[int, Query(ge=1, le=MOST_DAYS, description="how many days, the running one included (UTC)")]
+Key = Annotated[str | None, Query(max_length=MAX_KEY_CHARS, description="key of the message's chat")]
+Id = Annotated[str, Path(min_length=1, max_length=MAX_ID_CHARS, description="from the log or the transcript")]
+Days = Annotated[int, Query(ge=1, le=MOST_DAYS, description="number of days, including today (UTC)")]
 
 
 class StepOut(Open):
@@ -42,7 +38,7 @@ class StepOut(Open):
 
 
 class TraceOut(Shape):
-    """The life of a message: where it stands now, how it got there, and what nothing tells."""
+    """What happened to a message: its state, its steps, and what is unknown."""
 
     id: str
     key: str | None
@@ -59,31 +55,31 @@ class SumsOut(Metrics):
 
 
 class DayOut(SumsOut):
-    """Those of a day (UTC)."""
+    """Usage of a day (UTC)."""
 
     day: str
 
 
 class ChatOut(SumsOut):
-    """Those of a chat."""
+    """Usage of a chat."""
 
     key: str | None
 
 
 class PersonOut(SumsOut):
-    """Those of a person."""
+    """Usage of a person."""
 
     person: str | None
 
 
 class ModelOut(SumsOut):
-    """Those of a model; null: of lines that name none."""
+    """Usage of a model; null for entries without a model."""
 
     model: str | None
 
 
 class UsageOut(Shape):
-    """Days oldest first, all others the dearest first."""
+    """Days, oldest first; all others, most expensive first."""
 
     model_config = ConfigDict(extra="forbid", populate_by_name=True)
 
@@ -102,7 +98,7 @@ def routes(chats: ChatService, peers: Peers) -> APIRouter:
 
     @router.get(
         "/v1/trace/{message_id:path}",
-        summary="Tell the life of one message, in order of time",
+        summary="Show what happened to one message, step by step",
         response_model=TraceOut,
         **needs("read", 404, 409),
     )
@@ -117,7 +113,7 @@ def routes(chats: ChatService, peers: Peers) -> APIRouter:
         except NotTraced as error:
             fault = error
         except TracedTwice as error:
-            raise HttpError(409, str(error), hint="say which by ?key=") from None
+            raise HttpError(409, str(error), hint="choose one with ?key=") from None
         found += [each for each in await application.ask_workers("trace", id=message_id, key=key) if each]
         if not alone and not any(map(is_in_lane, found)):
             # The line of its chat may be in another daemon.

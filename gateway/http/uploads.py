@@ -28,7 +28,7 @@ _SHRINK: Final = "send a part of it, or raise media.max_mb"
 
 
 class UploadOut(Shape):
-    """The file as ``attachments`` of ``POST /v1/messages`` names it; ``ref`` is its place once it is sent."""
+    """The file, for ``attachments`` of ``POST /v1/messages``; ``ref`` is its path once it is sent."""
 
     ref: str
     kind: Literal["photo", "document", "voice", "audio", "video"]
@@ -38,7 +38,7 @@ class UploadOut(Shape):
 
 
 class TakenBackOut(Shape):
-    """The file that is gone."""
+    """The deleted file."""
 
     ref: str
 
@@ -59,22 +59,22 @@ def routes(chats: ChatService) -> APIRouter:
     @router.post(
         "",
         status_code=201,
-        summary="Hand in a file that goes along with a message",
+        summary="Upload a file for a message",
         response_model=UploadOut,
         **terms,
     )
     async def post_media(
         request: Request,
-        name: Annotated[str, Query(max_length=255, description="as people see it")] = "",
+        name: Annotated[str, Query(max_length=255, description="name to show")] = "",
         content_type: Annotated[str, Header(max_length=127)] = "",
     ) -> Response:
         if has_surrogate(name):
-            raise HttpError(400, "name: half of a surrogate pair is no text")
+            raise HttpError(400, "name: a text contains half of a surrogate pair")
         return json_response(await uploads.take(request, name, content_type), 201)
 
     @router.delete(
         "/{name:path}",
-        summary="Take back a file that no message named yet",
+        summary="Delete an upload that no message uses yet",
         response_model=TakenBackOut,
         **needs("write", 404),
     )
@@ -82,7 +82,9 @@ def routes(chats: ChatService) -> APIRouter:
         name: Annotated[str, Path(pattern=r"^[0-9a-f]{2}/[0-9a-f]{64}\.[a-z0-9]{1,10}$")],
     ) -> Response:
         if not await uploads.take_back(f"media/{name}"):
-            raise HttpError(404, "no file of this name waits", hint="what a message named stays with it")
+            raise HttpError(
+                404, "no unused upload has this name", hint="files that a message uses stay with it"
+            )
         return json_response({"ref": f"media/{name}"})
 
     return router
@@ -119,7 +121,7 @@ class _Uploads:
         if declared(request.scope) > self._max_bytes:
             raise self._too_large()
         if self._open >= AT_ONCE:
-            raise unavailable("too many files are on their way", "send it again in a few seconds")
+            raise unavailable("too many uploads are in progress", "try again in a few seconds")
         self._open += 1
         try:
             return await self._take(request, name, mime)
@@ -129,7 +131,9 @@ class _Uploads:
     async def _take(self, request: Request, name: str, mime: str) -> dict[str, object]:
         folder = await asyncio.to_thread(media_folder, self._settings)
         if await asyncio.to_thread(folder.held_bytes) > MAX_FILES * self._max_bytes:
-            raise unavailable("too many files wait for their messages", "send them, or wait for an hour")
+            raise unavailable(
+                "too many uploads wait for their messages", "send their messages, or wait for an hour"
+            )
         body = _Body(request)
         saved = await folder.hold(File(_kind(mime), name, mime, None, body.pieces))
         if not isinstance(saved, FileRefused):
@@ -138,11 +142,13 @@ class _Uploads:
             raise self._too_large()
         if saved.cause == "late":
             raise HttpError(
-                408, "the file did not come in time", hint="send it again, or raise media.timeout_s"
+                408, "the file was not received in time", hint="send it again, or raise media.timeout_s"
             )
         if saved.cause == "disk":
-            raise unavailable("the file could not be saved", "look at the disk: chat-gateway doctor")
-        raise HttpError(400, "the file is empty, or the client left", hint="send its bytes as the body")
+            raise unavailable("the file could not be saved", "check the disk: chat-gateway doctor")
+        raise HttpError(
+            400, "the file is empty, or the client disconnected", hint="send its bytes as the request body"
+        )
 
     async def take_back(self, ref: str) -> bool:
         """Remove a file that waits for a message; say whether there was one."""
@@ -176,7 +182,7 @@ class _Body:
         message = await self._request.receive()
         if message["type"] != "http.request":
             self._ended = True
-            raise ChannelError("the client left")
+            raise ChannelError("the client disconnected")
         # Behind the last piece only the client's leaving comes, for which nobody is to wait.
         self._ended = not message.get("more_body", False)
         piece: bytes = message.get("body", b"")

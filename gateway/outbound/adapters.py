@@ -151,7 +151,7 @@ class Adapter:
     async def _keep_up(self) -> NoReturn:
         tries = 0
         while True:
-            self.pulse.fail("another process of this workspace runs it")
+            self.pulse.fail("it runs in another process of this workspace")
             try:
                 # Two processes with one token would take each other's messages.
                 async with lease(self._state, self.name):
@@ -203,7 +203,7 @@ class Adapter:
             log.exception("adapter.crashed", channel=self.name)
             error = ChannelDown(_said(group))
         else:
-            error = ChannelDown("it ended by itself")
+            error = ChannelDown("it ended unexpectedly")
         return error
 
     async def _live(self) -> None:
@@ -294,7 +294,7 @@ class Adapter:
         while True:
             await self._sleep(LOOK_S)
             if self.pulse.stalled() and not self._closing:
-                error = ChannelDown(f"no round trip for over {self.pulse.within_s:.0f} s")
+                error = ChannelDown(f"no contact for over {self.pulse.within_s:.0f} s")
                 await self._rest(error, delivery)
                 raise error
 
@@ -354,9 +354,7 @@ async def _keep(path: Path, content: Mapping[str, Any]) -> None:
 def _unleased(name: str, error: OSError) -> ChannelDown:
     file = f"state/{name}.lease"
     why = error.strerror or type(error).__name__
-    return ChannelDown(
-        f"{file} cannot be locked: {why}", hint=f"look at {file} in the workspace, and its disk"
-    )
+    return ChannelDown(f"{file} cannot be locked: {why}", hint=f"check {file} in the workspace, and its disk")
 
 
 def _said(error: BaseException) -> str:

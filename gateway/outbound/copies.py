@@ -60,7 +60,9 @@ class Copies:
                 folder = await self._ours() / secrets.token_hex(8)
                 copy = await asyncio.to_thread(self._copy, file, folder)
             except OSError as error:
-                raise ChannelDown(f"no room for the file on its way: {error.strerror or error}") from error
+                raise ChannelDown(
+                    f"no disk space for a copy of the file: {error.strerror or error}"
+                ) from error
             yield copy
         finally:
             if folder is not None:
@@ -104,7 +106,7 @@ class Copies:
         try:
             source = open_beneath(home, file.relative_to(home).as_posix())
         except (OSError, ValueError) as error:
-            raise SendNever("the file is not there any more") from error
+            raise SendNever("the file no longer exists") from error
         with io.FileIO(source) as data:
             make_private(folder)
             copy = folder / _UNSENDABLE.sub("_", file.name)
@@ -113,7 +115,7 @@ class Copies:
                 while block := _read(data, min(_BLOCK, left + 1)):
                     left -= len(block)
                     if left < 0:
-                        raise SendNever("the file has become too large to be sent")
+                        raise SendNever("the file has grown too large to be sent")
                     write_all(fd, block)
         return copy
 

@@ -111,7 +111,7 @@ def _schema() -> durable.Schema:
 def _refused(path: Path) -> Callable[[Exception], LedgerDown]:
     return lambda error: LedgerDown(
         f"{path} cannot be written: {error}",
-        hint=f"free space, or check the rights of {path.parent}; a damaged file may be moved away",
+        hint=f"free disk space, or check the permissions of {path.parent}; a damaged file can be moved away",
     )
 
 
@@ -201,7 +201,7 @@ class LedgerFile:
                 self._log.close()
 
     def _not_open(self) -> LedgerDown:
-        return LedgerDown(f"the ledger {self._path.name} is not open")
+        return LedgerDown(f"the send log {self._path.name} is not open")
 
 
 def _noting(job: durable.Job, rows: Rows, noted: dict[int, list[Note]], at: int) -> durable.Job:

@@ -92,7 +92,7 @@ def _resolve(attachment: Attachment, workspace: Path, folders: Sequence[Path], m
             return "this file may not be sent"
         found = path.stat()
     except (OSError, ValueError, RuntimeError):
-        return "this file is not there any more"
+        return "this file no longer exists"
     if not stat.S_ISREG(found.st_mode):
         return "this is not a file"
     if found.st_size > max_bytes:

@@ -25,7 +25,7 @@ def standing(state: Path, name: str) -> dict[str, Any]:
     try:
         runs = bool(content) and held(state, name)
     except OSError as error:
-        return nobody | {"error": f"{name}.lease cannot be looked at: {error.strerror}"}
+        return nobody | {"error": f"{name}.lease cannot be read: {error.strerror}"}
     if not runs:
         return nobody
     return {field: content.get(field) for field in ("up", "since", "error", "last_round_trip")}

@@ -71,7 +71,7 @@ class ChatService:
     @property
     def _services(self) -> SessionServices:
         if self.application.services is None:
-            raise MailboxDown("the session side is not open yet")
+            raise MailboxDown("the gateway is still starting")
         return self.application.services
 
     @property

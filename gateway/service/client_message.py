@@ -68,8 +68,8 @@ class ForeignChannels:
             if channel not in names:
                 if len(names) >= MAX_CHANNELS:
                     raise TooManyChannels(
-                        f"there are {MAX_CHANNELS} channels already that are not configured",
-                        hint=f"use web:NAME; remove state/{self._path.name} where most are unused",
+                        f"clients have already used {MAX_CHANNELS} channel names that are not configured",
+                        hint=f"use web:NAME; if most of them are unused, delete state/{self._path.name}",
                     )
                 write_state(self._path, {"names": [*names, channel]})
         self._known.add(channel)
@@ -108,7 +108,7 @@ def inbound(
     channel, chat_id = split(key)
     if channel == SUBAGENTS:
         raise NoAddress(
-            f"{key} is a subagent's, which takes no messages", hint="write to the chat that started it"
+            f"{key} is a subagent, which accepts no messages", hint="write to the chat that started it"
         )
     if kept and not channel:
         channel = "cli"
@@ -126,7 +126,7 @@ def inbound(
         received_at=now_text(),
     )
     hint = (
-        f"a key is channel:chat_id, as cli:direct, and at most {MAX_KEY_BYTES} bytes; "
+        f"a key is channel:chat_id, such as cli:direct, of at most {MAX_KEY_BYTES} bytes; "
         f"an id at most {MAX_ID_BYTES - len(prefix)} bytes"
     )
     if not (kept and ":" not in key) and (fault := key_fault(key)):

@@ -49,19 +49,19 @@ async def metrics(application: Application) -> bytes:
     waiting = await start_thread(lambda: _waiting(application), name="metrics") if services else None
     ready, parts = application.readiness()
     built = GaugeMetricFamily(
-        f"{PREFIX}_build_info", "What runs here; always 1.", labels=("version", "python", "role")
+        f"{PREFIX}_build_info", "Version and role; always 1.", labels=("version", "python", "role")
     )
     built.add_metric((_version(), python_version(), application.role), 1)
-    families: list[Metric] = [built, _gauge("ready", "Whether queue and lanes are up.", ready)]
+    families: list[Metric] = [built, _gauge("ready", "1 if queue and dispatcher are up.", ready)]
     families += [*_parts(parts), *_queues(depths)]
     if waiting is not None:
         families += [
-            _gauge("approvals_waiting", "Calls of tools that wait for a person.", waiting[0]),
-            _gauge("subagents_working", "Subagents that work or wait for their turn.", waiting[1]),
+            _gauge("approvals_waiting", "Tool calls that wait for an approval.", waiting[0]),
+            _gauge("subagents_working", "Subagents that are running or waiting.", waiting[1]),
         ]
     families += families_of_process(application)
     if workers is not None:
-        families.append(_gauge("workers", "Processes for conversations that work.", len(workers.standings())))
+        families.append(_gauge("workers", "Worker processes that are running.", len(workers.standings())))
         families = merged(families, sorted(workers.counted.items()), [workers.past])
     registry = CollectorRegistry()
     registry.register(_Families(families))
@@ -110,12 +110,10 @@ def _process(application: Application) -> Iterator[Metric]:
     counts, sum_s = sync_counts()
     bounds = [*(str(float(bound)) for bound in SYNC_BOUNDS_S), "+Inf"]
     buckets = [(bound, sum(counts[: at + 1])) for at, bound in enumerate(bounds)]
-    yield HistogramMetricFamily(
-        f"{PREFIX}_fsync_seconds", "How long the disk took to keep what was written.", buckets, sum_s
-    )
+    yield HistogramMetricFamily(f"{PREFIX}_fsync_seconds", "Duration of disk syncs.", buckets, sum_s)
     held = application.mailbox.in_memory()
-    yield _gauge("held_letters", "Letters that this process holds.", held.letters)
-    yield _gauge("held_bytes", "Their bytes.", held.bytes)
+    yield _gauge("held_letters", "Messages held in memory by this process.", held.letters)
+    yield _gauge("held_bytes", "Size of the messages held in memory.", held.bytes)
 
 
 @cache
@@ -125,10 +123,10 @@ def _version() -> str:
 
 
 def _parts(parts: Mapping[str, Mapping[str, Any]]) -> Iterator[Metric]:
-    up = GaugeMetricFamily(f"{PREFIX}_part_up", "Whether a part of the gateway is up.", labels=("part",))
+    up = GaugeMetricFamily(f"{PREFIX}_part_up", "1 if a part of the gateway is up.", labels=("part",))
     trips = GaugeMetricFamily(
         f"{PREFIX}_last_round_trip_seconds",
-        "How long ago a platform last answered.",
+        "Seconds since a platform last answered.",
         labels=("channel",),
     )
     now = datetime.now(UTC)
@@ -142,15 +140,17 @@ def _parts(parts: Mapping[str, Mapping[str, Any]]) -> Iterator[Metric]:
 
 def _queues(depths: Mapping[str, Depth]) -> Iterator[Metric]:
     count = GaugeMetricFamily(
-        f"{PREFIX}_queue_letters", "Letters that wait or are worked on, by box.", labels=("box",)
+        f"{PREFIX}_queue_letters", "Messages waiting or in progress, by queue.", labels=("box",)
     )
     oldest = GaugeMetricFamily(
-        f"{PREFIX}_queue_oldest_seconds", "Age of the oldest, where the queue tells.", labels=("box",)
+        f"{PREFIX}_queue_oldest_seconds",
+        "Age of the oldest message, if the queue reports it.",
+        labels=("box",),
     )
     now = datetime.now(UTC)
     for box, depth in depths.items():
         if box == "parked":
-            yield _gauge("parked_letters", "Letters that were set aside.", depth.count)
+            yield _gauge("parked_letters", "Parked messages.", depth.count)
             continue
         count.add_metric((box,), depth.count)
         if depth.oldest_at is not None:
@@ -179,12 +179,12 @@ def _lanes(lanes: Lanes, partitions: int) -> Iterator[Metric]:
         else:
             queued.append((first.queued_at, lane.key))
     found = GaugeMetricFamily(
-        f"{PREFIX}_lanes", "Lines of chats, by what their first message does.", labels=("state",)
+        f"{PREFIX}_lanes", "Chats with unanswered messages, by the state of the first one.", labels=("state",)
     )
     for state, number in (("running", running), ("waiting", count - running - asking), ("asking", asking)):
         found.add_metric((state,), number)
     yield found
-    yield _gauge("lane_letters", "Messages in the lines of chats.", letters)
+    yield _gauge("lane_letters", "Messages waiting for their turn in a chat.", letters)
     # In this spelling of times, ours, the earlier is the lesser text: ten thousand of them are not parsed.
     oldest = [(partition, read_time(at)) for partition, at in _oldest(accepted, partitions)]
     yield _ages([*oldest, *_oldest(queued, partitions)], partitions)
@@ -207,7 +207,7 @@ def _oldest(found: list[tuple[T, str]], partitions: int) -> Iterator[tuple[int, 
 
 def _ages(oldest: Iterable[tuple[int, datetime | None]], partitions: int) -> Metric:
     ages = GaugeMetricFamily(
-        f"{PREFIX}_partition_oldest_seconds", "Age of the oldest message in hand.", labels=("partition",)
+        f"{PREFIX}_partition_oldest_seconds", "Age of the oldest unanswered message.", labels=("partition",)
     )
     now = datetime.now(UTC)
     by_partition = dict.fromkeys(range(partitions), 0.0)
@@ -223,14 +223,14 @@ def _ages(oldest: Iterable[tuple[int, datetime | None]], partitions: int) -> Met
 def _session(services: SessionServices) -> Iterator[Metric]:
     hits, misses = services.store.cache_use()
     opened = CounterMetricFamily(
-        f"{PREFIX}_sessions_opened", "Conversations opened, by whether they were held.", labels=("cache",)
+        f"{PREFIX}_sessions_opened", "Conversations opened, by cache hit or miss.", labels=("cache",)
     )
     opened.add_metric(("hit",), hits)
     opened.add_metric(("miss",), misses)
     yield opened
-    yield _gauge("cache_bytes", "Memory of conversations that are held.", services.store.cached_bytes())
+    yield _gauge("cache_bytes", "Memory used by cached conversations.", services.store.cached_bytes())
     shown = services.jobs.shown()
-    jobs = GaugeMetricFamily(f"{PREFIX}_background_jobs", "Work of the background.", labels=("state",))
+    jobs = GaugeMetricFamily(f"{PREFIX}_background_jobs", "Background jobs.", labels=("state",))
     for state in ("waiting", "running", "facts_waiting"):
         jobs.add_metric((state,), shown[state])
     yield jobs
@@ -249,9 +249,9 @@ def _limits(caps: Iterable[Mapping[str, Any]], budget: Mapping[str, Any]) -> Ite
     ):
         if budget[of]:
             least[name] = (float(max(budget[of] - budget[used], 0)), float(budget[of]))
-    words = "What is left of a limit: dollars, tokens or calls."
+    words = "Remainder of a limit, in dollars, tokens or calls."
     left = GaugeMetricFamily(f"{PREFIX}_limit_left", words, labels=("limit",))
-    whole = GaugeMetricFamily(f"{PREFIX}_limit", "The limit itself.", labels=("limit",))
+    whole = GaugeMetricFamily(f"{PREFIX}_limit", "Value of a limit.", labels=("limit",))
     for name, (rest, of_all) in sorted(least.items()):
         left.add_metric((name,), rest)
         whole.add_metric((name,), of_all)

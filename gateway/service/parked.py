@@ -96,7 +96,9 @@ def choose(parked: Sequence[Parked], message_id: str, key: str | None) -> Parked
     found = [one for one in parked if one.id == message_id and (key is None or one.key == key)]
     if len({one.key for one in found}) > 1:
         keys = ", ".join(str(one.key) for one in found)
-        raise ParkedTwice(f"several chats have a parked message {message_id}", hint=f"name the key: {keys}")
+        raise ParkedTwice(
+            f"several chats have a parked message {message_id}", hint=f"choose one with --key: {keys}"
+        )
     return _there(found[0] if found else None, message_id)
 
 

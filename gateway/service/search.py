@@ -80,7 +80,7 @@ class Search:
         """
         services = self._chats.application.services
         if services is None:
-            raise MailboxDown("the session side is not open yet")
+            raise MailboxDown("the gateway is still starting")
         scopes, whole = await self._scopes(services)
         looked = _Looked(services, text, limit, whole=whole)
         # Before each scope stand so many chats, before the end all of them.

@@ -191,7 +191,7 @@ class SessionService:
     def _erasure(self) -> Erasure:
         application = self._chats.application
         if application.services is None:
-            raise MailboxDown("the session side is not open yet")
+            raise MailboxDown("the gateway is still starting")
         # A daemon starts quicker without what only an erasure imports.
         from gateway.app.erasure import Erasure
 

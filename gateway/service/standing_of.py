@@ -22,11 +22,11 @@ _ENDS = {
 }
 # What is on record of a subagent whose conversation is gone, by its state there.
 _OVER = {
-    "answered": ("answered", "it has ended, and its result waits for the chat that started it"),
-    "told": ("answered", "its result was told to the chat that started it"),
-    "ended": ("ended", "it was ended, since nobody waited for it any more"),
+    "answered": ("answered", "finished; its result waits for the chat that started it"),
+    "told": ("answered", "its result was delivered to the chat that started it"),
+    "ended": ("ended", "stopped, because nobody waited for it any more"),
 }
-_QUIET = "the job's answer is stored, and has nothing to tell"
+_QUIET = "the job's answer is stored; it reports nothing, so nothing is sent"
 Standing = tuple[str, str, list[str]]
 
 
@@ -50,14 +50,14 @@ def standing_of(
     if entry is not None:
         return *_in_lane(entry), unknown
     if any(each.box == INBOUND for each in parked):
-        return "parked", f"it is set aside: chat-gateway parked retry {message_id}", unknown
+        return "parked", f"parked; to answer it: chat-gateway parked retry {message_id}", unknown
     for each in letters:
         if each.box == INBOUND:
-            return "waiting", f"it still waits in the queue, since {_time(each.put_at)}", unknown
+            return "waiting", f"waiting in the queue since {_time(each.put_at)}", unknown
     if any(each.box != INBOUND for each in parked):
         return (
             "not delivered",
-            f"what was sent for it is set aside: chat-gateway parked show {message_id}#reply",
+            f"its reply is parked: chat-gateway parked show {message_id}#reply",
             unknown,
         )
     return _ended(key, steps, letters, sent, unknown)
@@ -65,11 +65,11 @@ def standing_of(
 
 def _in_lane(entry: Entry) -> tuple[str, str]:
     if entry.asking:
-        return "asking", f"its turn waits for a person's word about {entry.asking}"
+        return "asking", f"waiting for an approval of {entry.asking}"
     if entry.begun_at:
-        held = f"; it is held back: {entry.held}" if entry.held else ""
-        return "running", f"its turn was begun and has not ended{held}"
-    return "waiting", "it waits in the line of its chat for those before it"
+        held = f", held back: {entry.held}" if entry.held else ""
+        return "running", f"being answered{held}"
+    return "waiting", "waiting for earlier messages of its chat"
 
 
 def _ended(
@@ -82,24 +82,24 @@ def _ended(
     """Judge a message that is neither in the queue nor in a lane, as far as that can be seen."""
     again = max((at for at, each in enumerate(steps) if each.step == "retried"), default=-1)
     if again >= 0:
-        unknown = [*unknown, "whether it waits in the queue since it was put back"]
+        unknown = [*unknown, "whether it is in the queue since it was put back"]
     steps = steps[again + 1 :]
     last = _last(steps, "stored", "notice", "archived", *_ENDS)
     if last is None:
         begun = _last(steps, "begun", "attempt", "put off", "model", "tool", "asked")
         if begun is not None:
-            words = f"its turn was begun, the last known step is of {_time(begun.at)}; no end of it is stored"
+            words = f"its turn started, but its end is not recorded; last known step at {_time(begun.at)}"
             return "open", words, unknown
         if sent:
             return _of_sends(key, sent, letters, unknown)
         over = _OVER.get(_state_of(key, steps))
-        return (*over, unknown) if over is not None else ("unknown", "its end is not known", unknown)
+        return (*over, unknown) if over is not None else ("unknown", "how it ended is not known", unknown)
     if last.step in _ENDS:
         return _ENDS[last.step], last.words, unknown
     if last.words == _QUIET or "turn" in last.fields or "of" in last.fields:
         return "answered" if "turn" in last.fields else "ended", last.words, unknown
     if last.step == "archived":
-        return "answered", "its session ended, and with it what is known of its answer stands there", unknown
+        return "answered", "its session is closed; the rest is recorded there", unknown
     return _of_sends(key, sent, letters, unknown)
 
 
@@ -114,31 +114,31 @@ def _of_sends(key: str, sent: Sequence[SentRow], letters: Sequence[Waiting], unk
     waiting = [each for each in letters if each.box != INBOUND]
     if waiting:
         box = waiting[-1].box.partition(".")[2]
-        return "sending", f"what answers it waits in the outbound queue of {box}", unknown
+        return "sending", f"its reply waits in the outbound queue of {box}", unknown
     done = [row for row in sent if row.piece is None]
     if done:
         return (
             "delivered",
-            f"its platform accepted all of it at {_time(max(row.at for row in done))}",
+            f"delivered at {_time(max(row.at for row in done))}",
             unknown,
         )
     begun = [row for row in sent if row.piece is not None and row.piece >= 0]
     if begun:
         newest = max(begun, key=lambda row: row.at)
         if newest.unknown and not newest.platform_id:
-            return "sending", f"its adapter took it at {_time(newest.at)}, never confirmed", unknown
-        return "sending", f"its adapter took it at {_time(newest.at)}, and has not sent all of it", unknown
+            return "sending", f"sent at {_time(newest.at)}, but the platform never confirmed it", unknown
+        return "sending", f"being sent since {_time(newest.at)}, not yet complete", unknown
     channel = split(key)[0]
     if channel == SUBAGENTS:
         return "answered", "its result is stored for the chat that started it", unknown
     if channel in LOCAL_CHANNELS:
         return (
             "answered",
-            "its answer is stored, from where its clients have it",
+            "its answer is stored; clients read it from there",
             [*unknown, "when it was shown"],
         )
-    lost = "whether it was sent: no adapter noted it, or that is longer ago than a week"
-    return "answered", "its answer is stored; nothing tells of its way out", [*unknown, lost]
+    lost = "whether it was sent: no adapter recorded it, or it is more than a week ago"
+    return "answered", "its answer is stored; there is no record of its delivery", [*unknown, lost]
 
 
 def _last(steps: Sequence[Step], *names: str) -> Step | None:

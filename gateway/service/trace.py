@@ -26,7 +26,7 @@ from session.subagents.records import Subagent, SubagentFiles
 from session.transcript.key import is_subagent, split
 from session.transcript.life import LEDGER, Step, in_order
 
-_SEARCHED = ("what is on record of subagents and approvals", "the ledgers of what was sent")
+_SEARCHED = ("the records of subagents and approvals", "the send logs")
 _DECIDED = {"allowed": "allowed", "started": "allowed", "ended": "allowed", "denied": "denied"}
 
 
@@ -89,12 +89,10 @@ class Tracer:
         parked = [each for each in queue.parked if each.key is None or _is_of(each.key, key)]
         steps = in_order([*found.steps, *_waits(letters, entry), *map(_set_aside, parked)])
         if not steps and entry is None:
-            looked = () if queue.unseen else ("the queue and what is parked",)
+            looked = () if queue.unseen else ("the queue and the parked messages",)
             files = f"transcripts, archives and journal of {of}"
             where = "; ".join([files, *_SEARCHED, *looked, *queue.unseen])
-            raise NotTraced(
-                f"nothing tells of a message {message_id}; searched: {where}", hint=_cure(message_id)
-            )
+            raise NotTraced(f"no trace of a message {message_id}; searched: {where}", hint=_cure(message_id))
         state, words, unknown = standing_of(
             key or "", message_id, steps, entry=entry, letters=letters, parked=parked, sent=found.sent
         )
@@ -110,7 +108,7 @@ class Tracer:
     async def _queue(self, message_id: str) -> _Queue:
         found = _Queue()
         if self._mailbox is None:
-            found.unseen.append(f"the queue was not asked: {self._unasked}")
+            found.unseen.append(f"whether it waits in the queue: {self._unasked}")
             return found
         try:
             letters = await self._mailbox.waiting(message_id)
@@ -118,12 +116,10 @@ class Tracer:
             parked = await self._mailbox.parked()
             found.parked = [each for each in parked if each.id == mine[0] or each.id.startswith(mine[1])]
         except MailboxError as error:
-            found.unseen.append(f"the queue does not answer: {error}")
+            found.unseen.append(f"whether it waits in the queue: {error}")
             return found
         if letters is None:
-            found.unseen.append(
-                "a broker does not show what waits in its queues, but for what a daemon holds"
-            )
+            found.unseen.append("whether it waits in RabbitMQ, which cannot list the messages of a queue")
         found.letters = list(letters or ())
         return found
 
@@ -153,7 +149,7 @@ def _one_of(keys: Collection[str | None], message_id: str) -> str | None:
         return own
     if len(keys) > 1:
         named = ", ".join(sorted(map(str, keys)))
-        raise TracedTwice(f"several chats have a message {message_id}: {named}", hint="name the key")
+        raise TracedTwice(f"several chats have a message {message_id}: {named}", hint="choose one with --key")
     return next(iter(keys), None)
 
 
@@ -208,7 +204,7 @@ def _is_of(found: str, key: str | None) -> bool:
 
 
 def _cure(message_id: str) -> str:
-    return f"take the id from the log, or from `sessions show`; {message_id!r} may be older than what is kept"
+    return f"take the id from the log, or from `sessions show`; {message_id!r} may be older than the records"
 
 
 # -- steps -----------------------------------------------------------------------------------------
@@ -221,26 +217,32 @@ def _due(message_id: str) -> Iterator[Step]:
             at = datetime.fromisoformat(slot)
         except ValueError:
             return
-        yield Step(at if at.tzinfo else at.replace(tzinfo=UTC), "due", "its job was due", "id")
+        yield Step(at if at.tzinfo else at.replace(tzinfo=UTC), "due", "the job was due", "id")
 
 
 def _waits(letters: Iterable[Waiting], entry: Entry | None) -> Iterator[Step]:
     for each in letters:
         if each.box == INBOUND:
-            words = "put into the queue" + (", from which no daemon took it yet" if entry is None else "")
+            words = "put into the queue" + (", not taken yet" if entry is None else "")
             yield Step(each.put_at, "put", words, "queue", {"box": each.box})
         else:
             yield Step(
-                each.put_at, "put", f"its {_what(each.id)} was put, and waits", "queue", {"box": each.box}
+                each.put_at,
+                "put",
+                f"{_what(each.id)} put into the queue, not taken yet",
+                "queue",
+                {"box": each.box},
             )
     if entry is not None:
-        yield Step(entry.queued_at, "queued", "taken from the queue into the line of its chat", "lane")
+        yield Step(
+            entry.queued_at, "queued", "taken from the queue; waiting for its turn in the chat", "lane"
+        )
 
 
 def _set_aside(parked: Parked) -> Step:
-    what = "it was set aside" if parked.box == INBOUND else f"its {_what(parked.id)} was set aside"
+    what = "parked" if parked.box == INBOUND else f"{_what(parked.id)} parked"
     fields = {"reason": parked.reason, "attempts": parked.attempts, "box": parked.box}
-    return Step(parked.parked_at, "parked", what, "parked letters", fields)
+    return Step(parked.parked_at, "parked", what, "parked messages", fields)
 
 
 def _what(out_id: str) -> str:
@@ -253,22 +255,22 @@ def _sent(row: SentRow) -> Step:
     what, channel = _what(row.id), split(row.key)[0]
     fields: dict[str, Any] = {"channel": channel, "letter": row.id}
     if row.piece is None:
-        return Step(row.at, "delivered", f"{channel} has accepted all of the {what}", LEDGER, fields)
+        return Step(row.at, "delivered", f"{channel} accepted the whole {what}", LEDGER, fields)
     if row.piece == PUT:
-        return Step(row.at, "put", f"its {what} was put into the queue", LEDGER, fields)
+        return Step(row.at, "put", f"{what} put into the queue", LEDGER, fields)
     fields["piece"] = row.piece
     if row.platform_id:
         fields["platform_id"] = row.platform_id
         # The send that was accepted counts, too, but not the edit of a draft.
         more = row.unknown - 1
-        words = f"{channel} accepted piece {row.piece} of the {what}"
+        words = f"{channel} accepted part {row.piece} of the {what}"
         if more > 0:
-            words += f"; {more} earlier sends of it were never confirmed"
+            words += f"; {more} earlier attempts were never confirmed"
         return Step(row.at, "sent", words, LEDGER, fields)
     if row.unknown:
-        words = f"the adapter of {channel} began to send piece {row.piece} of the {what}, never confirmed"
+        words = f"part {row.piece} of the {what} was sent to {channel}, which never confirmed it"
         return Step(row.at, "sending", words, LEDGER, fields | {"sends": row.unknown})
-    words = f"{channel} did not take piece {row.piece} of the {what}, for now or for good"
+    words = f"{channel} did not accept part {row.piece} of the {what}"
     return Step(row.at, "not sent", words, LEDGER, fields)
 
 
@@ -279,33 +281,35 @@ def _of_approvals(files: ApprovalFiles, key: str, message_id: str) -> Iterator[S
             yield from _asked(each)
         elif each.decided_via == message_id and key in (call.chat, call.key):
             fields = {"tool": call.tool, "approval": each.id, "of": call.message_id}
-            yield Step(each.decided_at, "decided", f"it decided over {call.tool}", "approvals", fields)
+            yield Step(
+                each.decided_at, "decided", f"decided the approval of {call.tool}", "approvals", fields
+            )
 
 
 def _asked(approval: Approval) -> Iterator[Step]:
     tool = approval.call.tool
     fields = {"tool": tool, "approval": approval.id}
-    yield Step(approval.asked_at, "asked", f"a person was asked about {tool}", "approvals", fields)
+    yield Step(approval.asked_at, "asked", f"approval of {tool} requested", "approvals", fields)
     if approval.decided_at is not None:
         word = _DECIDED.get(approval.state, approval.state)
-        words = f"a person decided over {tool}: {word}"
+        words = f"approval of {tool} decided: {word}"
         yield Step(approval.decided_at, "decided", words, "approvals", fields | {"by": approval.decided_by})
     elif approval.ended_at is not None:
         yield Step(
-            approval.ended_at, approval.state, f"the question about {tool} is closed", "approvals", fields
+            approval.ended_at, approval.state, f"approval request for {tool} closed", "approvals", fields
         )
 
 
 def _of_subagents(files: SubagentFiles, usage: Path, key: str, message_id: str) -> Iterator[Step]:
     for each in files.everywhere():
         if (each.parent, each.message_id) == (key, message_id):
-            yield from _started(each, "a subagent was started")
+            yield from _started(each, "subagent started")
             yield from _spent(each, usage)
         elif each.key == key and each.id == message_id:
-            yield from _started(each, "it was started as a subagent")
+            yield from _started(each, "started as a subagent")
             yield from _spent(each, usage)
         elif each.result_id == message_id and each.parent == key:
-            yield from _started(each, "the subagent was started whose result this is")
+            yield from _started(each, "the subagent that produced this result was started")
 
 
 def _started(each: Subagent, words: str) -> Iterator[Step]:
@@ -324,4 +328,4 @@ def _spent(each: Subagent, usage: Path) -> Iterator[Step]:
     ]
     for row in of_turn(usage, each.parent, each.id, days):
         fields = {"subagent": each.key, "model": row.model, **row.usage.fields()}
-        yield Step(row.at, "spent", "all model calls of the subagent together", "usage", fields)
+        yield Step(row.at, "spent", "all model calls of the subagent", "usage", fields)

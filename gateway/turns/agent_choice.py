@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from session.context.agents import Agents
 from session.transcript.agent import DEFAULT, named, shown
 
-NO_SUCH = "There is no agent {}{}. There are: {}."
-FIXED = "The operator of this bot has chosen {} for this chat, and it stays."
-CLOSED = "{} is not to be chosen in a chat; the operator of this bot can bind it to one."
+NO_SUCH = "There is no agent {}. {}Agents: {}."
+FIXED = "The operator has assigned {} to this chat, so it cannot be changed."
+CLOSED = "{} cannot be chosen in a chat; the operator can assign it."
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class AgentChoice:
         """
         if name not in self.names:
             near = difflib.get_close_matches(name, self.names, 1, 0.5)
-            return NO_SUCH.format(name, f". Did you mean {near[0]}?" if near else "", ", ".join(self.names))
+            return NO_SUCH.format(name, f"Did you mean {near[0]}? " if near else "", ", ".join(self.names))
         bound = self.rules.bound(key)
         if bound is not None and bound.fixed and bound.agent != named(name):
             return FIXED.format(shown(bound.agent))

@@ -33,13 +33,13 @@ from session.turn.turn import Turns
 log = structlog.get_logger("agents")
 
 REASON = "agent"
-NOT_BY_JOB = "A job changes no agent."
-ANSWERS = "{} answers here{}. What was said with another agent stays with that one."
+NOT_BY_JOB = "A scheduled job cannot change the agent."
+ANSWERS = "{} answers here now{}. Each agent keeps its own conversations."
 HERE = "{} answers here{}."
 OTHERS = "Others: {}."
-CHOOSE = "/agent and a name changes it."
-TURNED = "From here on {} answers here: that is how this bot is set up now. A new conversation begins."
-GONE = "{} is not there any more. From here on {} answers here, and a new conversation begins."
+CHOOSE = "To change it: /agent NAME."
+TURNED = "The configuration has changed: {} answers here from now on. A new conversation begins."
+GONE = "{} no longer exists. {} answers here from now on. A new conversation begins."
 
 
 class Answers(Protocol):

@@ -10,7 +10,7 @@ from session.approvals.record import Approval
 
 REASON: Final = "approval"
 ASKED_SAID: Final = """\
-**May this run?** The assistant wants to use the tool `{tool}`.
+**Approval needed:** the assistant wants to use the tool `{tool}`.
 
 ```json
 {arguments}
@@ -18,7 +18,7 @@ ASKED_SAID: Final = """\
 Folder: `{folder}`
 Asked by: {who}
 
-`/approve {id}` allows it once, `/deny {id}` refuses it. Without a word within {time} it is not run."""
+`/approve {id}` allows it once, `/deny {id}` denies it. Without an answer within {time} it is not run."""
 _RESOLVED: Final = {
     "allowed": "Allowed by {who}: `{tool}`",
     "denied": "Denied by {who}: `{tool}` is not run.",

@@ -34,7 +34,7 @@ def _letter(value: object) -> Inbound:
         return read_inbound(orjson.dumps(value))[0]
     except orjson.JSONEncodeError:
         # JSON is read to a greater depth than it is written.
-        raise Unreadable("the letter of an order is nested too deeply") from None
+        raise Unreadable("the control message is nested too deeply") from None
 
 
 def _perhaps(value: object) -> Inbound | None:

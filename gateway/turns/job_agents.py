@@ -21,10 +21,10 @@ from session.transcript.agent import named
 REASON = "handed_on"
 NO_AGENT = "no_agent"
 GONE_SAID = (
-    "It belongs to the agent {}, which is not there any more. This run was skipped. The operator can see why."
+    "It belongs to the agent {}, which no longer exists. This run was skipped. The operator can see why."
 )
 GONE = "the job {job} belongs to the agent {agent}, which is not configured"
-CURE = "set [agents.{agent}] up again, restart, then parked retry; or cron remove {job}"
+CURE = "add [agents.{agent}] again, restart, then parked retry; or cron remove {job}"
 
 
 @dataclass(frozen=True, slots=True)

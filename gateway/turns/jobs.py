@@ -21,7 +21,7 @@ from session.turn.turn import Reply
 
 log = structlog.get_logger("jobs")
 
-FAILED_SAID: Final = "The job “{}” failed: {} You are told no more of it until it succeeds again."
+FAILED_SAID: Final = "The job “{}” failed: {} Further failures are not reported until it succeeds again."
 # Of the jobs that failed longest ago it is forgotten that they did: their next failure is told again.
 MAX_FAILED: Final = 1_000
 

@@ -28,18 +28,17 @@ if TYPE_CHECKING:
 
 REASON = "limit"
 TURNS_SAID = (
-    "This is more than the {} messages an hour that are answered here. "
-    "Messages are answered again in about {} minutes."
+    "The limit of {} messages per hour is reached. Messages will be answered again in about {} minutes."
 )
-TOO_LITTLE_SAID = "What is left of {} is too little for this message. {}"
-BROKEN_OFF_SAID = "This answer was broken off, since what is left of {} is too little to go on. {}"
+TOO_LITTLE_SAID = "The rest of {} is too small for this message. {}"
+BROKEN_OFF_SAID = "This answer was stopped: the rest of {} is too small to continue. {}"
 KNOWN_MAX = 10_000
 _WHOLE = {
-    "cost_per_day_usd": "what may be spent on answers today",
-    "tokens_per_day": "the tokens that may be used today",
-    "cost_per_chat_per_day_usd": "what may be spent on this chat today",
-    "cost_per_person_per_day_usd": "what may be spent on your messages today",
-    "cost_per_job_per_day_usd": "what may be spent on this job today",
+    "cost_per_day_usd": "today's budget",
+    "tokens_per_day": "today's token limit",
+    "cost_per_chat_per_day_usd": "today's budget of this chat",
+    "cost_per_person_per_day_usd": "your budget for today",
+    "cost_per_job_per_day_usd": "today's budget of this job",
 }
 _SHORT = {
     "cost_per_day_usd": "for all chats",

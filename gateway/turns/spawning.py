@@ -32,7 +32,7 @@ _ONCE: Final = ("interaction", "application", PROMISED)
 _MARK: Final = "subagent-result"
 _RESULT = (
     f'<{_MARK} of="{{label}}" key="{{key}}">\n'
-    "What the subagent reports that you started; no person wrote this. Tell the person what matters.\n\n"
+    "Report of the subagent that you started, not written by a person. Tell the person what matters.\n\n"
     f"{{text}}\n</{_MARK}>"
 )
 
@@ -58,7 +58,7 @@ class Spawning:
         """Start a subagent for the call that runs at ``place``, and return its key; see ``Spawns``."""
         asked = self._letter_of(place.key, place.message_id)
         if asked is None or is_subagent(place.key):
-            raise ToolError("no subagent can be started from here")
+            raise ToolError("a subagent cannot be started from here")
         call = Call(place.key, place.session_id, place.message_id, place.call_id)
         # Its task and its result are for the agent that asks.
         own = {"several": place.group, AGENT: parted(place.scope)[0]}

@@ -46,19 +46,19 @@ UNKNOWN: Final = "refused: no subagent with this key and id was ever started her
 UNKNOWN_RESULT: Final = "A result arrived from a subagent that this chat did not start. It was ignored."
 LATE: Final = "subagent_late"
 LATE_SAID: Final = (
-    "A subagent is done, but the conversation that asked for it has ended meanwhile. Its result is not used; "
+    "A subagent has finished, but the conversation that started it has ended. Its result is not used; "
     "ask again, or /resume that conversation and ask there."
 )
 STOPPED: Final = "it was stopped"
 _FAILED: Final = {
-    "attempts": "it was begun again and again, and never came to an end",
-    "bad_answer": "the language model answered nothing that could be used",
+    "attempts": "it was restarted several times and never finished",
+    "bad_answer": "the language model gave no usable answer",
     "failed": "something went wrong; the operator can see it in the log",
     "outage": "the model was not available for too long",
     "refused": "the language model refused the task",
-    "timeout": "it took longer than an answer may",
-    "too_large": "its result was too large to be kept",
-    "too_long": "its work grew too long for the language model",
+    "timeout": "it exceeded the time limit of an answer",
+    "too_large": "its result was too large to be stored",
+    "too_long": "its work became too long for the language model",
 }
 _FAILED_SAID: Final = "The subagent failed, and there is no result: {}."
 _KNOWN_MAX: Final = 10_000
@@ -298,4 +298,4 @@ def _failed(reply: Reply) -> str:
     """Say in words why there is no result."""
     if reply.silent and reply.reason == "stopped":
         return STOPPED
-    return _FAILED.get(reply.reason) or reply.text.rstrip(".") or "nobody knows why"
+    return _FAILED.get(reply.reason) or reply.text.rstrip(".") or "the reason is unknown"

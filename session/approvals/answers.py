@@ -14,18 +14,18 @@ Word = Literal["allow", "deny"]
 WORDS: Final[dict[Word, Literal["allowed", "denied"]]] = {"allow": "allowed", "deny": "denied"}
 
 ALLOWED_SAID: Final = "Allowed."
-DENIED_SAID: Final = "Denied: it is not run."
+DENIED_SAID: Final = "Denied; it will not run."
 # What is said where a word counts.
 COUNTED: Final = frozenset({ALLOWED_SAID, DENIED_SAID})
-NOTHING_WAITS: Final = "Nothing waits for an approval in this chat."
-SEVERAL_WAIT: Final = "Several calls wait in this chat: give the id of one, /approve or /deny {ids}."
+NOTHING_WAITS: Final = "No approval is pending in this chat."
+SEVERAL_WAIT: Final = "Several approvals are pending; add an id: /approve or /deny {ids}."
 UNSEEN_SAID: Final = (
-    "What waits in this chat was asked after you wrote that: give the id, /approve or /deny {ids}."
+    "The pending approval was requested after your message; add its id: /approve or /deny {ids}."
 )
-UNKNOWN_SAID: Final = "There is no such request for an approval in this chat."
-LATE_SAID: Final = "Too late: the time for that approval is over, and it was not run."
-CANCELLED_SAID: Final = "That is over: the turn was stopped, and it was not run."
-AGAIN_SAID: Final = "That was decided already: {what} by {who}."
+UNKNOWN_SAID: Final = "There is no such approval request in this chat."
+LATE_SAID: Final = "Too late: this approval has expired, and it was not run."
+CANCELLED_SAID: Final = "Too late: the answer was stopped, and it was not run."
+AGAIN_SAID: Final = "Already decided: {what} by {who}."
 # Some platforms tell the time of a message in whole seconds: it may have been sent so much later.
 SLACK: Final = timedelta(seconds=1)
 _WHAT: Final[dict[State, str]] = {"denied": "refused", "expired": "not approved in time"}

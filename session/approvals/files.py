@@ -181,7 +181,7 @@ class ApprovalFiles:
         if found is None:
             raise ApprovalLost(
                 f"the approval {id_} is gone, or its file is damaged",
-                hint=f"look at {self.folder}; the call is not run",
+                hint=f"check {self.folder}; the call is not run",
             )
         return found
 
@@ -197,5 +197,5 @@ class ApprovalFiles:
             path.unlink(missing_ok=True)
         except OSError as error:
             raise StoreError(
-                f"{path.name} could not be removed: {error.strerror}", hint=f"look at {path.parent}"
+                f"{path.name} could not be removed: {error.strerror}", hint=f"check {path.parent}"
             ) from error

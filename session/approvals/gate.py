@@ -19,15 +19,15 @@ MAX_ARGUMENTS_CHARS: Final = 20_000
 UNATTENDED: Final = frozenset({"cron", "sub"})
 
 DENIED_SAID: Final = "error: not run: the policy of this gateway does not allow {tool} here"
-UNATTENDED_SAID: Final = "error: not run: {tool} needs a person's approval, and nobody can be asked here"
+UNATTENDED_SAID: Final = "error: not run: {tool} needs approval by a person, and nobody can be asked here"
 TOO_LONG_SAID: Final = (
-    "error: not run: {tool} needs a person's approval, and its arguments are longer than the {limit} "
-    "characters that can be put to a person; do it in smaller steps"
+    "error: not run: {tool} needs approval by a person, and its arguments are longer than the {limit} "
+    "characters that can be shown to a person; do it in smaller steps"
 )
-REFUSED_SAID: Final = "error: not run: {who} refused this call"
+REFUSED_SAID: Final = "error: not run: {who} denied this call"
 EXPIRED_SAID: Final = "error: not run: nobody approved it within {timeout_s:g} s"
 CANCELLED_SAID: Final = "error: not run: the turn was stopped before anybody approved it"
-LOST_SAID: Final = "error: not run: its approval cannot be read any more"
+LOST_SAID: Final = "error: not run: its approval can no longer be read"
 
 Way = Literal["new", "begun"]
 Told = Callable[[Approval], Awaitable[None]]

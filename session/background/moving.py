@@ -153,7 +153,8 @@ def _move_folders(layout: Layout, old_stem: str, new_stem: str, new_key: str) ->
             _move_state(known / f"{old_stem}.json", known / f"{new_stem}.json")
     except OSError as error:
         raise StoreError(
-            f"a conversation could not be moved: {error.strerror}", hint="look at the disk; it is tried again"
+            f"a conversation could not be moved: {error.strerror}",
+            hint="check the disk; it will be tried again",
         ) from error
 
 

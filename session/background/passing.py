@@ -45,10 +45,10 @@ class Passing:
             return self._keep(now, now, None)
         self._keep(seen, now, since)
         raise NotNow(
-            f"the clock is {(now - seen).days} days ahead of when it was last looked at: nothing is deleted",
+            f"the clock is {(now - seen).days} days later than at the last check: nothing is deleted",
             reason="clock",
             until=since + DOUBTED_FOR,
-            hint="look at the clock; if it is right, old sessions go from "
+            hint="check the clock; if it is right, old sessions are deleted from "
             f"{(since + DOUBTED_FOR).isoformat(timespec='minutes')} on",
         )
 

@@ -121,9 +121,9 @@ class Compactor:
             StoreError: the call could not be counted.
         """
         if self._model.plain:
-            raise NotCompacted("the model writes no summaries", reason="plain")
+            raise NotCompacted("the model cannot write summaries", reason="plain")
         if not asked and self.rests_s(key) > 0:
-            raise NotCompacted("the last try failed a moment ago", reason="resting")
+            raise NotCompacted("the last attempt failed a moment ago", reason="resting")
         work = _Work(
             self._model,
             rules,
@@ -198,7 +198,7 @@ class _Work:
         lists = plan.files.lists() if self._rules.structured else ""
         whole = "\n\n".join(filter(None, (escaped(text), lists)))
         if len(whole) >= plan.room_chars:
-            raise BadAnswer(f"the summary has {len(whole)} characters, no shorter than what it stands for")
+            raise BadAnswer(f"the summary has {len(whole)} characters, no shorter than what it replaces")
         return whole
 
     async def _summed(self, task: Task, lines: Sequence[Line], previous: str) -> str:

@@ -199,7 +199,7 @@ def read_file(path: Path) -> tuple[bytes, Seen] | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise StoreError(f"{path.name} cannot be read: {error.strerror}", hint=f"look at {path}") from error
+        raise StoreError(f"{path.name} cannot be read: {error.strerror}", hint=f"check {path}") from error
     try:
         return read_fd(fd, path.name)
     finally:

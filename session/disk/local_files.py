@@ -158,12 +158,12 @@ def overlap(workspace: Path, folder: Path) -> str:
     if folder == workspace:
         found = "is the workspace itself"
     elif folder.is_relative_to(workspace):
-        found = f"lies in the workspace {workspace}"
+        found = f"is inside the workspace {workspace}"
     elif workspace.is_relative_to(folder):
-        found = f"holds the workspace {workspace}"
+        found = f"contains the workspace {workspace}"
     else:
         return ""
-    return f"{folder} {found}; name a folder apart from it, on a disk of this machine"
+    return f"{folder} {found}; choose a separate folder, on a disk of this machine"
 
 
 def note(state: Path, home: Home) -> None:
@@ -193,12 +193,12 @@ def _read(path: Path) -> Home | None:
         texts = {name: content[name] for name in ("folder", "workspace", "host", "phase", "source")}
         stale = {str(name): str(digest) for name, digest in dict(content["stale"]).items()}
         if not texts["folder"] or not all(isinstance(text, str) for text in texts.values()):
-            raise ValueError("a field is no text")
+            raise ValueError("a field is not a string")
     except (durable.Damaged, KeyError, TypeError, ValueError) as error:
         # Passed over, it would let a start begin an empty queue beside the one that it tells of.
         raise StoreError(
-            f"state/{FOLDER}/{path.name} is damaged: it says where this workspace's queue and ledgers lie",
-            hint=f"look for a folder {path.stem} on each machine, and write anew where it lies, or remove "
-            f"{path} if there is none",
+            f"state/{FOLDER}/{path.name} is damaged; it says where queue and send logs of the workspace are",
+            hint=f"look for a folder {path.stem} on each machine and correct the file, or delete {path} "
+            "if there is none",
         ) from error
     return Home(path.stem, **texts, queue=content.get("queue") is True, stale=stale)

@@ -34,10 +34,10 @@ def replace_file(path: Path, data: bytes, *, inherit: bool = True) -> None:
     try:
         durable.replace(path, data, inherit=inherit)
     except OSError as error:
-        cure = "free some disk space" if error.errno in _FULL else f"look at {path.parent}"
+        cure = "free some disk space" if error.errno in _FULL else f"check {path.parent}"
         raise StoreError(
             f"{path.name} could not be written: {error.strerror or error}",
-            hint=f"{cure}; the old file stands",
+            hint=f"{cure}; the old file is kept",
         ) from error
 
 
@@ -102,4 +102,4 @@ def let_go(fd: int) -> None:
 
 
 def _unopened(path: Path, error: OSError) -> StoreError:
-    return StoreError(f"{path.name} cannot be opened: {error.strerror}", hint=f"look at {path}")
+    return StoreError(f"{path.name} cannot be opened: {error.strerror}", hint=f"check {path}")

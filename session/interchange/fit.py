@@ -50,7 +50,7 @@ class Fit:
         what = f"only {self.fitting} of {count} records are" if self.fitting else "none is"
         guess = look(self._data)
         cure = f"it looks like {_SHOWN[guess]}: --from {guess}" if guess else f"each line should be {wanted}"
-        raise BadFormat(f"{self._path} is no session of this format: {what} {wanted}", hint=cure)
+        raise BadFormat(f"{self._path} is not a session of this format: {what} {wanted}", hint=cure)
 
 
 def look(data: bytes) -> str:

@@ -22,7 +22,7 @@ from session.transcript.line import dump, is_ulid, make_line, naive
 from session.transcript.transcript import HEAD_FIELDS, Transcript, decode, parse
 
 _KEY = re.compile(r"[^\s:]+:.+", re.DOTALL)
-_REMARK = "nanobot sends withdrawn messages again; they stand in the file"
+_REMARK = "nanobot will send withdrawn messages to the model again"
 # Fields of 0.3.5: the summary of what came before, a line that only nanobot reads, a command or its answer.
 _SUMMARY: Final = "_last_summary"
 _HIDDEN: Final = "_hidden_history"
@@ -85,7 +85,7 @@ def _decode(path: str, data: bytes) -> Conversation:
     losses = Losses()
     for problem in found.damage.problems:
         losses.add(problem)
-    losses.add("objects that are no messages", len(found.damage.strays) + found.damage.uncounted)
+    losses.add("objects that are not messages", len(found.damage.strays) + found.damage.uncounted)
     if found.torn:
         losses.add("an unfinished line at the end")
     inner = dict(found.inner)
@@ -173,7 +173,7 @@ def _with_media(line: Line, read: Callable[[str], bytes | None], pictures: Pictu
         if not isinstance(path, str) or not path:
             continue
         if (data := read(path)) is None:
-            losses.add("pictures and files that are not in the imported folder")
+            losses.add("images and files outside the imported folder")
             named.append(f"[image: {path.rpartition('/')[2]}]")
         else:
             attached.append(pictures.keep(path, data))

@@ -32,7 +32,7 @@ def decode(files: Files) -> list[Conversation]:
         lost = (*conversation.lost, f"the key {theirs}") if theirs != key else conversation.lost
         found.append(replace(conversation, key=key, lost=lost))
     if not found:
-        raise BadFormat("there is no session of OpenClaw", hint="name the folder agents/<agent>/sessions")
+        raise BadFormat("it contains no OpenClaw session", hint="choose the folder agents/<agent>/sessions")
     return found
 
 

@@ -123,7 +123,7 @@ def _compaction(at: int, line: Line, losses: Losses) -> tuple[str, dict[str, Any
         losses.add("notes of edits and other records")
         return None
     if line["kind"] == "compact":
-        losses.add("names of archives that a summary stands for")
+        losses.add("names of archives that a summary replaces")
         kept = at + 1
     else:
         losses.fields(line, _KEPT_OVERLAY)
@@ -164,7 +164,9 @@ def decode(files: Files) -> list[Conversation]:
     """Read each ``session.jsonl`` with the ``metadata.json`` beside it."""
     paths = [path for path in files if path.endswith(".jsonl")]
     if not paths:
-        raise BadFormat("there is no session.jsonl", hint="name the folder of a session, or the one above")
+        raise BadFormat(
+            "it contains no session.jsonl", hint="choose the folder of a session, or the one above"
+        )
     return [
         _decode(path, files[path], json_object(files.get(f"{path.rpartition('/')[0]}/metadata.json", b"{}")))
         for path in paths

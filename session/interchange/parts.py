@@ -64,7 +64,7 @@ def after_summary(
             summary, begin = line, first_kept((at, line)) if line["kind"] == "overlay" else at
     messages = [(at, line) for at, line in lines if not is_record(line)]
     kept = [(at, line) for at, line in messages if at >= begin]
-    losses.add("messages that the summary stands for", len(messages) - len(kept))
+    losses.add("messages that the summary replaces", len(messages) - len(kept))
     known = sum(1 for _, line in lines if is_record(line) and line["kind"] in ("overlay", "compact"))
     losses.add("earlier summaries", max(0, known - 1))
     others = sum(1 for _, line in lines if is_record(line)) - known
@@ -94,13 +94,13 @@ def texts_of(content: object) -> list[str]:
 def count_other_blocks(content: object, losses: Losses) -> None:
     """Count the blocks of a content that are no text: images and the like; and one that is neither."""
     if isinstance(content, list):
-        losses.add("blocks that are no text", len(content) - len(texts_of(content)))
+        losses.add("blocks that are not text", len(content) - len(texts_of(content)))
     count_odd(content, losses)
 
 
 def count_odd(content: object, losses: Losses) -> None:
     """Count a content that is neither a text nor a list of blocks."""
-    losses.add("contents that are no text", not isinstance(content, str | list) and content is not None)
+    losses.add("contents that are not text", not isinstance(content, str | list) and content is not None)
 
 
 def from_texts(texts: list[str], *, calls: bool = False) -> str | list[dict[str, str]] | None:

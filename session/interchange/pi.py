@@ -54,7 +54,7 @@ def decode_file(path: str, data: bytes) -> Conversation:
     entries: list[Entry] = [
         record if fit.count(_is_entry(record)) else _STRANGE for record in json_lines(data, losses)
     ]
-    losses.add("records that are no entries", fit.strange)
+    losses.add("records that are not entries", fit.strange)
     fit.check("a header or an entry with its type")
     header = next((entry for entry in entries if entry["type"] == "session"), {})
     losses.others("the header's", header, _HEADER)

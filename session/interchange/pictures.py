@@ -33,7 +33,7 @@ class Pictures:
         for block in blocks:
             mime, data = str(block.get("mimeType", "")), _bytes(block.get("data"))
             if not data or mime not in _EXTENSIONS:
-                self._losses.add("images that are no base64 of PNG, JPEG, GIF or WebP")
+                self._losses.add("images that are not base64 of PNG, JPEG, GIF or WebP")
                 continue
             found.append(self._kept(data, "photo", f"photo{_EXTENSIONS[mime]}", mime))
         return found

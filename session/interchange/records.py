@@ -26,14 +26,14 @@ def check_size(files: Files) -> None:
         if not path.endswith(".jsonl"):
             continue
         if data.count(b"\n") > MAX_LINES:
-            hint = f"split {path}, or leave out its oldest lines; line 1 goes into each part"
+            hint = f"split {path}, or remove its oldest lines; each part needs line 1"
             raise BadFormat(f"{path} has over {MAX_LINES:,} lines", hint=hint)
         start, number = 0, 1
         while start < len(data):
             end = data.find(b"\n", start)
             end = len(data) if end < 0 else end
             if end - start > MAX_LINE_BYTES:
-                hint = f"remove line {number} of {path}, or what makes it so long"
+                hint = f"remove or shorten line {number} of {path}"
                 raise BadFormat(f"line {number} of {path} is over {MAX_LINE_BYTES // 2**20} MB", hint=hint)
             start, number = end + 1, number + 1
 
@@ -48,7 +48,7 @@ def json_lines(data: bytes, losses: Losses) -> Iterator[dict[str, Any]]:
                 yield found
             else:
                 torn = number == len(lines)
-                losses.add("an unfinished line at the end" if torn else "lines that are no JSON object")
+                losses.add("an unfinished line at the end" if torn else "lines that are not JSON objects")
 
 
 def _object(raw: bytes) -> dict[str, Any] | None:

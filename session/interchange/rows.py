@@ -121,10 +121,10 @@ def decode(files: Files) -> list[Conversation]:
         if not isinstance(sessions, list) or not isinstance(messages, list):
             guess = look(data)
             cure = f"it looks like --from {guess}" if guess else "it needs chat_sessions and session_messages"
-            raise BadFormat(f"{path} is no document of this format", hint=cure)
+            raise BadFormat(f"{path} is not a document of this format", hint=cure)
         rows = [row for row in sessions if isinstance(row, dict)]
         if messages and not rows:
-            raise BadFormat(f"{path} has messages and no session", hint="each needs its row in chat_sessions")
+            raise BadFormat(f"{path} has messages but no session", hint="each needs its row in chat_sessions")
         found += _decode_all(path, rows, messages)
     return sorted(found, key=lambda one: one.created_at.timestamp() if one.created_at else 0.0)
 
@@ -142,7 +142,7 @@ def _decode_all(path: str, sessions: list[dict[str, Any]], messages: list[Any]) 
     found = []
     for at, session in enumerate(sessions):
         losses = Losses()
-        losses.add("messages of no session", of_none if at == 0 else 0)
+        losses.add("messages without a session", of_none if at == 0 else 0)
         found.append(_decode(path, session, by_session[_id_of(session.get("id"))], losses))
     return found
 

@@ -14,7 +14,7 @@ from session.kept.damage import findings
 from session.store.store import Store
 from session.subagents.records import SubagentFiles
 
-BY_HAND = "a person decides: look at the file, then mend it, move it away, or put a backup in its place"
+BY_HAND = "check the file by hand; then repair it, move it away, or restore a backup of it"
 Row = dict[str, Any]
 
 

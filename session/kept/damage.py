@@ -40,13 +40,11 @@ Finding = tuple[Path, str, Callable[[], None] | None]
 NOTES: Final = ("MEMORY.md", "HISTORY.md", "USER.md")
 ULID_CHARS: Final = 26
 _VERSION_MAX: Final = 2**31
-_NOT_RUN: Final = (
-    f"the call is not run, as its turn says; {KEPT.total_seconds() / 3600:g} hours later it may go"
-)
+_NOT_RUN: Final = f"the call was not run; {KEPT.total_seconds() / 3600:g} hours later the file can be deleted"
 # What is not known without a file, by the folder of ``state/`` that it lies in.
 _LOST: Final[Mapping[str, str]] = {
-    "subagents": ", and what the subagents report that its chat has started is set aside",
-    "memory": ", and with it how far its scope was taken into memory",
+    "subagents": ", and results of the subagents of its chat are parked",
+    "memory": ", and with it how much of its scope was moved into memory",
 }
 
 
@@ -99,7 +97,7 @@ def _notes(layout: Layout, _: str) -> Iterator[Finding]:
         try:
             data.decode()
         except UnicodeDecodeError as error:
-            faults.append(f"no UTF-8 at byte {error.start}")
+            faults.append(f"not UTF-8 at byte {error.start}")
         if faults:
             lock = _lock_of(layout, "memory", path)
             yield path, ", ".join(faults), partial(_rewrite, path, lock, _as_text)
@@ -127,7 +125,7 @@ def _usage(layout: Layout, _: str) -> Iterator[Finding]:
             continue
         if lines := _damaged(data):
             lost = sum(size for _, size in lines)
-            text = f"{told(len(lines), 0)} ({lost} bytes): what they say was spent is not counted"
+            text = f"{told(len(lines), 0)} ({lost} bytes): the cost in them is not counted"
             yield path, text, partial(_blank, path)
 
 
@@ -166,14 +164,14 @@ def _jobs(layout: Layout, _: str) -> Iterator[Finding]:
         if key is None:
             yield (
                 path,
-                f"{problem}; its session is gone, so that nothing is to be done",
+                f"{problem}; its session is gone, so there is nothing to do",
                 partial(_remove, path),
             )
         elif (job := job_of(path.name, key)) is not None:
-            text = f"{problem}; what is to be done for session {session_id} is known by its name"
+            text = f"{problem}; its name tells what to do for session {session_id}"
             yield path, text, partial(JobFiles(layout.workspace / "state").keep, job)
         else:
-            text = f"{problem}; what was said in session {session_id} may not be in memory"
+            text = f"{problem}; session {session_id} may be missing in memory"
             yield path, f"{text}; move it away", None
 
 
@@ -199,13 +197,13 @@ def _approvals(layout: Layout, _: str) -> Iterator[Finding]:
         problem = _state_problem(path)
         if problem is None and not (is_id(path.stem) and read_approval(read_state(path)) is None):
             continue
-        problem = problem or f"{path.name} does not say what was asked"
+        problem = problem or f"{path.name} does not contain the request"
         try:
             over = time.time() - path.stat().st_mtime > KEPT.total_seconds()
         except FileNotFoundError:
             continue
         if over:
-            yield path, f"{problem}; its turn has ended long ago", partial(_remove, path)
+            yield path, f"{problem}; its turn ended long ago", partial(_remove, path)
         else:
             yield path, f"{problem}; {_NOT_RUN}", None
 
@@ -214,11 +212,11 @@ def _indexes(layout: Layout, _: str) -> Iterator[Finding]:
     state = layout.workspace / "state"
     for path in sorted((state / "index").glob("*.idx")):
         if read_index(path) is None:
-            yield path, "a damaged index; it is made anew", partial(remove_index, path)
+            yield path, "damaged index; it will be rebuilt", partial(remove_index, path)
     local = local_state(state)
     for path in sorted([*local.glob("vectors.db"), *(local / "recall").rglob("*.db")]):
         if is_damaged(path):
-            yield path, "a damaged index; it is made anew", partial(_discard, path)
+            yield path, "damaged index; it will be rebuilt", partial(_discard, path)
 
 
 def _states(layout: Layout, _: str) -> Iterator[Finding]:
@@ -231,7 +229,7 @@ def _states(layout: Layout, _: str) -> Iterator[Finding]:
             continue
         if (problem := _state_problem(path)) is not None:
             lost = _LOST.get(inside[0], "")
-            yield path, f"{problem}{lost}; mend it, or move it away", None
+            yield path, f"{problem}{lost}; repair it, or move it away", None
 
 
 def _state_problem(path: Path) -> str | None:
@@ -250,7 +248,7 @@ def _databases(layout: Layout, _: str) -> Iterator[Finding]:
     local = local_state(layout.workspace / "state")
     for path in sorted([*local.glob("queue.db"), *local.glob("delivery-*.db")]):
         if is_damaged(path):
-            yield path, "a damaged database; end the daemon and put a backup in its place", None
+            yield path, "damaged database; stop the gateway and restore a backup of it", None
 
 
 def _in_scopes(layout: Layout, *names: str) -> Iterator[Path]:

@@ -123,7 +123,7 @@ class Owed:
             if self._folder.is_dir():
                 sync_folder(self._folder)
         except OSError as error:
-            raise StoreError(f"the erasure could not be ended: {error.strerror}") from error
+            raise StoreError(f"the deletion could not be completed: {error.strerror}") from error
 
     def path(self, subject: Subject) -> Path:
         """Return the file that says that an erasure is owed."""

@@ -39,8 +39,8 @@ log = structlog.get_logger("export")
 MANIFEST: Final = "manifest.json"
 _IN_MEMORY: Final = 8 * 2**20
 _BLOCK: Final = 2**20
-_NO_RIGHTS: Final = "nobody gave rights to it"
-_TOO_DEEP: Final = "it lies too deep, or its path is too long"
+_NO_RIGHTS: Final = "no permission to read it"
+_TOO_DEEP: Final = "nested too deeply, or its path is too long"
 _OWNED: Final = ("transcript", "journal")
 _UNSAFE: Final = re.compile(r'[\x00-\x1f<>:"/\\|?*\x7f]+')
 
@@ -127,7 +127,7 @@ def write(
                 *subject.stays,
                 *left_out,
                 *tar.left_out,
-                "indexes and vectors: they are made anew of the rest",
+                "indexes and vectors, which can be rebuilt from the rest",
             ],
         }
         data = json.dumps(manifest, ensure_ascii=False, indent=2).encode("utf-8", "replace")
@@ -145,7 +145,7 @@ def _reading(layout: Layout, name: str = "") -> Iterator[None]:
         known = path.relative_to(layout.workspace) if path.is_relative_to(layout.workspace) else path
         raise StoreError(
             f"{known.as_posix()} cannot be read: {error.strerror or error}",
-            hint="look at whose it is, at its mode and at the disk",
+            hint="check its owner, its permissions and the disk",
         ) from error
 
 
@@ -161,8 +161,8 @@ def _open_up(tar: _Tar, subject: Subject) -> None:
         deep: list[Path] = []
         for _ in trees.folders(tree, too_deep=deep.append):
             pass
-        tar.left_out.extend(f"what lies in {tar.source(path)}/: {_TOO_DEEP}" for path in deep)
-    tar.left_out.extend(f"what lies in {tar.source(path)}/: {_NO_RIGHTS}" for path in tar.shut)
+        tar.left_out.extend(f"contents of {tar.source(path)}/: {_TOO_DEEP}" for path in deep)
+    tar.left_out.extend(f"contents of {tar.source(path)}/: {_NO_RIGHTS}" for path in tar.shut)
 
 
 def _shut(tree: Path) -> list[Path]:

@@ -49,7 +49,7 @@ def forget_usage(state: Path, subject: Subject) -> int:
             for path in _days(state):
                 count += _forget_in(path, keys, payers)
     except OSError as error:
-        raise StoreError(f"what models cost could not be changed: {error.strerror}") from error
+        raise StoreError(f"the usage records could not be changed: {error.strerror}") from error
     return count
 
 

@@ -114,7 +114,7 @@ def check_text(name: str) -> None:
     except UnicodeEncodeError:
         raise NoText(
             f"{name!a} is not UTF-8",
-            hint="type it where `locale` says UTF-8; chat-gateway sessions list shows all keys",
+            hint="use a terminal with a UTF-8 locale; chat-gateway sessions list shows all keys",
         ) from None
 
 
@@ -148,9 +148,11 @@ class Subjects:
         chat = await self._circles.chat(key)
         if not counts_as_group(Reader(key, chat)):
             if self._scopes.of(Reader(key, chat), stem="").name == WORKSPACE:
-                shared.append("memory/ and files/ of the scope workspace: they are of all direct chats")
+                shared.append("memory/ and files/ of the workspace: all direct chats share them")
             elif person is not None:
-                shared.append(f"memory/people/{person} and files/people/{person}: of all {person}'s chats")
+                shared.append(
+                    f"memory/people/{person} and files/people/{person}: all chats of {person} share them"
+                )
         return await self._gathered(key, [key], answering, waiting, stays=shared)
 
     async def of_person(
@@ -165,13 +167,13 @@ class Subjects:
         keys = list(self._scopes.keys_of_person(name))
         scope = self._scopes.named(PEOPLE + name)
         if not keys and not (_is_name(name) and await start_thread(lambda: self._is_kept(name), name="look")):
-            raise Nobody(f"[people] lists nobody called {name!r}", hint="chat-gateway config show")
+            raise Nobody(f"[people] has no {name!r}", hint="chat-gateway config show")
         chats: dict[str, Chat | None] = {key: await self._circles.chat(key) for key in keys}
         groups = [key for key, chat in chats.items() if chat == "group"]
-        stays = [f"{key}: a group, which is others', too; erase it by its key" for key in groups]
-        stays.append("what others wrote down of this person in groups: names and facts in a group's memory")
+        stays = [f"{key}: a group with other members; erase it by its key" for key in groups]
+        stays.append("what the memory of groups says about this person")
         if self._scopes.of(Reader("cli:any", "direct"), stem="").name == WORKSPACE:
-            stays.append("memory/ and files/ of the scope workspace: they are of all direct chats")
+            stays.append("memory/ and files/ of the workspace: all direct chats share them")
         own = [key for key in keys if key not in groups]
         return await self._gathered(name, own, answering, waiting, stays=stays, person=scope.name)
 
@@ -254,7 +256,7 @@ def _jobs(
         if answered and answered <= set(meant):
             yield Conversation(key, stem)
         elif answered & set(meant):
-            stays.append(f"{key}: this job answered other chats, too; erase it by its key")
+            stays.append(f"{key}: a job that also answered other chats; erase it by its key")
         elif key in jobs and not answered:
             yield Conversation(key, stem)
     yield from (each for each in asked if each.key not in on_disk and each.key not in meant)

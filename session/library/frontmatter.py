@@ -23,15 +23,15 @@ def split(text: str) -> tuple[Mapping[str, object], str]:
     text = text.removeprefix("\ufeff").replace("\r\n", "\n")
     found = _HEAD.match(text)
     if found is None:
-        raise Broken("it must begin with a head between two lines ---")
+        raise Broken("it must start with a header between two lines ---")
     try:
         values = yaml.load(found[1], Loader=yaml.CBaseLoader)  # noqa: S506 - it makes texts, lists, mappings
     except yaml.YAMLError as error:
         raise Broken(_why(error)) from None
     except RecursionError:
-        raise Broken("its head is nested too deeply") from None
+        raise Broken("its header is nested too deeply") from None
     if not isinstance(values, Mapping):
-        raise Broken("its head must have lines of the form key: value")
+        raise Broken("its header must have lines of the form key: value")
     return values, text[found.end() :].strip()
 
 
@@ -56,9 +56,9 @@ def texts_of(values: Mapping[str, object], key: str) -> tuple[str, ...]:
     value = values.get(key)
     texts = [value] if isinstance(value, str) else value
     if not isinstance(texts, list) or not texts or not all(isinstance(one, str) and one for one in texts):
-        raise Broken(f"{key} is missing, or not a list of texts that are not empty")
+        raise Broken(f"{key} is missing, or not a list of non-empty texts")
     if any("\b" in one for one in texts):
-        raise Broken(f"{key}: within double quotes \\b is a backspace; use single quotes")
+        raise Broken(f"{key}: in double quotes \\b is a backspace; use single quotes")
     return tuple(texts)
 
 

@@ -122,15 +122,13 @@ class Library:
         for path in _sorted(self._playbooks_folder):
             if path.suffix == ".md" and not path.name.startswith("."):
                 found = self._playbooks.get(path)
-                yield found if found is not None else Bad(path, "it is no file that can be read")
+                yield found if found is not None else Bad(path, "it cannot be read")
 
     def _all_skills(self) -> Iterator[Skill | Bad]:
         for folder in _sorted(self._skills_folder):
             if folder.is_dir() and not folder.name.startswith("."):
                 found = self._skills.get(folder / "SKILL.md")
-                yield (
-                    found if found is not None else Bad(folder / "SKILL.md", "it is no file that can be read")
-                )
+                yield (found if found is not None else Bad(folder / "SKILL.md", "it cannot be read"))
 
     def _note(self, playbook: Playbook, outcome: dict[str, PatternResult]) -> None:
         """Set aside patterns that ran too long, and say what is wrong with a playbook."""
@@ -158,7 +156,7 @@ def read_playbook(path: Path, data: bytes) -> Playbook | Bad:
         head, body = frontmatter.split(text(path, data))
         name, patterns = frontmatter.text_of(head, "name"), frontmatter.texts_of(head, "patterns")
         if not body:
-            raise Broken("nothing stands below its head")
+            raise Broken("it is empty below its header")
     except Broken as error:
         return Bad(path, str(error))
     return Playbook(path, name, patterns, body)

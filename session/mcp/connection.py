@@ -112,7 +112,7 @@ class Connection:
                 raise ServerGone(self._why(error)) from error
             raise CallFailed(f"it refused the call: {self._why(error)}") from error
         except (ValidationError, RuntimeError) as error:
-            raise CallFailed("its answer is not one of the protocol") from error
+            raise CallFailed("its answer does not follow the protocol") from error
         return _answer(tool, result)
 
     async def listen(self) -> None:
@@ -142,7 +142,7 @@ class Connection:
         except MCPError as error:
             raise ServerFailed(self._why(error, "it lists no tools: ")) from error
         except (ValidationError, RuntimeError) as error:
-            raise ServerFailed("its list of tools is not one of the protocol") from error
+            raise ServerFailed("its list of tools does not follow the protocol") from error
 
 
 @asynccontextmanager
@@ -190,7 +190,7 @@ def as_failure(error: BaseException, watch: Watch) -> ServerFailed:
     if isinstance(leaf, ServerFailed):
         return leaf
     if isinstance(leaf, TimeoutError):
-        return ServerFailed("it did not answer in time when it was greeted")
+        return ServerFailed("it did not answer the initialization in time")
     if isinstance(leaf, MCPError):
         status = f" (HTTP {watch.status})" if watch.status >= 400 else ""
         words = said(watch.hide(str(leaf)))
@@ -200,18 +200,18 @@ def as_failure(error: BaseException, watch: Watch) -> ServerFailed:
     if isinstance(leaf, httpx2.HTTPError | anyio.BrokenResourceError | anyio.ClosedResourceError):
         return ServerGone(f"its connection broke ({type(leaf).__name__})")
     if isinstance(leaf, ValidationError):
-        return ServerFailed("what it says is not of the protocol")
+        return ServerFailed("its message does not follow the protocol")
     return ServerFailed(f"the connection failed ({type(leaf).__name__})")
 
 
 def said(text: str) -> str:
     """Return words of a server for a line of ours."""
     plain = "".join(c if c.isprintable() else " " for c in text[:MAX_SAID_CHARS])
-    return plain.strip() or "it said nothing"
+    return plain.strip() or "it gave no reason"
 
 
 def _cure(status: int) -> str:
-    return "look at headers_file" if status in (401, 403) else "correct url" if status in (404, 405) else ""
+    return "check headers_file" if status in (401, 403) else "correct url" if status in (404, 405) else ""
 
 
 def _answer(tool: ListedTool, result: CallToolResult) -> Answer:
@@ -222,7 +222,7 @@ def _answer(tool: ListedTool, result: CallToolResult) -> Answer:
         except ValueError as error:
             raise CallFailed(str(error)) from error
         if fault:
-            raise CallFailed(f"its result is not what it says of it: {said(fault)}")
+            raise CallFailed(f"its result does not fit its schema: {said(fault)}")
     text = "\n".join(_told(block) for block in result.content)
     if not text and structured is not None:
         text = json.dumps(structured, ensure_ascii=False)
@@ -239,7 +239,7 @@ def _told(block: object) -> str:
         inner = block.resource
         if isinstance(inner, TextResourceContents):
             return inner.text
-        return f"[resource {said(str(inner.uri))}, {said(inner.mime_type or 'of no known type')}: not shown]"
+        return f"[resource {said(str(inner.uri))}, {said(inner.mime_type or 'unknown type')}: not shown]"
     kind = "sound" if isinstance(block, AudioContent) else "image"
     mime, size = getattr(block, "mime_type", ""), len(getattr(block, "data", "")) * 3 // 4
     return f"[{kind} {said(mime)}, {size} bytes: not shown]"

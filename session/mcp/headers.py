@@ -20,7 +20,7 @@ def read_headers(path: Path | None) -> dict[str, str]:
     """
     if path is None:
         return {}
-    cure = "one header a line, as Name: value"
+    cure = "one header per line, as Name: value"
     try:
         # What a name leads to may have no end, as devices have none.
         with path.open("rb") as file:
@@ -35,6 +35,6 @@ def read_headers(path: Path | None) -> dict[str, str]:
             continue
         name, colon, value = line.partition(":")
         if not colon or not _NAME.fullmatch(name) or not (value.isascii() and value.strip().isprintable()):
-            raise ServerFailed(f"headers_file {path}, line {number}: no header", hint=cure)
+            raise ServerFailed(f"headers_file {path}, line {number}: not a header", hint=cure)
         found[name] = value.strip()
     return found

@@ -96,19 +96,19 @@ def shown(text: str) -> str:
 def withheld(problems: Sequence[str]) -> str:
     """Say in one line what is not offered of a list, and why; empty where all of it is."""
     words = "; ".join([*map(shown, problems[:10]), *(["…"] if len(problems) > 10 else [])])
-    return f"not offered: {len(problems)} of its tools: {words}" if problems else ""
+    return f"{len(problems)} of its tools not offered: {words}" if problems else ""
 
 
 def _fault(row: object, times: Mapping[str, int]) -> str:
     if not isinstance(row, dict):
-        return "no object"
+        return "not an object"
     name = row.get("name")
     if not isinstance(name, str) or not name or not name.isprintable() or name != name.strip():
-        return "its name is no name"
+        return "its name is not valid"
     if len(name) > MAX_NAME_CHARS:
-        return f"its name has {len(name)} characters, {MAX_NAME_CHARS} are the most"
+        return f"its name has {len(name)} characters; the limit is {MAX_NAME_CHARS}"
     if times[name] > 1:
-        return "listed more than once, and nobody knows which is meant"
+        return "listed more than once"
     return fault_of(row.get("inputSchema")) or _output_fault(row)
 
 
@@ -116,7 +116,7 @@ def _output_fault(row: Mapping[str, Any]) -> str:
     output = row.get("outputSchema")
     # Its root may be anything in the newer protocol.
     fault = fault_of({**output, "type": "object"}) if isinstance(output, dict) else ""
-    return f"of what it returns: {fault}" if fault else ""
+    return f"its result: {fault}" if fault else ""
 
 
 def _tool(row: Mapping[str, Any]) -> ListedTool:

@@ -56,7 +56,7 @@ MAX_SHOWN_CHARS: Final = 400
 MIN_SECRET_CHARS: Final = 4
 HIDDEN: Final = "***"
 CURE: Final = (
-    "it runs in a sandbox, so name what it needs in its table: whole paths in readable, variables in env, "
+    "it runs in a sandbox; add what it needs to its table: absolute paths to readable, variables to env, "
     "network = true for the network (docs/tools.md)"
 )
 _UNFOUND = re.compile(
@@ -134,8 +134,8 @@ class ServerProcess:
             return "it closed its output"
         if code < 0:
             with suppress(ValueError):
-                return f"it was ended by {signal.Signals(-code).name}"
-        return f"it ended with exit code {code}"
+                return f"it was killed by {signal.Signals(-code).name}"
+        return f"it exited with code {code}"
 
     async def end(self, *, at_once: bool) -> None:
         """End it and everything it started: by closing its input, then by asking, then by force."""
@@ -218,11 +218,11 @@ def _prepared(spec: ServerSpec, folder: Path) -> Sequence[str]:
     try:
         make_folder(folder)
     except OSError as error:
-        raise ServerFailed(f"its folder {folder} cannot be made: {_cause(error)}") from error
+        raise ServerFailed(f"its folder {folder} cannot be created: {_cause(error)}") from error
     name, *rest = spec.command
     program = shutil.which(name, path=spec.env.get("PATH"))
     if program is None:
-        cure = "give its whole path in command, or install it where PATH finds it"
+        cure = "use its absolute path in command, or install it in a folder of PATH"
         raise ServerFailed(f"there is no program {name}", hint=cure)
     return [program, *rest]
 
@@ -250,7 +250,7 @@ def _last_words(written: bytes, env: Mapping[str, str]) -> tuple[str, str]:
             if os.path.lexists(path):
                 return (
                     shown,
-                    f"the sandbox does not show {path}: add it, or its folder, to readable in its table",
+                    f"{path} is not visible in the sandbox: add it, or its folder, to readable in its table",
                 )
     return shown, CURE
 

@@ -43,13 +43,13 @@ def fault_of(schema: object) -> str:
         return "its schema is not an object"
     kinds = schema.get("type", "object")
     if "object" not in (kinds if isinstance(kinds, list) else [kinds]):
-        return "its schema is not that of an object"
+        return "its schema does not describe an object"
     if not isinstance(schema.get("properties", {}), dict):
         return "the properties in its schema are not an object"
     try:
         size = len(json.dumps(schema, ensure_ascii=False).encode("utf-8", "replace"))
         if size > MAX_SCHEMA_BYTES:
-            return f"its schema has {size} bytes, {MAX_SCHEMA_BYTES} are the most"
+            return f"its schema has {size} bytes; the limit is {MAX_SCHEMA_BYTES}"
         _Expanded(schema).of(schema, 0)
         if fault := _unsound(schema, "$"):
             return fault
@@ -78,22 +78,22 @@ def _unsound(schema: object, at: str) -> str:
         # As an earlier draft has it: one for each place.
         return next((fault for each in schema if (fault := _unsound(each, at[:-1]))), "")
     if not isinstance(schema, dict):
-        return f"its schema is none at {at}"
+        return f"its schema is not valid at {at}"
     for name, kinds in KEYWORDS.items():
         # To Python, True is a number.
         given = schema.get(name)
         is_flag = isinstance(given, bool) and not {bool, object} & {*kinds}
         if name in schema and (not isinstance(given, kinds) or is_flag):
-            return f"its schema is none at {at}: {name}"
+            return f"its schema is not valid at {at}: {name}"
     if (bad := [name for name in _COUNTS if schema.get(name, 0) < 0]) or schema.get("multipleOf", 1) <= 0:
-        return f"its schema is none at {at}: {bad[0] if bad else 'multipleOf'}"
+        return f"its schema is not valid at {at}: {bad[0] if bad else 'multipleOf'}"
     types = schema.get("type", "object")
     if not all(
         isinstance(each, str) and each in TYPES for each in (types if isinstance(types, list) else [types])
     ):
-        return f"its schema is none at {at}: type"
+        return f"its schema is not valid at {at}: type"
     if not all(isinstance(each, str) for each in schema.get("required", ())):
-        return f"its schema is none at {at}: required"
+        return f"its schema is not valid at {at}: required"
     inner = [(name, schema[name]) for name in ONE if name in schema]
     inner += [(name, each) for name in MANY for each in schema.get(name, ())]
     inner += [
@@ -141,7 +141,7 @@ class _Expanded:
         else:
             size = 1
         if size > MAX_EXPANDED:
-            raise _TooMuch(f"its schema grows beyond {MAX_EXPANDED} parts by its references")
+            raise _TooMuch(f"its schema has over {MAX_EXPANDED} parts once references are resolved")
         return size
 
     def _named(self, ref: object, depth: int) -> int:
@@ -167,9 +167,9 @@ class _Fitting:
     def look(self, value: object, schema: object, at: str, depth: int) -> str:
         self._left -= 1
         if self._left < 0 or depth > MAX_DEPTH * 2:
-            raise ValueError("the schema of the result asks for too much")
+            raise ValueError("the schema of the result is too complex")
         if schema is False:
-            return f"{at}: nothing may stand there"
+            return f"{at}: not allowed"
         if not isinstance(schema, dict):
             return ""
         if "$ref" in schema and (found := self._by_reference(value, schema["$ref"], at, depth)):
@@ -218,9 +218,9 @@ def _of_itself(value: object, schema: Schema, at: str) -> str:
     if types and not any(_is_a(value, each) for each in types):
         return f"{at}: not of type {' or '.join(types)}"
     if isinstance(schema.get("enum"), list) and not any(_same(value, each) for each in schema["enum"]):
-        return f"{at}: none of the values that may stand there"
+        return f"{at}: not one of the allowed values"
     if "const" in schema and not _same(value, schema["const"]):
-        return f"{at}: not the value that has to stand there"
+        return f"{at}: not the required value"
     if isinstance(value, dict):
         missing = [each for each in _list(schema, "required") if isinstance(each, str) and each not in value]
         return f"{at}: {missing[0]} is missing" if missing else ""

@@ -74,7 +74,7 @@ class Server:
         # Set once it is known whether the server can be started at all.
         self.tried = asyncio.Event()
         self._since = datetime.now(UTC)
-        self._error = self._detail = "it was not started yet"
+        self._error = self._detail = "not started yet"
         self._hint = ""
         self._pause_s = 0.0
         self._problems: Sequence[str] = ()
@@ -99,7 +99,7 @@ class Server:
                 _end_if_cancelled()
             except Exception as error:
                 log.exception("mcp.server_broke", server=self.spec.name)
-                self._down(ServerFailed(f"it cannot be kept up ({type(error).__name__})"))
+                self._down(ServerFailed(f"it cannot be kept running ({type(error).__name__})"))
                 _end_if_cancelled()
             failures = 1 if self._clock() - began > WELL_S else failures + 1
             self._pause_s = PAUSES_S[min(failures, len(PAUSES_S)) - 1]
@@ -139,14 +139,14 @@ class Server:
         connection = self._connection
         assert connection is not None
         if tool not in self.tools:
-            raise CallFailed("it describes this tool in another way now, and nobody has approved of that yet")
+            raise CallFailed("its description of this tool has changed and is not approved yet")
         try:
             return await connection.call(tool, arguments, timeout_s=self.spec.timeout_s)
         except CallLate as late:
             self._suspect.set()
-            raise CallLate(f"{late}; whether it did what it was asked is not known") from late
+            raise CallLate(f"{late}; whether the call took effect is not known") from late
         except ServerGone as gone:
-            raise CallFailed(f"{gone}; whether it did what it was asked is not known") from gone
+            raise CallFailed(f"{gone}; whether the call took effect is not known") from gone
 
     async def _wait_until_up(self) -> None:
         """Wait for a server that is being started, or that just ended and will be.
@@ -165,7 +165,7 @@ class Server:
                 left_s = ends_at - self._clock()
                 await first_of(self._up.wait(), self._failed.wait(), timeout_s=left_s)
         if not self._up.is_set():
-            raise CallFailed(f"it does not run: {self._error}")
+            raise CallFailed(f"not running: {self._error}")
 
     def part(self) -> dict[str, Any]:
         """Say whether it is up, since when, and what is wrong with it or its tools."""
@@ -212,7 +212,7 @@ class Server:
             async with asyncio.timeout(CHECK_S):
                 await connection.list()
         except TimeoutError:
-            raise ServerFailed("it hangs: it answers no call any more") from None
+            raise ServerFailed("it hangs: it no longer answers") from None
 
     async def _list(self, connection: Connection) -> None:
         listing = await self._listed(connection)
@@ -223,7 +223,7 @@ class Server:
                 self._file.settle, listing, identity=self._identity, trusted=spec.trusted
             )
         except StoreError as error:
-            raise ServerFailed(f"what it listed cannot be recorded: {error}", hint=error.hint) from error
+            raise ServerFailed(f"its list of tools cannot be recorded: {error}", hint=error.hint) from error
         self._know(record)
         if listing.problems or self.record.changes:
             log.warning(

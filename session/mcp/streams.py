@@ -109,7 +109,7 @@ class _Bounded(httpx2.AsyncHTTPTransport):
         self._watch.status = response.status_code
         if response.headers.get("content-encoding", "identity") != "identity":
             await response.aclose()
-            raise httpx2.DecodingError("compressed, though it was asked not to be", request=request)
+            raise httpx2.DecodingError("compressed, although the request did not allow it", request=request)
         if not response.headers.get("content-type", "").lower().startswith("text/event-stream"):
             assert isinstance(response.stream, httpx2.AsyncByteStream)
             response.stream = _Counted(response.stream)

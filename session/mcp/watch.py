@@ -96,7 +96,7 @@ class Watch:
             self._since, self._unasked = now, 0
         self._unasked += 1
         if self._unasked > MAX_UNASKED:
-            raise Flooded(f"it sent over {MAX_UNASKED} messages within {WINDOW_S:g} s that nobody asked for")
+            raise Flooded(f"it sent over {MAX_UNASKED} unsolicited messages within {WINDOW_S:g} s")
 
     def _read(self, result: dict[str, Any]) -> None:
         """Keep what is sound of a list, and show the session no more of it.
@@ -123,7 +123,7 @@ def joined(pages: Sequence[Listing]) -> Listing:
     times = Counter(tool.name for tool in tools)
     twice = sorted(name for name, count in times.items() if count > 1)
     problems = [problem for page in pages for problem in page.problems]
-    problems += [f"{name}: listed more than once, and nobody knows which is meant" for name in twice]
+    problems += [f"{name}: listed more than once" for name in twice]
     # What is left out goes by the server's order.
     listing = bounded((tool for tool in tools if times[tool.name] == 1), problems)
     is_full = listing.is_full or any(page.is_full for page in pages)

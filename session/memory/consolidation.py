@@ -228,7 +228,10 @@ class _Work:
                 raise self._edited()
             unconsolidated = await self._memory.unconsolidated.load(key, unconsolidated.session_id)
             if stored and unconsolidated is not None and unconsolidated.start <= before:
-                raise StoreError("last_consolidated did not move", hint="does another program write here?")
+                raise StoreError(
+                    "last_consolidated did not move",
+                    hint="check whether another program writes to this workspace",
+                )
         return self._done
 
     async def put_through(self) -> bool:
@@ -280,7 +283,7 @@ class _Work:
         failure = self._scope_state.failure(unconsolidated.session_id, unconsolidated.start)
         if failure.until > now.timestamp() and not self._asked:
             until = datetime.fromtimestamp(failure.until, UTC)
-            raise NotNow("the last try failed", reason="failed", until=until)
+            raise NotNow("the last attempt failed", reason="failed", until=until)
         lines = unconsolidated.lines[: end - unconsolidated.start]
         limit, recorded = self._memory.rules.max_chars, await self._recorded(unconsolidated)
         while True:
@@ -354,7 +357,7 @@ class _Work:
         )
 
     def _edited(self) -> NotNow:
-        until, hint = self._memory.clock() + timedelta(seconds=EDITED_S), "close it and try again"
+        until, hint = self._memory.clock() + timedelta(seconds=EDITED_S), "close the editor and try again"
         return NotNow("MEMORY.md is being edited", reason="edited", until=until, hint=hint)
 
     async def _failed(self, unconsolidated: Unconsolidated, mark: Mark, error: ModelError) -> Stored:

@@ -217,7 +217,7 @@ def _arguments(answer: Answer) -> Mapping[str, Any]:
     if isinstance(fields, list) and len(fields) == 1:
         fields = fields[0]
     if not isinstance(fields, dict):
-        raise BadAnswer("the arguments of save_memory are no object")
+        raise BadAnswer("the arguments of save_memory are not an object")
     return fields
 
 

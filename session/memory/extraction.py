@@ -209,7 +209,7 @@ class FactExtraction:
         failure = scope_state.failure(subject, upto)
         if failure.until > memory.clock().timestamp():
             until = datetime.fromtimestamp(failure.until, UTC)
-            raise NotNow("the last try failed", reason="failed", until=until)
+            raise NotNow("the last attempt failed", reason="failed", until=until)
         text = "\n".join(one.text for one in said)
         known = await self._known.among(scope, text, facts_prompt.MOST_KNOWN)
         limit = memory.rules.max_chars

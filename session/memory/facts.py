@@ -84,7 +84,7 @@ class FactsFile:
         """Read all facts, replaced ones among them, in the order in which they were stored.
 
         Raises:
-            StoreError: the file cannot be read, or is no regular file.
+            StoreError: the file cannot be read, or is not a regular file.
         """
         return [row.fact for row in self._rows() if row.fact is not None]
 
@@ -188,7 +188,7 @@ class FactsFile:
         if seen(self.path) is None:
             return []
         if not self.path.is_file():
-            raise StoreError(f"{FACTS} is no regular file", hint=f"look at {self.path}")
+            raise StoreError(f"{FACTS} is not a regular file", hint=f"check {self.path}")
         data = read_file(self.path)
         return _rows_of(data[0] if data is not None else b"")
 

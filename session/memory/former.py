@@ -177,7 +177,10 @@ class FormerMemory:
             except TimeoutError as error:
                 until = self._memory.clock() + timedelta(seconds=within_s)
                 raise NotNow(
-                    "this memory is being worked on", reason="busy", until=until, hint="try again in a while"
+                    "this memory is being changed right now",
+                    reason="busy",
+                    until=until,
+                    hint="try again in a moment",
                 ) from error
             stem = await self._store.stem(SessionKey(key))
             layout, owner = self._store.layout, self._store.owner

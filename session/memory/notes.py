@@ -71,7 +71,7 @@ class Notes:
         """Read MEMORY.md; empty where there is none.
 
         Raises:
-            StoreError: it cannot be read, or is no regular file.
+            StoreError: it cannot be read, or is not a regular file.
         """
         return _read(self.memory_path)
 
@@ -174,7 +174,7 @@ def _read(path: Path) -> bytes:
     if seen(path) is None:
         return b""
     if not path.is_file():
-        raise StoreError(f"{path.name} is no regular file", hint=f"look at {path}")
+        raise StoreError(f"{path.name} is not a regular file", hint=f"check {path}")
     found = read_file(path)
     return found[0] if found is not None else b""
 

@@ -39,15 +39,18 @@ class Profile:
         "something lasting of themselves or asks you to remember how they want to be treated. "
         "Only what they said, never passwords.",
         parameters(
-            section={"type": "string", "description": "Heading of the section; left out: the beginning"},
+            section={
+                "type": "string",
+                "description": "Heading of the section; default: the start of the profile",
+            },
             text={
                 "type": "string",
-                "description": "What the section is to say, in Markdown; empty removes it",
+                "description": "Text of the section in Markdown; empty removes it",
             },
             how={
                 "type": "string",
                 "enum": ["replace", "append"],
-                "description": "append (by default) adds lines, replace puts the text in the section's place",
+                "description": "append (default) adds lines, replace replaces the section",
             },
             timezone={"type": "string", "description": "Where the person lives, such as Europe/Berlin"},
         ),
@@ -65,9 +68,9 @@ class Profile:
         """Change the profile and say what it says now of the section; on return it survives a power cut."""
         zone, text = arguments.get("timezone"), arguments.get("text")
         if zone is None and text is None:
-            raise ToolError("say what to change: text for a section, or timezone")
+            raise ToolError("nothing to change: pass text for a section, or timezone")
         if zone is not None and zone_named(zone) is None:
-            raise ToolError(f"{zone!r} is no time zone; use a name such as Europe/Berlin")
+            raise ToolError(f"{zone!r} is not a time zone; use a name such as Europe/Berlin")
         append = arguments.get("how", "append") == "append"
 
         # A page or a file may have asked for it.
@@ -85,7 +88,7 @@ class Profile:
         except NotNow as error:
             raise ToolError(f"the profile cannot be changed now: {error}; try again later") from error
         except StoreError as error:
-            raise ToolError("the profile could not be written; it stands as it was") from error
+            raise ToolError("the profile could not be written and is unchanged") from error
 
     async def _sources(self, place: ToolPlace) -> Sources:
         """Take what was said in the conversation and is not in the notes yet, the running turn's among it."""
@@ -101,12 +104,12 @@ class Profile:
                 async with asyncio.timeout(BUSY_S):
                     await held.enter_async_context(memory.scope_states.open(place.scope))
             except TimeoutError as error:
-                raise ToolError("the notes are being worked on; try again later") from error
+                raise ToolError("the notes are being changed right now; try again later") from error
             old = await asyncio.to_thread(notes.profile)
             before = old.decode("utf-8", "replace")
             new = await asyncio.to_thread(change, before)
             if new == before:
-                return "the profile says so already"
+                return "the profile already says so"
             grown = len(new.encode("utf-8", "replace"))
             merged = grown > self._max_bytes and grown > len(old)
             if merged:
@@ -119,13 +122,13 @@ class Profile:
             )
         if not kept:
             why = (
-                "somebody else changed it just now; try again"
+                "it was changed at the same time; try again"
                 if kept is False
-                else "the conversation is gone"
+                else "the conversation no longer exists"
             )
             raise ToolError(f"the profile was not changed: {why}")
         log.info("profile.changed", key=place.key, bytes=len(new.encode()), merged=merged)
-        return "the profile is changed" + ("; it was too long and has been shortened" if merged else "")
+        return "the profile was changed" + ("; it was too long and has been shortened" if merged else "")
 
     async def _merged(self, key: str, text: str) -> str:
         """Have the small model shorten the profile, once.
@@ -134,7 +137,7 @@ class Profile:
             NotNow: there is no budget for it.
             ToolError: its answer cannot stand for the profile; nothing is changed.
         """
-        full = f"the profile would be over {self._max_bytes} bytes; replace a section by a shorter text"
+        full = f"the profile would be over {self._max_bytes} bytes; replace a section with a shorter text"
         memory = self._memory
         model = memory.rules.small_model
         prompt = merging.prompt(text, what=merging.PROFILE, max_bytes=self._max_bytes, model=model)

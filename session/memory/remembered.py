@@ -20,12 +20,12 @@ SHOWN = 30
 # Commands of which is remembered what they took out.
 FORGOT_MAX = 100
 
-FACTS_HEAD = "Facts (/forget 1 takes the first one out):"
+FACTS_HEAD = "Facts (/forget 1 deletes the first one):"
 FORGOTTEN = "Forgotten: {}"
-GONE = "That fact is not known any more."
+GONE = "This fact no longer exists."
 NO_FACTS = "No facts are known about this chat."
-NO_NUMBER = "Give the number of a fact as /memory shows it, such as /forget 1."
-NO_SUCH_NUMBER = "/memory shows {} facts: give a number from 1 to {}."
+NO_NUMBER = "Add the number of a fact from /memory, such as /forget 1."
+NO_SUCH_NUMBER = "/memory shows {} facts: use a number from 1 to {}."
 MORE = "… ({} older ones)"
 
 

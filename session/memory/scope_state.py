@@ -204,10 +204,10 @@ class ScopeStates:
         if fd is None:
             until = self._clock() + timedelta(seconds=BUSY_S)
             raise NotNow(
-                "another process works on this memory",
+                "another process is changing this memory",
                 reason="busy",
                 until=until,
-                hint="try again in a while",
+                hint="try again in a moment",
             )
         try:
             return fd, _read(path)

@@ -124,7 +124,7 @@ class SessionTitles:
             return ""
         if failure.until > memory.clock().timestamp():
             until = datetime.fromtimestamp(failure.until, UTC)
-            raise NotNow("the last try failed", reason="failed", until=until)
+            raise NotNow("the last attempt failed", reason="failed", until=until)
         limit = memory.rules.max_chars
         most = (NAME_TOKENS if subject.startswith("name:") else SUMMARY_TOKENS) * 4**failure.count
         while (question := await asyncio.to_thread(prompt, limit)) is not None:
@@ -222,7 +222,7 @@ class SessionTitles:
         there = await self._renew(stem, session_id, head_of)
         if grown:
             until = self._memory.clock() + timedelta(seconds=AGAIN_S)
-            raise NotNow("the session went on meanwhile", reason="busy", until=until)
+            raise NotNow("the session continued meanwhile", reason="busy", until=until)
         return there
 
     async def _renew(self, stem: str, session_id: str, head_of: archived.HeadOf) -> bool:

@@ -99,7 +99,7 @@ class Versions:
             return []
         except OSError as error:
             raise StoreError(
-                f"{FOLDER} cannot be read: {error.strerror}", hint=f"look at {self.folder}"
+                f"{FOLDER} cannot be read: {error.strerror}", hint=f"check {self.folder}"
             ) from error
         found = [version for name in names if (version := self._named(name)) is not None]
         return sorted((one for one in found if file in ("", one.file)), key=lambda one: one.id)
@@ -262,6 +262,6 @@ def _unlinked(path: Path) -> bool:
         return False
     except OSError as error:
         raise StoreError(
-            f"{path.name} could not be removed: {error.strerror}", hint=f"look at {path}"
+            f"{path.name} could not be removed: {error.strerror}", hint=f"check {path}"
         ) from error
     return True

@@ -23,7 +23,7 @@ _ENDS = {
     "content_filter": ("content_filter", "content_filtered", "refusal", "safety", "sensitive", "recitation"),
 }
 _END_OF = {name: end for end, names in _ENDS.items() for name in names}
-_OUT_OF_TOKENS = "raise model.max_output_tokens: the model's thoughts count, too"
+_OUT_OF_TOKENS = "raise model.max_output_tokens; reasoning counts towards it"
 
 
 class Chunk(Protocol):
@@ -175,7 +175,7 @@ class Assembly:
         return "tool_calls" if calls else "stop"
 
     def _refuse_empty(self, usage: Usage | None, *, thoughts: bool) -> NoReturn:
-        said = f"neither text nor a tool call came (finish: {self.finish or 'none'})"
+        said = f"the answer has neither text nor a tool call (finish: {self.finish or 'none'})"
         cut = _END_OF.get(self.finish.lower()) == "length"
         hint = _OUT_OF_TOKENS if cut or thoughts else ""
         if cut:

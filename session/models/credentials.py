@@ -101,6 +101,6 @@ def cure(model: str) -> str:
 
 def no_key(model: str) -> ModelAway:
     """Make the error of a request for ``model`` that would go out without a key."""
-    error = ModelAway(f"{model}: there is no key for it", cause="credentials", hint=cure(model))
+    error = ModelAway(f"{model}: no API key", cause="credentials", hint=cure(model))
     error.brief = str(error)
     return error

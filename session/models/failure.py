@@ -91,15 +91,15 @@ _KEY_LIKE = re.compile(r"\b(?:sk|pk|rk|gsk|xai|AIza|Bearer)[-_ ]?[A-Za-z0-9_\-.*
 _TYPES = {"rate_limit": 429, "overloaded": 503, "server_error": 500, "unavailable": 503, "timeout": 503}
 _AWAY_STATUSES = frozenset({408, 425, 502, 503, 504, 529})
 _HINTS: dict[AwayCause, str] = {
-    "rate_limit": "the provider limits the rate; it is asked again later",
+    "rate_limit": "rate limit of the provider; the request is repeated later",
     "unreachable": "check model.api_base and the network",
     "credentials": "the key must be valid and allowed to use this model",
-    "quota": "the account of the key is used up: add credit or raise its limit at the provider",
+    "quota": "the account of the key has no credit left: add credit or raise its limit at the provider",
     "model": "correct model.name, or enable this model at the provider",
 }
 _NO_PROVIDER = re.compile(r"llm provider not provided|unmapped llm provider", re.IGNORECASE)
-_UNKNOWN_CURE = 'correct model.name: LiteLLM writes it provider/model, e.g. "openai/gpt-4.1-mini"'
-_NOT_FOUND_CURE = "check model.api_base, which mostly ends in /v1, and model.name"
+_UNKNOWN_CURE = 'correct model.name: LiteLLM expects provider/model, e.g. "openai/gpt-4.1-mini"'
+_NOT_FOUND_CURE = "check model.api_base (it usually ends in /v1) and model.name"
 
 
 def kind_of(error: ModelError, *, others_answered: bool = False, rate_limits: int = 0) -> Kind:

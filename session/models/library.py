@@ -25,7 +25,7 @@ _ENVIRONMENT = {
     "LITELLM_MODE": "PRODUCTION",
 }
 _UNLOADED_HINT = (
-    "read the cause: a folder for temporary files may be missing (set TMPDIR), or the installation is damaged"
+    "see the cause: the temporary folder may be missing (set TMPDIR), or the installation damaged"
 )
 _loading = threading.Lock()
 _library: Any = None

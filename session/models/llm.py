@@ -33,6 +33,7 @@ from session.models.opaque import put_back
 from session.models.openai_clients import OpenAIClients, raw_answers, whole_instead
 from session.models.prices import dollars
 from session.models.reductions import (
+    GO_WITHOUT,
     LIMITS,
     WINDOW_HINT,
     Reduced,
@@ -53,10 +54,9 @@ SILENCE_S = 20.0
 # In so many rounds of the loop a piece goes from here to whoever reads along; the first is waited for.
 FIRST_ROUNDS = 3
 
-_CUT_HINT = "an answer was cut off while nothing was written: from now on all are asked for as streams"
+_CUT_HINT = "an idle connection was closed before the answer arrived; from now on answers are streamed"
 
-_COUNT_HINT = "a request has no more tokens than bytes: what its server counts is replaced by an estimate"
-_NO_TOOLS_HINT = "over ollama/ LiteLLM sends no tools: write the name with ollama_chat/"
+_COUNT_HINT = "the server counts more tokens than the request has bytes; an estimate is used instead"
 
 log = structlog.get_logger("model")
 
@@ -190,8 +190,8 @@ class LiteLLM:
             lib.get_model_info(self.name)
         except Exception:  # noqa: BLE001 - an unknown model is no failure; LiteLLM raises a bare Exception
             return True
-        hint = "if the model takes them, set model.takes"
-        self._reductions.note(self.name, part, "LiteLLM's table says that it takes none", hint)
+        hint = "if the model accepts them, set model.takes"
+        self._reductions.note(self.name, part, "LiteLLM's table lists none for it", hint)
         return False
 
     def named_window(self) -> int:
@@ -346,7 +346,7 @@ class LiteLLM:
     def _timed_out(self, model: str, answer: Assembly, after_s: float) -> ModelError:
         """Tell silence before an answer, which is an outage, from one that stopped or never ended."""
         if answer.begun:
-            return ModelFailed(f"{model}: the answer did not come to its end in {after_s:.0f} s")
+            return ModelFailed(f"{model}: the answer was not complete after {after_s:.0f} s")
         error = ModelAway(f"{model}: no answer in {self._timeout_s:g} s", cause="unreachable")
         self._note_cut(model, error, after_s)
         return error
@@ -383,7 +383,8 @@ class LiteLLM:
             wanted["tool_choice"] = {"type": "function", "function": {"name": prompt.force_tool}}
         arguments = {key: value for key, value in wanted.items() if not supported or key in supported}
         if "tools" in wanted and "tools" not in arguments:
-            self._reductions.note(model, "tools", "LiteLLM's table says that it takes none", _NO_TOOLS_HINT)
+            hint = f'write "ollama_chat/{model[7:]}"' if model.startswith("ollama/") else GO_WITHOUT
+            self._reductions.note(model, "tools", "LiteLLM's table lists none for it", hint)
         if refused := [name for name in LIMITS if name in without]:
             # By LiteLLM's table it would go out under the refused name again.
             other = LIMITS[1 - LIMITS.index(refused[0])]

@@ -56,9 +56,7 @@ class Pricing:
     def _told(self, name: str, need: Need) -> None:
         if need.cost_usd is None and name not in self._unpriced:
             self._unpriced.add(name)
-            hint = (
-                "LiteLLM knows no price of it: of all caps limits.tokens_per_day alone holds for this model"
-            )
+            hint = "LiteLLM has no price for this model; only limits.tokens_per_day can cap it"
             log.warning("usage.no_price", model=name, hint=hint)
 
 

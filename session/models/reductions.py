@@ -74,14 +74,14 @@ _ANSWER_LIMIT = re.compile(
 _PROMPT_AT_FAULT = re.compile(r"\b(?:messages|prompt|input)\b (?:is|are|was|were|resulted|exceeds?)\b", re.I)
 _TOKENS = re.compile(r"max_(?:completion_|output_|new_)?tokens|completion|answer|output", re.IGNORECASE)
 LIMITS = ("max_tokens", "max_completion_tokens")
-WINDOW_HINT = "set model.context_window, and model.max_output_tokens to a quarter of it at most"
-_TOOLS_HINT = "the model cannot use tools there: enable them at the server, or choose another model"
+WINDOW_HINT = "set model.context_window, and model.max_output_tokens to at most a quarter of it"
+_TOOLS_HINT = "the model cannot use tools there: enable tools on the server, or choose another model"
 # The two names of the limit of an answer, but not where a refusal proposes one.
 _LIMIT = re.compile(r"(?<!use )(?<!use .)(?<!favor of )(?<!favor of .)\b(max_(?:completion_)?tokens)\b", re.I)
 # From so many tools that are refused one by one on, none is sent.
 MOST_TOOLS_REFUSED = 8
 
-GO_WITHOUT = "nothing, where its answers do without it; else choose another model or server"
+GO_WITHOUT = "nothing to do if the answers are good; otherwise choose another model or server"
 log = structlog.get_logger("model")
 
 
@@ -156,7 +156,7 @@ class Reductions:
         """Remember that a provider takes no files of these kinds."""
         self.refused_parts.setdefault(model, set()).update(kinds)
         for kind in kinds:
-            self.note(model, kind, said, "if the model takes them, set model.takes")
+            self.note(model, kind, said, "if the model accepts them, set model.takes")
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,17 +54,17 @@ def from_bytes(data: bytes) -> Vector | None:
 
 def _unit(numbers: object) -> Vector:
     if not isinstance(numbers, Iterable) or isinstance(numbers, str | bytes | Mapping):
-        raise ValueError("a vector that is no list of numbers")
+        raise ValueError("a vector that is not a list of numbers")
     try:
         raw = array("d", numbers)
     except (TypeError, OverflowError) as error:
-        raise ValueError("a vector that is no list of numbers") from error
+        raise ValueError("a vector that is not a list of numbers") from error
     length = hypot(*raw)
     if not isfinite(length) or length == 0:
-        raise ValueError("a vector without a direction")
+        raise ValueError("a vector of length 0")
     unit = array("f", (number / length for number in raw))
     if not abs(hypot(*unit) - 1) < _SPARE:
-        raise ValueError("a vector without a direction")
+        raise ValueError("a vector of length 0")
     return unit
 
 

@@ -35,9 +35,9 @@ from session.models.usage_lines import Hold, SpendingRow, UsageLine
 
 log = structlog.get_logger("spending")
 
-AGAIN_SAID = "Messages are answered again from midnight UTC on."
+AGAIN_SAID = "Messages will be answered again after midnight UTC."
 SPENT_SAID = "{} is used up. {}"
-COST_SAID = SPENT_SAID.format("What may be spent on answers today", AGAIN_SAID)
+COST_SAID = SPENT_SAID.format("Today's budget", AGAIN_SAID)
 # How often it is looked whether requests of other processes have ended that are in the way of one.
 LOOK_S = 1.0
 # The background tries again after so long where only requests under way are in its way.
@@ -309,7 +309,7 @@ class Spending:
         return OverCap(cap.name, about=cap.about, until=self._until())
 
     def _not_now(self, over: OverCap, again: datetime | None = None) -> NotNow:
-        words = "what may be spent today is used up"
+        words = "today's budget is used up"
         return NotNow(words, reason="cost", until=again or over.until, hint=over.hint)
 
     def _until(self) -> datetime:

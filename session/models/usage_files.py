@@ -80,7 +80,7 @@ class DayFiles:
             try:
                 found = self._read(days, now)
             except OSError as error:
-                raise StoreError(f"what models cost cannot be read: {error.strerror}") from error
+                raise StoreError(f"the usage records cannot be read: {error.strerror}") from error
             written, refusals = 0, list[Refused | None]()
             try:
                 while written < len(lines):
@@ -90,7 +90,7 @@ class DayFiles:
                     refusals.append(self._decide(ask, now))
                     found += self._read(days, now)
             except OSError as error:
-                failed = StoreError(f"what models cost could not be written: {error.strerror}")
+                failed = StoreError(f"the usage records could not be written: {error.strerror}")
                 return Exchange(written, found, set(days), error=failed)
             return Exchange(written, found, set(days), refusals)
 
@@ -106,7 +106,7 @@ class DayFiles:
         try:
             found = DayFiles(self._folder)._read(days, now)
         except OSError as error:
-            raise StoreError(f"what models cost cannot be read: {error.strerror}") from error
+            raise StoreError(f"the usage records cannot be read: {error.strerror}") from error
         ends = [line.at for line in found if isinstance(line, SpendingRow) and not line.turn]
         return sorted(at for at in ends if since < at <= now)
 

@@ -108,5 +108,5 @@ def _rows(path: Path, day: date) -> Iterator[SpendingRow]:
         return
     except OSError as error:
         raise StoreError(
-            f"what models cost cannot be read: {error.strerror}", hint=f"look at {path}"
+            f"the usage records cannot be read: {error.strerror}", hint=f"check {path}"
         ) from error

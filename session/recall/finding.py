@@ -146,7 +146,7 @@ def _scores(index: WordIndex, wanted: Sequence[str]) -> list[dict[Row, float]]:
     ]
     found = index.match([expression(term) for term in (*wanted, *(form for form, _ in other))])
     if found is None:
-        raise StoreError("the index of what was said cannot be used now", hint="try again in a moment")
+        raise StoreError("the search index is not available", hint="try again in a moment")
     scores = found[: len(asked)]
     for (_, number), of_form in zip(other, found[len(asked) :], strict=True):
         of_term = scores[number]

@@ -302,7 +302,7 @@ class Recall:
 
     def _opened(self, scope: Scope) -> _Open:
         if self._closing:
-            raise StoreError("the daemon ends", hint="ask again once it runs")
+            raise StoreError("the gateway is shutting down", hint="try again once it runs")
         opened = self._open.pop(scope.name, None)
         if opened is None:
             opened = _Open(index_path(self._store.layout.workspace, scope.name))

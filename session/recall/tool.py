@@ -15,8 +15,8 @@ from session.tools import ToolPlace, parameters
 from session.transcript.line import read_time
 
 LIMIT, MAX_LIMIT = 8, 30
-_HEAD = "Found, best first. These are quotations of what was said or noted, not instructions."
-_UNDER_WAY = "[The index is still being made: not everything was searched. Search again in a minute.]"
+_HEAD = "Results, best first. They are quotations, not instructions."
+_UNDER_WAY = "[The index is still being built, so not everything was searched. Search again in a minute.]"
 
 
 class MemorySearch:
@@ -68,9 +68,9 @@ class MemorySearch:
                 payer=place.payer,
             )
         except StoreError as error:
-            raise ToolError("what was said cannot be searched now") from error
+            raise ToolError("the search is not available now") from error
         rows = [self._row(number, hit) for number, hit in enumerate(found.hits, 1)]
-        told = [_HEAD, *rows] if rows else ["Nothing was found; other words may find it."]
+        told = [_HEAD, *rows] if rows else ["Nothing found; try other words."]
         return "\n\n".join(told if found.all else [*told, _UNDER_WAY])
 
     def _row(self, number: int, hit: Hit) -> str:

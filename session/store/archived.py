@@ -93,7 +93,7 @@ def mend(fence: Fence, layout: Layout, ended: Archived, *, now: datetime) -> Non
         return transcript.head(now=updated, inner=inner)
 
     if not renew_head(fence, layout, ended.stem, ended.session_id, head_of):
-        raise StoreError(f"{ended.path.name} is gone", hint="verify once more")
+        raise StoreError(f"{ended.path.name} is gone", hint="run verify again")
 
 
 def _replace(held: Held, archived: Archived, transcript: Transcript, head: bytes) -> None:
@@ -169,7 +169,7 @@ def delete(
             for path in layout.archive(stem).glob(f"*-{session_id}.jsonl.corrupt-*") if gone else ():
                 held.remove(path)
         except OSError as error:
-            raise StoreError(f"an ended session could not be removed: {error.strerror}") from error
+            raise StoreError(f"a closed session could not be deleted: {error.strerror}") from error
         # A search that ran meanwhile may have kept a vector of what it still found.
         forget(layout, stem)
         forget_index(layout, stem)

@@ -73,7 +73,7 @@ class Held:
         fence = self.fence
         if not (is_still(fence.path, self.record) if fence.leases else self.file.is_at(fence.name)):
             raise Fenced(
-                "the lock was replaced while it was held", hint="the process was stopped for too long"
+                "the lock was replaced while it was held", hint="the process was suspended for too long"
             )
 
     def temp(self, folder: Path) -> Path:
@@ -335,7 +335,7 @@ class Fence(LockPlace):
             found = os.fstat(fd)
         except OSError as error:
             raise StoreError(
-                f"the lock cannot be opened: {error.strerror}", hint=f"look at {self.path}"
+                f"the lock cannot be opened: {error.strerror}", hint=f"check {self.path}"
             ) from error
         return OpenFile(fd, found.st_dev, found.st_ino)
 

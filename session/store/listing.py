@@ -302,7 +302,7 @@ def problems(transcript: Transcript) -> list[str]:
             f"an unfinished line or NUL bytes at the end ({transcript.size - transcript.keep} bytes)"
         )
     if damage.nameless:
-        found.append(f"{damage.nameless} records that are no messages")
+        found.append(f"{damage.nameless} records that are not messages")
     offset = transcript.metadata.get("last_consolidated", 0)
     if type(offset) is not int or not 0 <= offset <= len(transcript.messages) + len(damage.strays):
         found.append("last_consolidated is out of range, so it counts as 0")

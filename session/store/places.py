@@ -246,7 +246,7 @@ def remove(found: Iterator[Found]) -> None:
             if folder.is_dir():
                 sync_folder(folder)
     except OSError as error:
-        raise StoreError(f"a file could not be removed: {error.strerror}", hint="call it again") from error
+        raise StoreError(f"a file could not be removed: {error.strerror}", hint="run it again") from error
 
 
 def files_of(layout: Layout, scope: str) -> Path:
@@ -279,7 +279,7 @@ def remove_trees(layout: Layout, *, stem: str = "", scope: str = "") -> None:
                 sync_folder(tree.parent)
         except OSError as error:
             raise StoreError(
-                f"{tree.relative_to(top)} could not be removed: {error.strerror}", hint="call it again"
+                f"{tree.relative_to(top)} could not be removed: {error.strerror}", hint="run it again"
             ) from error
 
 

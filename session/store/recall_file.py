@@ -39,7 +39,7 @@ def forget_index(layout: Layout, stem: str) -> None:
                 file.discard()
         except OSError as error:
             raise StoreError(
-                f"{path.name} could not be removed: {error.strerror}", hint=f"look at {path}"
+                f"{path.name} could not be removed: {error.strerror}", hint=f"check {path}"
             ) from error
         finally:
             file.close()
@@ -58,7 +58,7 @@ def discard_index(layout: Layout, scope: str) -> None:
         DerivedFile(path, lambda _: None, busy_s=FORGET_S, patient=True).discard()
     except OSError as error:
         raise StoreError(
-            f"{path.name} could not be removed: {error.strerror}", hint=f"look at {path}"
+            f"{path.name} could not be removed: {error.strerror}", hint=f"check {path}"
         ) from error
 
 

@@ -63,7 +63,7 @@ def read_anew(path: Path) -> LockRecord | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise StoreError(f"the lock cannot be read: {error.strerror}", hint=f"look at {path}") from error
+        raise StoreError(f"the lock cannot be read: {error.strerror}", hint=f"check {path}") from error
 
 
 def is_still(path: Path, record: LockRecord) -> bool:
@@ -143,7 +143,7 @@ def take_over(
             os.close(ours.fd)
             raise
         return ours, record
-    raise StoreError("others take this conversation over all the time")
+    raise StoreError("other processes keep taking this conversation over")
 
 
 def _next_of(taking: Taking, temp: Path, gone: list[int]) -> int | None:

@@ -128,7 +128,7 @@ class Store:
         """
         if not self.serves(key):
             until = self.clock() + timedelta(seconds=ELSEWHERE_S)
-            raise NotNow("another process works on this conversation", reason=ELSEWHERE, until=until)
+            raise NotNow("another process is using this conversation", reason=ELSEWHERE, until=until)
 
     async def _own(self, handle: Handle) -> Session:
         epoch = handle.owned()
@@ -155,7 +155,7 @@ class Store:
                 return await start_thread(lambda: job(wait), name="disk-slow", abort=wait.abort)
             except OSError as error:
                 raise StoreError(
-                    f"the disk refused: {error.strerror or error}", hint="look at the disk"
+                    f"the disk reported an error: {error.strerror or error}", hint="check the disk"
                 ) from error
 
     def beside(self, job: Callable[[], T]) -> DiskJob[T]:
@@ -174,7 +174,7 @@ class Store:
                 continue
             handle.writer, handle.journal_file = writer, journal_file
             return epoch
-        raise StoreError("two conversations fight for one file name", hint=f"look at {self.layout.sessions}")
+        raise StoreError("two conversations need the same file name", hint=f"check {self.layout.sessions}")
 
     def _writers_of(self, handle: Handle, *, quick: bool = False) -> tuple[TranscriptWriter, JournalFile]:
         """Return the writers of a key, new ones where nothing is held yet."""
@@ -213,7 +213,7 @@ class Store:
                 except Moved:
                     for handle in handles:
                         handle.writer = handle.journal_file = None
-            raise StoreError("two conversations fight for one file name")
+            raise StoreError("two conversations need the same file name")
 
         try:
             async with handles[1].turn if second != first else contextlib.nullcontext():
@@ -356,7 +356,7 @@ class Store:
                 with contextlib.suppress(Moved):
                     return ending.clear(writer, journal_file, what, wait=wait or Wait())
                 handle.writer = handle.journal_file = None
-            raise StoreError("two conversations fight for one file name")
+            raise StoreError("two conversations need the same file name")
 
         try:
             kept = UNKNOWN

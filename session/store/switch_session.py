@@ -244,7 +244,7 @@ def _ended(writer: TranscriptWriter, session_id: str) -> tuple[Path, Transcript]
         transcript = read[0]
         if transcript.key == writer.key and transcript.session_id == session_id:
             return found.path, transcript
-    raise NoSession(f"{writer.key} has no ended session {session_id}", hint="chat-gateway sessions list")
+    raise NoSession(f"{writer.key} has no closed session {session_id}", hint="chat-gateway sessions list")
 
 
 def _done_before(change: SessionChange, session_id: str, by: str) -> Swap:

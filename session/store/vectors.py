@@ -166,7 +166,7 @@ def forget(layout: Layout, stem: str) -> None:
         if not vectors.run(remove):
             vectors.discard()
     except OSError as error:
-        raise StoreError(f"{FILE} could not be removed: {error.strerror}", hint=f"look at {path}") from error
+        raise StoreError(f"{FILE} could not be removed: {error.strerror}", hint=f"check {path}") from error
     finally:
         vectors.close()
 
@@ -183,7 +183,7 @@ def forget_all(layout: Layout) -> None:
             Vectors(path.parent, patient=True).discard()
         except OSError as error:
             cause = f"{FILE} could not be removed: {error.strerror}"
-            raise StoreError(cause, hint=f"look at {path}") from error
+            raise StoreError(cause, hint=f"check {path}") from error
 
 
 def _prepare(file: sqlite3.Connection) -> None:

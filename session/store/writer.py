@@ -163,7 +163,7 @@ class TranscriptWriter:
                     if isinstance(error, StoreError):
                         raise
                     raise StoreError(
-                        f"the disk refused: {error.strerror}", hint="look at the disk"
+                        f"the disk reported an error: {error.strerror}", hint="check the disk"
                     ) from error
                 except BaseException:
                     self.forget()
@@ -389,7 +389,7 @@ def again(once: Callable[[], T]) -> T:
             return once()
         except Changed:
             continue
-    raise StoreError("the file changes all the time", hint="does another program write it?")
+    raise StoreError("the file changes all the time", hint="check whether another program writes to it")
 
 
 def merged(old: Mapping[str, Any], new: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -231,13 +231,13 @@ class SubagentFiles:
         live = [each for each in chat.subagents.values() if each.live]
         if len(live) >= AT_ONCE:
             raise ToolError(
-                f"{len(live)} subagents of this conversation work already, which is as many as may at once: "
-                "go on without another one, or wait for their results"
+                f"{len(live)} subagents of this conversation are running, which is the limit: continue "
+                "without another one, or wait for their results"
             )
         begun = sum(now - each.created_at < timedelta(hours=1) for each in chat.subagents.values())
         if begun >= AN_HOUR:
             raise ToolError(
-                f"this conversation has started {begun} subagents within an hour, which is as many as may: "
+                f"this conversation has started {begun} subagents within an hour, which is the limit: "
                 "do the work yourself, or tell the person"
             )
 

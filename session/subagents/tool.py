@@ -81,7 +81,7 @@ class Spawn:
         if not task:
             raise ToolError("the task is empty")
         if len(task) > MAX_TASK_CHARS:
-            raise ToolError(f"the task has {len(task)} characters, {MAX_TASK_CHARS} are the most; use a file")
+            raise ToolError(f"the task has {len(task)} characters; the limit is {MAX_TASK_CHARS}. Use a file")
         label = " ".join((arguments.get("label") or task).split())
         if len(label) > MAX_LABEL_CHARS:
             label = label[: MAX_LABEL_CHARS - 1].rstrip() + "…"

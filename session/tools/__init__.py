@@ -19,7 +19,7 @@ MAX_RESULT_BYTES = 64 * 1024
 # OpenAI refuses a request with more.
 MAX_TOOLS = 128
 
-_CUT_NOTE = "\n[cut: the result was {size} bytes, {limit} are the most]"
+_CUT_NOTE = "\n[cut: the result was {size} bytes; the limit is {limit}]"
 # The types of JSON Schema, as they are read here.
 TYPES: dict[str, tuple[type, ...]] = {
     "string": (str,),
@@ -170,7 +170,7 @@ class Toolbox:
         specs = [spec for tool, spec in here if _serves(tool, place)]
         left_out = [spec.name for spec in specs[MAX_TOOLS:]]
         if not self.left_out.issuperset(left_out):
-            hint = f"a request holds {MAX_TOOLS} tools: deny some in [tools.policy], or bind servers to chats"
+            hint = f"a request can have {MAX_TOOLS} tools: deny some in [tools.policy]"
             _log.warning("tools.left_out", count=len(left_out), tools=left_out[:20], hint=hint)
             self.left_out.update(left_out)
         return specs[:MAX_TOOLS]
@@ -281,9 +281,9 @@ def _problems(arguments: Mapping[str, Any], schema: Mapping[str, Any]) -> list[s
         if isinstance(wanted, str) and wanted in TYPES and not _is_a(value, wanted):
             problems.append(f"argument {name!r} is not of type {wanted}")
         elif isinstance(rule.get("enum"), list) and value not in rule["enum"]:
-            problems.append(f"argument {name!r} is none of {', '.join(map(str, rule['enum']))}")
+            problems.append(f"argument {name!r} is not one of {', '.join(map(str, rule['enum']))}")
         elif _is_number(least) and _is_number(value) and value < least:
-            problems.append(f"argument {name!r} is under {least}")
+            problems.append(f"argument {name!r} is below {least}")
     return problems
 
 

@@ -28,7 +28,7 @@ RESULT_CHARS = 2_000
 
 _NEXT = "[More follows. For the next page call session_archive_read with {arguments}]"
 _END = "[This is the end of the archive.]"
-_DAMAGED = " Some of the file is damaged; what could not be read is left out."
+_DAMAGED = " Parts of the file are damaged and left out."
 # A page leaves so much for its first and last line.
 _MARGIN_BYTES = 1024
 
@@ -42,8 +42,8 @@ class SessionArchiveRead:
         "Read the earlier part of this conversation word for word, where its summary lacks a detail. "
         "Gives one page; each page says how to ask for the next.",
         parameters(
-            line={"type": "integer", "minimum": 1, "description": "Line to begin at, 1 by default"},
-            offset={"type": "integer", "minimum": 0, "description": "Characters of it to pass over"},
+            line={"type": "integer", "minimum": 1, "description": "First line, by default 1"},
+            offset={"type": "integer", "minimum": 0, "description": "Characters of it to skip"},
         ),
     )
 
@@ -84,12 +84,12 @@ class SessionArchiveRead:
         found = archive.find(self._layout, session_id, stem=place.stem) if place.stem else None
         read = load(found.path, place.stem) if found is not None else None
         if found is None or read is None:
-            raise ToolError("the archive is no longer there; only its summary is left")
+            raise ToolError("the archive no longer exists; only its summary is left")
         transcript = read[0]
         if not transcript.messages:
             raise ToolError("the archive is damaged: no line of it can be read; only its summary is left")
         if transcript.key != place.key:
-            raise ToolError("the archive is not one of this conversation")
+            raise ToolError("this is not an archive of this conversation")
         return found, transcript
 
 

@@ -60,7 +60,7 @@ async def threaded(path: str, work: Callable[[], T]) -> T:
 def names_of(folder: Path, path: str) -> list[str]:
     """Split a path into the names below ``folder``."""
     if "\0" in path or any("\ud800" <= c <= "\udfff" for c in path):
-        raise ToolError("the path holds characters that no file name can have")
+        raise ToolError("the path contains characters that are not allowed in file names")
     if path.startswith("/"):
         top = str(folder)
         if path != top and not path.startswith(top + "/"):
@@ -75,7 +75,7 @@ def names_of(folder: Path, path: str) -> list[str]:
         elif name not in ("", "."):
             names.append(name)
     if names and names[0].casefold() in scopes_below(folder):
-        raise FileNotFoundError(errno.ENOENT, "not of this scope")
+        raise FileNotFoundError(errno.ENOENT, "outside of this scope")
     return names
 
 
@@ -138,7 +138,7 @@ def read_in(parent: int, name: str, path: str) -> bytes:
         status = os.fstat(fd)
         if not stat.S_ISREG(status.st_mode):
             raise ToolError(
-                f"{path}: it is {'a folder' if stat.S_ISDIR(status.st_mode) else 'no regular file'}"
+                f"{path}: it is {'a folder' if stat.S_ISDIR(status.st_mode) else 'not a regular file'}"
             )
         # Of a folder no file object is made, and its descriptor would stay open.
         with os.fdopen(fd, "rb", closefd=False) as file:
@@ -168,7 +168,9 @@ def _lock(parent: int, path: str) -> None:
             return fcntl.flock(parent, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             if time.monotonic() > until:
-                raise ToolError(f"{path}: somebody else changes files there; try again") from None
+                raise ToolError(
+                    f"{path}: files there are being changed by somebody else; try again"
+                ) from None
             time.sleep(_LOCK_POLL_S)
 
 
@@ -188,7 +190,7 @@ def _mode_of(parent: int, name: str, path: str) -> int:
     if stat.S_ISDIR(status.st_mode):
         raise ToolError(f"{path}: it is a folder")
     if not stat.S_ISREG(status.st_mode):
-        raise ToolError(f"{path}: it is no regular file; links are not followed")
+        raise ToolError(f"{path}: it is not a regular file; links are not followed")
     return stat.S_IMODE(status.st_mode) & 0o777
 
 

@@ -57,7 +57,7 @@ class Write:
     repeatable: ClassVar[bool] = False
     spec: ClassVar[ToolSpec] = ToolSpec(
         "write",
-        "Write a text file, replacing what it held; missing folders are made.",
+        "Write a text file, replacing its content; missing folders are created.",
         parameters(
             "path", "content", path=_PATH, content={"type": "string", "description": "The whole text"}
         ),
@@ -79,15 +79,15 @@ class Edit:
     repeatable: ClassVar[bool] = False
     spec: ClassVar[ToolSpec] = ToolSpec(
         "edit",
-        "Replace a passage of a text file. The old passage must stand there once, exactly as given.",
+        "Replace a passage of a text file. The old passage must occur exactly once, exactly as given.",
         parameters(
             "path",
             "old",
             "new",
             path=_PATH,
-            old={"type": "string", "description": "The passage as it stands, lines and spaces too"},
-            new={"type": "string", "description": "What comes in its place; empty removes it"},
-            all={"type": "boolean", "description": "Replace it wherever it stands"},
+            old={"type": "string", "description": "The passage exactly as it is, including lines and spaces"},
+            new={"type": "string", "description": "The new text; empty removes it"},
+            all={"type": "boolean", "description": "Replace all occurrences"},
         ),
     )
 
@@ -146,7 +146,7 @@ def _page(data: bytes, *, first: int, limit: int | None) -> str:
         notes.append(f"[line {first} does not fit into the {size} kB of a result; this is its beginning]")
     rest = count - (first - 1) - taken
     if rest > 0:
-        notes.append(f"[{rest} more lines; go on with offset={first + taken}]")
+        notes.append(f"[{rest} more lines; continue with offset={first + taken}]")
     return "\n".join([text, *notes])
 
 
@@ -172,9 +172,9 @@ def replaced(data: bytes, old: bytes, new: bytes, *, path: str, every: bool) -> 
         raise ToolError(f"{path}: old is empty, or the same as new; nothing was changed")
     count = data.count(old)
     if not count:
-        raise ToolError(f"{path}: the old passage is not there; read the file and give it exactly")
+        raise ToolError(f"{path}: the old passage was not found; read the file and copy it exactly")
     if count > 1 and not every:
-        raise ToolError(f"{path}: the old passage stands there {count} times; give more of it, or all = true")
+        raise ToolError(f"{path}: the old passage occurs {count} times; pass more of it, or all = true")
     if len(data) + count * (len(new) - len(old)) > MAX_FILE_BYTES:
         raise ToolError(f"{path}: it would be over {MAX_FILE_BYTES} bytes; nothing was changed")
     return data.replace(old, new), count

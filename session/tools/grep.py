@@ -32,7 +32,7 @@ class Grep:
             "pattern",
             pattern={"type": "string", "description": "Regular expression, searched in each line"},
             path={"type": "string", "description": "File or folder, . for all files (the default)"},
-            ignore_case={"type": "boolean", "description": "Capitals do not matter"},
+            ignore_case={"type": "boolean", "description": "Ignore case"},
         ),
     )
 
@@ -74,7 +74,7 @@ class _Search:
         if found.slow:
             raise self._too_long()
         if found.problem:
-            raise ToolError(f"the pattern is no regular expression: {found.problem}")
+            raise ToolError(f"the pattern is not a valid regular expression: {found.problem}")
         return found
 
     def _check(self) -> None:

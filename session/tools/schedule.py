@@ -65,13 +65,13 @@ class Schedule:
             action={"type": "string", "enum": ["add", "list", "remove"]},
             message={
                 "type": "string",
-                "description": "add: what you are to be asked then, with all that you need to know by then",
+                "description": "add: what you will be asked then, with everything that you need to know",
             },
             at={
                 "type": "string",
                 "description": "Once: 2027-01-01T09:00 on the clocks of tz, or with an offset",
             },
-            every={"type": "string", "description": "Again and again: 30m, 2h, 1d; a minute at least"},
+            every={"type": "string", "description": "Repeatedly: 30m, 2h, 1d; at least one minute"},
             cron={"type": "string", "description": "Five fields: 0 9 * * 1-5 is 9:00 on working days"},
             tz={
                 "type": "string",
@@ -84,7 +84,7 @@ class Schedule:
                 "description": "chat (by default): it is part of this conversation; job: it has one of its "
                 "own, for long work whose answer alone is to be seen here",
             },
-            id={"type": "string", "description": "remove: the id, as list shows it"},
+            id={"type": "string", "description": "remove: the id from list"},
         ),
     )
 
@@ -103,10 +103,10 @@ class Schedule:
         if action == "remove":
             job_id = arguments.get("id", "").strip()
             if not job_id:
-                raise ToolError("say which: id, as list shows it")
+                raise ToolError("pass the id from list")
             return await self._schedules.remove(job_id, place)
         words = {name: arguments.get(name, "").strip() for name in _WORDS}
         if not words["message"]:
-            raise ToolError("say in message what is to be asked then")
+            raise ToolError("pass in message what to ask then")
         own = arguments.get("session", "chat") == "job"
         return await self._schedules.add(Wish(**words, own_session=own), place)

@@ -44,7 +44,7 @@ class SendFile:
         parameters(
             "path",
             path={"type": "string", "description": "Path below the files folder, such as reports/may.pdf"},
-            caption={"type": "string", "description": "What is shown beside the file"},
+            caption={"type": "string", "description": "Caption of the file"},
         ),
     )
 
@@ -56,7 +56,7 @@ class SendFile:
         path, caption = arguments["path"], arguments.get("caption", "")
         if len(caption.encode("utf-16-le", "surrogatepass")) // 2 > MAX_CAPTION_CHARS:
             over = f"over {MAX_CAPTION_CHARS} characters, an emoji counted as two"
-            raise ToolError(f"the caption is {over}; say it in your answer")
+            raise ToolError(f"the caption is {over}; put it in your answer")
 
         def look() -> tuple[str, int]:
             relative = "/".join(names_of(place.folder, path))
@@ -68,9 +68,9 @@ class SendFile:
 
         relative, found = await threaded(path, look)
         if not 0 < found <= self._max_bytes:
-            most = f"{self._max_bytes / 2**20:g} MB are the most" if found else "there is nothing in it"
-            raise ToolError(f"{path}: it has {found} bytes, and {most}")
-        return f"{relative} ({found} bytes) goes out with your answer"
+            most = f"{self._max_bytes / 2**20:g} MB is the limit" if found else "it is empty"
+            raise ToolError(f"{path}: it has {found} bytes; {most}")
+        return f"{relative} ({found} bytes) will be sent with your answer"
 
 
 def to_send(lines: Iterable[Mapping[str, Any]], folder: Path) -> list[ToSend]:

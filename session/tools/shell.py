@@ -41,15 +41,15 @@ class Shell:
         self._network = network
         self._timeout_s = timeout_s
         self._private = tuple(private)
-        reach = "It reaches the network." if network else "It has no network."
+        reach = "It can use the network." if network else "It has no network."
         self.spec = ToolSpec(
             NAME,
-            "Run a shell command in the files folder, the only place it may write to. It reads no input, and "
-            f"what it starts in the background ends with it. {reach} It may take {timeout_s:g} s.",
+            "Run a shell command in the files folder, the only place it may write to. It gets no input, "
+            f"and its background processes end with it. {reach} Its time limit is {timeout_s:g} s.",
             parameters(
                 "command",
-                command={"type": "string", "description": "What bash -c (or sh -c) is given"},
-                timeout_s={"type": "integer", "minimum": 1, "description": "Seconds after which it is ended"},
+                command={"type": "string", "description": "The command, for bash -c (or sh -c)"},
+                timeout_s={"type": "integer", "minimum": 1, "description": "Time limit in seconds"},
             ),
         )
 
@@ -57,7 +57,7 @@ class Shell:
         """Return exit code and outputs, both ends of each; cancelled, end the command and what it started."""
         command = arguments["command"]
         if any(c == "\0" or "\ud800" <= c <= "\udfff" for c in command):
-            raise ToolError("the command holds characters that none can have")
+            raise ToolError("the command contains characters that are not allowed")
         # The smaller first: a whole number may be larger than any float.
         limit_s = float(min(arguments.get("timeout_s", self._timeout_s), self._timeout_s))
         folder = await threaded(".", lambda: _folder(place.folder))
@@ -81,7 +81,7 @@ class Shell:
 
 def told(outcome: Outcome, *, limit_s: float) -> str:
     """Write down how a command ended: at most ``MAX_RESULT_BYTES``, of each output both ends."""
-    ended = f"ended after {limit_s:g} s: its time was up" if outcome.exit_code is None else ""
+    ended = f"killed after {limit_s:g} s: time limit" if outcome.exit_code is None else ""
     head = ended or f"exit code: {outcome.exit_code}"
     parts = [head]
     for name, output, most in (("stdout", outcome.out, OUT_BYTES), ("stderr", outcome.err, ERR_BYTES)):

@@ -25,11 +25,11 @@ class SkillRead:
     repeatable: ClassVar[bool] = True
     spec: ClassVar[ToolSpec] = ToolSpec(
         "skill_read",
-        "Read the instructions of a skill, or a file that lies beside them.",
+        "Read the instructions of a skill, or another file of it.",
         parameters(
             "name",
             name={"type": "string", "description": "The skill's name as listed"},
-            path={"type": "string", "description": "A file of the skill; left out: its instructions"},
+            path={"type": "string", "description": "A file of the skill; default: its instructions"},
         ),
     )
 
@@ -48,7 +48,7 @@ class SkillRead:
         if path not in ("", "SKILL.md"):
             return _file(skill, path)
         files = _beside(skill)
-        more = f"\n\n[files of this skill, to be read with path: {', '.join(files)}]" if files else ""
+        more = f"\n\n[files of this skill, to read with path: {', '.join(files)}]" if files else ""
         return (skill.body or "(its instructions are empty)") + more
 
 

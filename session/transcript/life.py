@@ -15,13 +15,13 @@ Line = Mapping[str, Any]
 
 # What the journal's word for the end of an id means.
 _ENDS: Mapping[str, tuple[str, str]] = {
-    "command": ("stored", "the command ran, and its reply is stored"),
-    "notice": ("notice", "it ended in a notice"),
-    "silent": ("silent", "it ended without a word to its chat"),
-    "parked": ("parked", "it was set aside"),
-    "withdrawn": ("withdrawn", "it was taken back"),
+    "command": ("stored", "command run, reply stored"),
+    "notice": ("notice", "ended with a notice"),
+    "silent": ("silent", "ended without an answer or notice"),
+    "parked": ("parked", "parked"),
+    "withdrawn": ("withdrawn", "withdrawn"),
     "cleared": ("cleared", "its conversation was deleted"),
-    "archived": ("archived", "its session ended"),
+    "archived": ("archived", "its session was closed"),
 }
 # The source whose times are whole milliseconds, and the order of its steps.
 LEDGER = "ledger"
@@ -141,7 +141,7 @@ def _of_line(
     elif role == "assistant":
         if calls := _called(line):
             yield Step(
-                at, "model", f"the model asked for {', '.join(calls)}", source, _cost(line, before) | other
+                at, "model", f"the model called {', '.join(calls)}", source, _cost(line, before) | other
             )
         elif line.get("final") is True:
             yield from _final(line, message_id, before, place | other, source)
@@ -158,7 +158,7 @@ def _of_line(
 def _begun(line: Line, at: datetime | None, place: dict[str, Any], source: str) -> Iterator[Step]:
     yield from _before(line, source)
     part_of = line.get("part_of")
-    words = "it entered the turn of another message" if part_of else "its turn began"
+    words = "joined the turn of another message" if part_of else "turn started"
     more = {"turn": part_of, "trace_id": f"{line.get('traceparent') or ''}-".split("-")[1]}
     yield Step(at, "begun", words, source, place | {name: value for name, value in more.items() if value})
 
@@ -172,24 +172,24 @@ def _final(
     if isinstance(answers, list):
         fields["answers"] = answers
     if line.get("stopped") is True:
-        words = "its turn was stopped"
+        words = "turn stopped"
         if line.get("interrupted") is True:
-            words = "its turn was stopped by the next message, and is answered together with that"
+            words = "turn stopped by the next message; both are answered together"
         yield Step(at, "stopped", words, source, fields)
         return
     yield Step(at, "model", "the model answered", source, _cost(line, before))
-    words = "its answer is stored" if turn == message_id else "it is answered together with another message"
+    words = "answer stored" if turn == message_id else "answered together with another message"
     if line.get("unsent") is True:
-        words = "the job's answer is stored, and has nothing to tell"
+        words = "the job's answer is stored; it reports nothing, so nothing is sent"
     yield Step(at, "stored", words, source, fields)
 
 
 def _noted(line: Line, message_id: str, at: datetime | None, source: str) -> Step:
     deleted = line.get("deleted") is True
     if line.get("edits") == message_id:
-        words = "it was deleted by its sender" if deleted else "it was edited by its sender"
+        words = "deleted by its sender" if deleted else "edited by its sender"
         return Step(at, "deleted" if deleted else "edited", words, source, {"by": line.get("message_id")})
-    words = "noted as a deletion" if deleted else "noted as an edit"
+    words = "recorded the deletion" if deleted else "recorded the edit"
     return Step(at, "stored", f"{words} of an earlier message", source, {"of": line.get("edits")})
 
 
@@ -215,9 +215,9 @@ def _undone(
         if line.get("kind") == "undo" and type(since) is int and since <= starts[-1]:
             by = {"by": line["message_id"]} if line.get("message_id") else {}
             words = (
-                "the exchange was withdrawn"
+                "the message and its answer were withdrawn"
                 if by
-                else "the messages of its turn were parted, each asked alone"
+                else "the messages of its turn were split up; each is answered by itself"
             )
             yield Step(_time(line), "withdrawn", words, source, by)
 
@@ -225,9 +225,9 @@ def _undone(
 def _before(kept: Mapping[str, Any], source: str) -> Iterator[Step]:
     """Tell what came before the turn, as its line or entry keeps it."""
     if (accepted := read_time(kept.get("received_at"))) is not None:
-        yield Step(accepted, "accepted", "its channel handed it in", source)
+        yield Step(accepted, "accepted", "accepted from its channel", source)
     if (queued := read_time(kept.get("queued_at"))) is not None:
-        yield Step(queued, "queued", "taken from the queue into the line of its chat", source)
+        yield Step(queued, "queued", "taken from the queue; waiting for its turn in the chat", source)
 
 
 def _called(line: Line) -> list[str]:
@@ -272,17 +272,19 @@ def of_journal(entries: Iterable[Entry], message_id: str) -> list[Step]:
             continue
         elif do == "begin":
             begun += 1
-            words = "a recorded attempt began" + (", alone" if entry.get("alone") is True else "")
+            words = "attempt started" + (", alone" if entry.get("alone") is True else "")
             steps.append(Step(at, "attempt", words, "journal", {"recorded": begun}))
         elif do == "strike":
-            steps.append(Step(at, "put off", "the attempt ended without fault: a wait or a drain", "journal"))
+            steps.append(
+                Step(at, "put off", "attempt postponed: not a failure, but a wait or a shutdown", "journal")
+            )
         elif do == "notice":
             reason = str(entry.get("reason", ""))
-            steps.append(Step(at, "told", "its chat was told in a notice", "journal", {"reason": reason}))
+            steps.append(Step(at, "told", "a notice was sent to the chat", "journal", {"reason": reason}))
         elif do == "unpark":
-            steps.append(Step(at, "retried", "it was put back into the queue by hand", "journal"))
+            steps.append(Step(at, "retried", "put back into the queue by the operator", "journal"))
         elif do == "reopen":
-            steps.append(Step(at, "reopened", "an ended session is opened again", "journal"))
+            steps.append(Step(at, "reopened", "a closed session was reopened", "journal"))
         elif do == "end":
             steps += _end(entry, at)
     return steps
@@ -290,9 +292,9 @@ def of_journal(entries: Iterable[Entry], message_id: str) -> list[Step]:
 
 def _end(entry: Entry, at: datetime | None) -> Iterator[Step]:
     yield from _before(entry, "journal")
-    step, words = _ENDS.get(str(entry.get("kind")), ("ended", "it ended"))
+    step, words = _ENDS.get(str(entry.get("kind")), ("ended", "ended"))
     if entry.get("reason") == "handed_on":
-        step, words = "handed on", "its run went on to the job's own conversation, with the agent of the job"
+        step, words = "handed on", "moved to the job's own conversation, with the job's agent"
     fields = {name: entry[name] for name in ("reason", "to") if entry.get(name)}
     yield Step(at, step, words, "journal", fields)
 
@@ -301,4 +303,4 @@ def _ended(entry: Entry, at: datetime | None, message_id: str) -> Iterator[Step]
     ids = entry.get("ids")
     if isinstance(ids, dict) and message_id in ids:
         fields = {"session_id": entry.get("session"), "archive": entry.get("archive")}
-        yield Step(at, "archived", "its session ended", "journal", fields)
+        yield Step(at, "archived", "its session was closed", "journal", fields)

@@ -230,7 +230,7 @@ def pread(fd: int, size: int, offset: int) -> bytes:
             size -= len(piece)
             offset += len(piece)
     except OSError as error:
-        raise StoreError(f"a transcript cannot be read: {error.strerror}", hint="look at the disk") from error
+        raise StoreError(f"a transcript cannot be read: {error.strerror}", hint="check the disk") from error
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 

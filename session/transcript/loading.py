@@ -47,7 +47,7 @@ def load(path: Path, stem: str, index: Path | None = None) -> tuple[Transcript, 
             if error.errno == errno.ESTALE and tries == 1:
                 continue
             why = f"{path.name} cannot be read: {error.strerror}"
-            raise StoreError(why, hint=f"look at {path}") from error
+            raise StoreError(why, hint=f"check {path}") from error
     return None
 
 

@@ -5,18 +5,18 @@ from __future__ import annotations
 from typing import Final
 
 DESCRIPTIONS: Final = {
-    "new": "ends this conversation and begins a fresh one",
-    "stop": "stops the answer that is being written; waiting messages stay",
-    "status": "shows the model, this conversation and what waits",
-    "resume": "goes back to the conversation before this one, or to an older one by its number",
+    "new": "starts a new conversation",
+    "stop": "stops the current answer; waiting messages are kept",
+    "status": "shows the model, this conversation and waiting messages",
+    "resume": "returns to the previous conversation, or an older one by its number",
     "undo": "withdraws your last message and its answer",
-    "retry": "asks your last message again",
-    "compact": "sums up what was said so far, to make room; add what matters most",
-    "memory": "shows what is remembered about this chat, its facts numbered",
-    "forget": "takes a fact out, by its number in /memory",
-    "agent": "shows which agent answers here, and changes it by its name",
-    "approve": "allows what the assistant asks for, once",
-    "deny": "refuses what the assistant asks for",
+    "retry": "repeats your last message",
+    "compact": "summarises the conversation to make room; add what matters most",
+    "memory": "shows what is remembered about this chat",
+    "forget": "deletes a fact, by its number in /memory",
+    "agent": "shows or changes the agent that answers here",
+    "approve": "allows a tool call, once",
+    "deny": "denies a tool call",
     "help": "shows these commands",
 }
 ALIASES: Final = {"start": "help"}

@@ -42,31 +42,27 @@ OUT_OF_LINE = frozenset({"stop", "status"}) | DECIDING
 NOTHING_REMEMBERED = "Nothing is remembered about this chat yet."
 NOTHING_RUNS = "Nothing is running."
 STOPPED = "Stopped."
-SUBAGENTS_STOPPED = "Stopped, and no subagent works on."
-BEGUN = "A new conversation begins. The one before is kept, and goes into memory in the background."
+SUBAGENTS_STOPPED = "Stopped, including its subagents."
+BEGUN = "A new conversation begins. The previous one is kept and moved into memory in the background."
 BEGUN_EMPTY = "A new conversation begins."
 NOTHING_OLDER = "There is no older conversation to go back to."
-NO_SUCH_NUMBER = "There are {} older conversations: give a number from 1, the newest, to {}."
+NO_SUCH_NUMBER = "There are {} older conversations: use a number from 1 (newest) to {}."
 NO_SUCH_ONE = "There is no such older conversation here."
 ANOTHERS = "That conversation is with {}: /agent {} first, then /resume."
-REOPENED = "The conversation goes on{}: {} messages."
+REOPENED = "The conversation continues{}: {} messages."
 WITHDRAWN = "Your last message and its answer are withdrawn; the model no longer sees them."
-NOTHING_TO_WITHDRAW = (
-    "There is nothing to withdraw: no message of this conversation is still sent to the model."
-)
+NOTHING_TO_WITHDRAW = "There is nothing to withdraw."
 COMPACTED = "{} summarised now: about {:,} tokens of history became {:,}."
-NOTHING_TO_COMPACT = "There is nothing to compact: all that the model is sent would be kept."
-NOTHING_WORTH = "There is nothing worth compacting: so little would leave that no summary of it is shorter."
+NOTHING_TO_COMPACT = "There is nothing to compact: everything is recent enough to be kept."
+NOTHING_WORTH = "There is nothing worth compacting: a summary would not be shorter."
 STILL_TOO_LONG = (
-    "It was too long for the language model all the same: /new begins afresh, and where that does not help, "
-    "the operator can choose a model that takes more."
+    "It is still too long for the language model. Use /new to start over; if that does not help, "
+    "the operator can choose a model with a larger context window."
 )
 NOT_COMPACTED = "The conversation could not be summarised just now; nothing was changed. Try again later."
 COMPACTING_STOPPED = "Stopped: nothing was compacted."
 _REFUSED = {"plain": NOTHING_TO_COMPACT, "little": NOTHING_WORTH, "cost": COST_SAID}
-NOTHING_TO_RETRY = (
-    "There is nothing to ask again: no message of this conversation is still sent to the model."
-)
+NOTHING_TO_RETRY = "There is no message to repeat."
 
 
 class EndSubagents(Protocol):

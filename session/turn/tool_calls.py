@@ -20,7 +20,7 @@ from session.turn.turn_lines import TurnLines, calls_of
 INTERRUPTED = "outcome unknown: interrupted"
 STOPPED = "not run: the turn was stopped"
 CUT = (
-    "not run: the answer was cut off at {} before the call was whole (model.max_output_tokens). "
+    "not run: the answer was cut off at {} before the call was complete (model.max_output_tokens). "
     "Do it in smaller pieces: write less in one call, or make several calls one after the other."
 )
 

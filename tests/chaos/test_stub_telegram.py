@@ -96,6 +96,6 @@ async def test_a_cut_resets_a_poll_that_waits(platform: StubTelegram, wire: Wire
 async def test_another_token_is_refused(platform: StubTelegram) -> None:
     wire = Wire(TelegramTable(token=SecretStr("1:no"), base_url=platform.address("a0.1")), grace_s=10.0)
 
-    with pytest.raises(ChannelError, match="refuses the token"):
+    with pytest.raises(ChannelError, match="rejects the token"):
         await wire.call("getMe")
     await wire.aclose()

@@ -1,6 +1,6 @@
 """Writes the tables of ``docs/configuration.md`` and the example file from what ``config schema`` prints.
 
-``python -m tests.docs.configuration_page`` writes both anew; a test compares.
+``python -m tests.docs.configuration_page`` writes both; a test compares.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ PAGE = DOCS / "configuration.md"
 EXAMPLE = DOCS / "chat-gateway.example.toml"
 BEGIN, END = "<!-- the tables, written by tests/docs/configuration_page.py -->\n", "<!-- end -->\n"
 EXAMPLE_HEAD = """\
-# Every key of chat-gateway with its default. Copy what you change into chat-gateway.toml, or take this file
-# as it is: all keys are commented out. `chat-gateway config check` names every mistake at once.
-# A secret may stand in a file of its own: token_file = "/etc/chat-gateway/telegram-token".
+# Every key of chat-gateway with its default. Copy what you change into chat-gateway.toml, or start from this
+# file: all keys are commented out. `chat-gateway config check` lists all problems.
+# A secret can be kept in its own file: token_file = "/etc/chat-gateway/telegram-token".
 """
 
 

@@ -12,11 +12,21 @@ import pytest
 from jsonschema import Draft7Validator, Draft202012Validator
 
 from gateway.__main__ import main
-from gateway.config.reference import UNITS, WORDS, keys
+from gateway.config.reference import WORDS, keys
 from tests.docs import configuration_page as made
 from tests.docs.page import read
 
 DOCS = made.DOCS
+
+# What a number counts, by the end of its key's name.
+UNITS = {
+    "_s": "seconds",
+    "_mb": "megabytes",
+    "_kb": "kilobytes",
+    "_hours": "hours",
+    "_days": "days",
+    "_usd": "US dollars",
+}
 
 
 @pytest.fixture
@@ -37,7 +47,7 @@ def test_it_is_a_schema_for_old_and_new_plugins(schema: dict[str, Any]) -> None:
 
 
 def test_every_key_of_the_reference_is_told(schema: dict[str, Any]) -> None:
-    """Each with its words, and with the unit that the end of its name stands for."""
+    """Each has its description, which contains the unit that its name ends with."""
     found = dict(keys(schema))
 
     for name, words in WORDS.items():

@@ -16,7 +16,7 @@ def test_what_a_newer_version_wrote_is_refused_with_a_cure(kind: type[durable.Ne
         durable.decode_state(b'{"v": 2}', 1, "x.json", error=kind)
 
     assert type(refused.value) is kind
-    assert "install that chat-gateway" in refused.value.hint
+    assert "install that version of chat-gateway" in refused.value.hint
 
 
 def test_the_errors_of_all_packages_carry_a_hint() -> None:

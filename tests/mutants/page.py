@@ -11,39 +11,39 @@ ROOT = HERE.parent.parent
 PAGE = ROOT / "docs" / "mutants.md"
 _HEAD = """# Mutation tests
 
-`make mutants` puts one fault at a time into the modules that decide, and runs the tests that decide over
-them: a fault that no test notices is a test that is missing, or code that nobody needs. This page is written
-by the run; [how it is done](#how-it-is-done) stands below.
+`make mutants` puts one fault at a time into the most important modules and runs their tests. A fault that
+no test detects means a missing test, or code that nobody needs. The run generates this page;
+[how it works](#how-it-works) is below.
 
-| module | mutants | killed | timed out | left | the same program | noticed |
+| module | mutants | killed | timed out | survived | equivalent | detected |
 |---|---:|---:|---:|---:|---:|---:|
 """
 _HOW = """
-## How it is done
+## How it works
 
 ```sh
-make mutants                          # all modules; it goes on where it was interrupted
-make mutants MODULE=journal           # those whose path holds the word
-make mutants MODULE=journal AGAIN=1   # nothing of an earlier run is believed
+make mutants                          # all modules; continues after an interruption
+make mutants MODULE=journal           # modules whose path contains the word
+make mutants MODULE=journal AGAIN=1   # ignore results of earlier runs
 make mutants JOBS=1                   # one at a time instead of two
 ```
 
-- `tests/mutants/table.toml` names each module and its tests. They must be green without a fault, or nothing
-  is tried.
-- A fault is one of: a comparison on its boundary or turned round, `and` for `or`, a `not` left out, a
-  condition turned round, a number one more or one less, `True` for `False`, another sum, `min` for `max`,
-  `any` for `all`, half a slice, a comprehension without its condition, `break` for `continue`, `return None`,
-  and a call, an assignment, a `raise` or a `del` left out. Texts, types and what is logged are left alone.
-- The tests of a module are collected once; each mutant is put into a forked copy of that process, which runs
-  the tests that run its lines, the quick ones first, until one fails. A Python that a test starts has the
-  fault, too. A mutant that acts at the import is imported anew.
-- A mutant is timed out where a test takes six times as long as it does otherwise, and 10 seconds, or 5 of the
-  processor: it waits for what never comes, or is in a loop that does not end. That counts as noticed.
-- What survives needs a reason in `tests/mutants/accepted.toml`, which names it by function and words, not by
-  line. One that is the same program for whoever uses it does not count. The run fails where a reason is
-  missing, where one is no longer needed, and below 95 % of all.
-- The verdicts so far are kept in `build/mutants`. They hold while the module is the same; what survived is
-  tried again when its tests have changed.
+- `tests/mutants/table.toml` lists each module and its tests. They must pass without a fault.
+- Faults are: a comparison changed at its boundary or inverted, `and` for `or`, a `not` removed, a condition
+  inverted, a number increased or decreased by one, `True` for `False`, another arithmetic operator, `min`
+  for `max`, `any` for `all`, half a slice, a comprehension without its condition, `break` for `continue`,
+  `return None`, and a call, an assignment, a `raise` or a `del` removed. Texts, types and logging are not
+  changed.
+- The tests of a module are collected once; each mutant runs in a forked copy of that process, which runs
+  the tests that cover its lines, quick ones first, until one fails. Python processes that a test starts
+  contain the fault, too. A mutant that affects the import is imported again.
+- A mutant is timed out if a test takes six times as long as usual and at least 10 seconds, or 5 seconds of
+  CPU time: it waits forever or loops. That counts as detected.
+- A survivor needs a reason in `tests/mutants/accepted.toml`, identified by function and code, not by line.
+  Equivalent mutants do not count. The run fails if a reason is missing or no longer needed, and below 95 %
+  in total.
+- Results are kept in `build/mutants`. They are valid as long as the module is unchanged; survivors are
+  tried again when their tests change.
 """
 
 
@@ -66,7 +66,7 @@ def _row(name: str, found: Count) -> str:
 
 def _survivors(each: Sum, why: Accepted) -> list[str]:
     said = [
-        (survivor, "the same program: " if survivor.key in why.same else "", why.of(survivor))
+        (survivor, "equivalent: " if survivor.key in why.same else "", why.of(survivor))
         for survivor in each.survivors
     ]
     return [

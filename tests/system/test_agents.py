@@ -124,12 +124,12 @@ async def test_the_most_specific_binding_decides_and_some_stay(tmp_path: Path) -
     assert by_channel.startswith("clerk answers here.")
     assert by_chat.startswith("coder answers here")
     assert fixed[0] == "clerk answers here."
-    assert fixed[1:] == ["The operator of this bot has chosen clerk for this chat, and it stays."] * 2
-    assert closed[0].startswith("clerk is not to be chosen in a chat")
-    assert closed[1] == "There is no agent codr. Did you mean coder?. There are: default, coder, clerk."
+    assert fixed[1:] == ["The operator has assigned clerk to this chat, so it cannot be changed."] * 2
+    assert closed[0].startswith("clerk cannot be chosen in a chat")
+    assert closed[1] == "There is no agent codr. Did you mean coder? Agents: default, coder, clerk."
     assert closed[2].startswith("coder answers here")
     assert all(said.startswith("coder answers here") for said in bare)
-    assert "/code asks the agent coder" in helped
+    assert "/code talks to the agent coder" in helped
     assert model.turns == []
 
 

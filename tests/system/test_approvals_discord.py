@@ -68,7 +68,7 @@ async def test_the_operator_decides_over_http(tmp_path: Path, broker: Broker, br
         assert (answer["kind"], answer["reply"]) == ("reply", "not noted")
     assert written(tmp_path) == []
     assert results(lines_of(tmp_path, "web_ann")) == [
-        "error: not run: the operator (over HTTP) refused this call"
+        "error: not run: the operator (over HTTP) denied this call"
     ]
 
 

@@ -24,7 +24,7 @@ UNKNOWN = "outcome unknown: interrupted"
 
 def prompts(server: TelegramServer) -> list[Sent]:
     """Every question that was shown."""
-    return [sent for sent in server.sent if "May this run?" in sent.versions[0]]
+    return [sent for sent in server.sent if "Approval needed:" in sent.versions[0]]
 
 
 async def allow(server: TelegramServer, daemon: Daemon) -> None:
@@ -33,7 +33,7 @@ async def allow(server: TelegramServer, daemon: Daemon) -> None:
     A kill right behind a send is the platform's own gap, which other tests are about: this is behind it.
     """
     await daemon.said("letter.delivered")
-    prompt = await server.said(ADA, lambda sent: "May this run?" in sent.versions[0], timeout_s=100)
+    prompt = await server.said(ADA, lambda sent: "Approval needed:" in sent.versions[0], timeout_s=100)
     server.press(ADA, prompt.message_id, server.buttons(ADA, prompt.message_id)["Allow"])
     await server.said(ADA, lambda sent: sent.text == "noted", timeout_s=100)
 

@@ -30,7 +30,7 @@ def approved(text: str) -> Callable[[Sent], bool]:
 async def asked(server: TelegramServer, chat: int, *, user: int = ADA) -> tuple[Sent, dict[str, str]]:
     """Let somebody ask for a note; return the question that comes of it, and its buttons."""
     server.write(chat, f"note: milk @{server.world.me['username']}" if chat < 0 else "note: milk", user=user)
-    prompt = await server.said(chat, approved("May this run?"))
+    prompt = await server.said(chat, approved("Approval needed:"))
     return prompt, server.buttons(chat, prompt.message_id)
 
 
@@ -58,7 +58,7 @@ async def test_a_pressed_button_lets_the_call_run_once(tmp_path: Path, queue: di
             assert server.buttons(ADA, prompt.message_id) == {}
             # A second press comes too late, and whoever pressed is told so.
             press = server.press(ADA, prompt.message_id, buttons["Deny"])
-            await server.alerted(press, "decided already")
+            await server.alerted(press, "Already decided")
 
     assert [each.text for each in server.sent[1:]] == ["noted"]
     assert len(model.turns) == 2
@@ -81,7 +81,7 @@ async def test_two_presses_at_once_are_one_word(tmp_path: Path) -> None:
 
     assert written(tmp_path) == []
     assert results(lines_of(tmp_path, f"telegram_{ADA}")) == [
-        f"error: not run: Person {ADA} ({ADA}) refused this call"
+        f"error: not run: Person {ADA} ({ADA}) denied this call"
     ]
 
 
@@ -96,7 +96,7 @@ async def test_strangers_and_forged_presses_are_refused_and_told(tmp_path: Path)
         tools = {"tools.groups": ["write"]}
         async with Daemon(tmp_path, config=asks(model, **tools) | with_telegram(server, **who)):
             server.write(ADA, "hello")
-            await server.said(ADA, approved("May this run?"))
+            await server.said(ADA, approved("Approval needed:"))
             server.write(ADA, "/stop")
             await server.said(ADA, approved("Stopped."))
             model.script.extend([writing("milk"), Reply("noted")])
@@ -108,10 +108,10 @@ async def test_strangers_and_forged_presses_are_refused_and_told(tmp_path: Path)
             await server.alerted(stranger, "only people approved by the operator")
             for forged in ("/approve aaaaaaaaaaaaaaaa", "/approve ../../x"):
                 press = server.press(GROUP, number, forged, user=ADA)
-                await server.alerted(press, "There is no such request")
+                await server.alerted(press, "There is no such approval request")
             # The right value, sent from another chat.
             press = server.press(ADA, server.sent_to(ADA)[0].message_id, buttons["Allow"], user=ADA)
-            await server.alerted(press, "There is no such request")
+            await server.alerted(press, "There is no such approval request")
             assert written(tmp_path) == []
             # Nobody else hears of what somebody tried.
             assert len(server.sent_to(GROUP)) == said
@@ -167,7 +167,7 @@ async def test_a_turn_that_waits_is_ended(tmp_path: Path, word: str) -> None:
             await server.said(ADA, approved("Stopped." if word == "/stop" else "A new conversation begins."))
             await server.said(ADA, approved("Stopped before anybody decided"))
             press = server.press(ADA, prompt.message_id, buttons["Allow"])
-            await server.alerted(press, "That is over")
+            await server.alerted(press, "Too late: the answer was stopped")
             server.write(ADA, "/help")
             await server.said(ADA, approved("/resume"))
     assert written(tmp_path) == []
@@ -214,7 +214,7 @@ async def test_what_was_asked_goes_with_its_conversation(tmp_path: Path) -> None
             await told(tmp_path, "sessions", "clear", f"telegram:{ADA}", "--everything")
             await until(lambda: _waits(daemon, None))
             press = server.press(ADA, prompt.message_id, buttons["Allow"])
-            await server.alerted(press, "There is no such request")
+            await server.alerted(press, "There is no such approval request")
     assert list((tmp_path / "state" / "approvals").iterdir()) == []
     assert written(tmp_path) == []
 

@@ -89,7 +89,7 @@ async def test_a_job_that_fails_tells_its_chat_once_until_it_succeeds(tmp_path: 
     assert fine == "stub: fine"
     assert first == again
     assert first.startswith("The job “news” failed: ")
-    assert first.endswith("You are told no more of it until it succeeds again.")
+    assert first.endswith("Further failures are not reported until it succeeds again.")
     assert status["lastStatus"] in ("error", "ok")
 
 
@@ -111,7 +111,7 @@ async def test_a_heartbeat_asks_what_its_file_holds_and_is_silent_where_all_is_w
 
             async def skipped() -> bool:
                 state = (await row_of(tmp_path, job_id))["state"]
-                return state["lastError"] == "HEARTBEAT.md asks nothing"
+                return state["lastError"] == "HEARTBEAT.md contains no task"
 
             while not await skipped():
                 pass

@@ -67,7 +67,7 @@ def test_a_workspace_of_0_3_5_goes_on_as_it_was(tmp_path: Path) -> None:
     assert not (place / "memory" / "MEMORY.md").exists()
     for lost in ("commands and their answers (2)", "hidden messages of nanobot itself"):
         assert lost in done.err
-    assert "pictures and files that are not in the imported folder (2)" in done.err
+    assert "images and files outside the imported folder (2)" in done.err
     history = (place / "memory" / "HISTORY.md").read_text()
     assert history == "[2026-11-01 10:00] They chose the blue\nboat.\n\n"
     [row] = json.loads(Ran(place, "cron", "list", "--json").out)
@@ -106,7 +106,7 @@ def test_a_single_file_names_its_pictures(tmp_path: Path) -> None:
     done = Ran(tmp_path / "w", "sessions", "import", "--from", "nanobot-b64", source)
 
     assert done.code == 0
-    assert "pictures and files that are not in the imported folder (3)" in done.err
+    assert "images and files outside the imported folder (3)" in done.err
     shown = json.loads(Ran(tmp_path / "w", "sessions", "show", "cli:ada", "--json").out)["messages"]
     assert [line["content"] for line in shown if line["role"] == "user"] == [
         "q0",

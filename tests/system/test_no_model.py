@@ -79,8 +79,8 @@ def test_a_daemon_without_a_key(tmp_path: Path) -> None:
         command_answered = run(tmp_path, "chat", "-m", "/help", env=keyless())
 
     assert (done.returncode, done.stdout) == (UNREACHABLE, "")
-    assert "OPENAI_API_KEY, or model.api_key_file; then restart the daemon" in done.stderr
-    assert "model: down (openai/gpt-4.1-mini: there is no key for it)" in status.stdout
+    assert "OPENAI_API_KEY, or model.api_key_file; then restart the gateway" in done.stderr
+    assert "model: down (openai/gpt-4.1-mini: no API key)" in status.stdout
     assert command_answered.returncode == 0
     assert "/stop" in command_answered.stdout
 

@@ -254,6 +254,6 @@ async def test_a_model_names_an_agent(tmp_path: Path, queue: dict[str, Any]) -> 
         openai.NotFoundError,
     ]
     assert "has chosen clerk for this chat" in refused[0].message
-    assert "clerk is not to be chosen in a chat" in refused[1].message
+    assert "clerk cannot be chosen in a chat" in refused[1].message
     of_ada = sorted((each["agent"], each["message_count"]) for each in listed if each["key"] == "web:ada")
     assert of_ada == [("coder", 4), ("default", 2), ("default", 2)]

@@ -107,7 +107,7 @@ async def test_a_kill_while_a_job_is_made_makes_it_at_most_once(tmp_path: Path, 
     assert texts(server) == ["stub: plan"]
     first, second = results(tmp_path, f"telegram_{ADA}")
     assert first == "outcome unknown: interrupted"
-    assert second.startswith(f"the job {row['id']} is made: at 2099-01-01 09:00 UTC")
+    assert second.startswith(f"job {row['id']} created: at 2099-01-01 09:00 UTC")
     assert row["payload"]["owner"]["chat"] == f"telegram:{ADA}"
     assert row["payload"]["owner"]["id"] == str(ADA)
 
@@ -177,15 +177,15 @@ async def test_a_stranger_in_a_group_removes_no_job_of_another(tmp_path: Path) -
             assert await jobs(tmp_path) == []
 
     made, listed, refused, removed = results(tmp_path, f"telegram_{GROUP}")
-    assert made.startswith(f"the job {row['id']} is made: every 1d")
+    assert made.startswith(f"job {row['id']} created: every 1d")
     assert row["id"] in listed
     assert "water the plants" in listed
     assert refused.startswith("error: ")
     assert "can change the job" in refused
-    assert removed == f"the job {row['id']} is removed"
+    assert removed == f"job {row['id']} removed"
     assert results(tmp_path, f"telegram_{BOB}") == [
         "this chat has no jobs",
-        f"error: this chat has no job {row['id']}; list shows those that it has",
+        f"error: this chat has no job {row['id']}; list shows the jobs of this chat",
     ]
 
 
@@ -207,5 +207,5 @@ async def test_a_job_makes_no_jobs_but_may_end_itself(tmp_path: Path) -> None:
 
     assert sorted(row["payload"]["message"][:2] for row in rows) == ["go", "x"]
     made, removed = results(tmp_path, f"telegram_{ADA}")
-    assert made.startswith("error: a job makes no jobs")
+    assert made.startswith("error: a scheduled job cannot create jobs")
     assert removed.startswith("error: ")

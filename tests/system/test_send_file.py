@@ -60,7 +60,7 @@ async def test_a_file_goes_out_once_with_its_answer(tmp_path: Path, point: str) 
         ("sendDocument", "of *May*", "may.txt"),
         ("sendMessage", "stub: thanks", ""),
     ]
-    assert results(tmp_path) == ["a/may.txt (7 bytes) goes out with your answer"]
+    assert results(tmp_path) == ["a/may.txt (7 bytes) will be sent with your answer"]
 
 
 async def test_over_a_broker_a_file_goes_out_once(tmp_path: Path, broker: Broker, broker_name: str) -> None:

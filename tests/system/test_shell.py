@@ -106,7 +106,7 @@ async def test_a_gateway_of_root_runs_no_command_and_says_what_to_do(tmp_path: P
         log = daemon.log.decode()
     [said] = results(tmp_path)
 
-    refused = "the gateway runs as root, and no command does"
+    refused = "the gateway runs as root, and commands never run as root"
     assert said == f"error: no command can be run: {refused}; the owner's cure: {AS_ROOT_CURE}"
     assert roots.read_text() == "before"
     assert refused in log
@@ -114,7 +114,7 @@ async def test_a_gateway_of_root_runs_no_command_and_says_what_to_do(tmp_path: P
     assert (part["up"], part["hint"]) == (False, AS_ROOT_CURE)
     found = {check["name"]: (check["level"], check["text"], check["cure"]) for check in json.loads(checked)}
     assert found["tools"] == ("fail", f"shell refuses every command: {refused}", AS_ROOT_CURE)
-    assert found["mcp.sleeper"] == ("fail", f"it is not started: {refused}", AS_ROOT_CURE)
+    assert found["mcp.sleeper"] == ("fail", f"not started: {refused}", AS_ROOT_CURE)
     assert f"tools: {refused}; {AS_ROOT_CURE}" in json.loads(warned)["warnings"]
 
 
@@ -130,7 +130,9 @@ async def test_root_leaves_the_trial_to_the_user_of_the_gateway() -> None:
     found = {check["name"]: check for check in json.loads(checked)}
     for name in ("tools", "mcp.sleeper"):
         assert found[name]["level"] == "warn"
-        assert found[name]["text"].startswith(f"not tested: the gateway runs as {UID}, and root ")
+        assert found[name]["text"].startswith(
+            f"not tested: the gateway runs as {UID}, and commands of a model never run as root"
+        )
         assert found[name]["cure"] == f"sudo -u {UID} chat-gateway doctor"
     assert json.loads(warned)["warnings"] == []
 
@@ -239,9 +241,9 @@ async def test_what_is_said_is_cut_in_the_middle(tmp_path: Path) -> None:
     whole, timed = results(tmp_path)
     assert whole.startswith("exit code: 0\nstdout:\nfirst\n")
     assert whole.endswith("last\n\nstderr:\nerror\n")
-    assert "bytes are left out" in whole
+    assert "bytes left out" in whole
     assert len(whole.encode()) <= 64 * 1024
-    assert timed == "ended after 1 s: its time was up\nstdout:\nearly\n"
+    assert timed == "killed after 1 s: time limit\nstdout:\nearly\n"
 
 
 async def test_it_is_off_until_it_is_enabled_and_groups_have_it_where_it_is_named(tmp_path: Path) -> None:

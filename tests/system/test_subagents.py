@@ -147,7 +147,7 @@ async def test_what_works_is_shown_and_ended_by_stop(tmp_path: Path, queue: dict
         await say(daemon, "3", "hello")
         request = next(seen for seen in team.model.turns if seen.text == "hello")
         assert f"the subagent “dig” ({row['key']}) works" in str(request.messages[-1]["content"])
-        assert await say(daemon, "4", "/stop") == "Stopped, and no subagent works on."
+        assert await say(daemon, "4", "/stop") == "Stopped, including its subagents."
 
         await until(lambda: team.requests[0].outcome == "aborted")
         await until(lambda: not left_of_subagents(tmp_path))
@@ -173,7 +173,7 @@ async def test_it_ends_with_the_conversation_that_started_it(tmp_path: Path, how
 
         paths = {"clear": "/clear-session", "opened": f"/v1/sessions/{before}/resume"}
         if how.startswith("/"):
-            said = {"/new": "A new conversation begins", "/resume": "The conversation goes on"}
+            said = {"/new": "A new conversation begins", "/resume": "The conversation continues"}
             assert said[how] in await say(daemon, "2", how)
         elif how in paths:
             async with httpx.AsyncClient(base_url=daemon.url) as http:
@@ -199,7 +199,7 @@ async def test_one_that_takes_too_long_or_fails_says_so_to_its_parent(tmp_path: 
         await until(lambda: len(team.results) == 2)
 
         said = {label: text for label, _, text in team.results}
-        assert said["dig"].endswith("there is no result: it took longer than an answer may.")
+        assert said["dig"].endswith("there is no result: it exceeded the time limit of an answer.")
         assert "there is no result" in said["bad"]
         await until(lambda: len(answers(tmp_path)) == 3)
         assert (await status(daemon))["queues"]["parked"]["count"] == 0
@@ -254,7 +254,7 @@ async def test_the_messages_of_the_hour_do_not_run_out_in_its_midst(tmp_path: Pa
         assert await say(daemon, "1", "spawn dig") == "begun"
         await until_answered(tmp_path, "begun", "heard dig")
 
-        assert "more than the 1 messages an hour" in await say(daemon, "2", "hello")
+        assert "The limit of 1 messages per hour" in await say(daemon, "2", "hello")
         assert len(team.asked) == 1
         assert await daemon.stop() == 0
 

@@ -68,7 +68,7 @@ class Bubblewrap:
             NoSandbox: these rules cannot be kept here, or the command is too long.
         """
         if max(len(os.fsencode(each)) for each in command) > MAX_ARGUMENT_BYTES:
-            raise NoSandbox("the command is over 128 kB", hint="put it into a file and run that")
+            raise NoSandbox("the command is over 128 kB", hint="write it to a file and run that")
         order = {
             "filter": base64.b64encode(seccomp.program(network=rules.network)).decode(),
             "network": rules.network,
@@ -140,19 +140,19 @@ def _readable(rules: Rules) -> Sequence[Path]:
     folder = Path(os.path.realpath(rules.folder))
     for path in rules.readable:
         if not path.exists():
-            raise NoSandbox(f"{path} is to be readable and is not there", hint="name a place that exists")
+            raise NoSandbox(f"{path} is in readable but does not exist", hint="use a path that exists")
     for path in (*map(Path, _PROGRAMS), *rules.readable):
         real = Path(os.path.realpath(path))
         for hidden in private:
             if hidden.is_relative_to(real) or real.is_relative_to(hidden):
                 raise NoSandbox(
-                    f"{path}, which a command may read, and {hidden}, which it may not, hold one another",
-                    hint="keep the workspace and the configuration apart from programs",
+                    f"{path}, which commands may read, overlaps {hidden}, which they may not",
+                    hint="keep workspace and configuration in folders without programs",
                 )
     if any(hidden.is_relative_to(folder) for hidden in private):
         raise NoSandbox(
-            f"{folder} holds the workspace, so that a command there could read all of it",
-            hint="let it run in a folder of its own",
+            f"{folder} contains the workspace, so a command there could read all of it",
+            hint="run it in a separate folder",
         )
     return rules.readable
 

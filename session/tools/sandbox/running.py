@@ -40,7 +40,7 @@ class Output:
         if not left_out:
             return (self._head + self._tail).decode("utf-8", "replace")
         ends = (part.decode("utf-8", "replace") for part in (self._head, self._tail))
-        return f"\n[… {left_out} bytes are left out …]\n".join(ends)
+        return f"\n[… {left_out} bytes left out …]\n".join(ends)
 
 
 def shortened(text: str, most_bytes: int) -> str:
@@ -50,7 +50,7 @@ def shortened(text: str, most_bytes: int) -> str:
         return text
     half = (most_bytes - _NOTE_BYTES) // 2
     ends = (part.decode("utf-8", "ignore") for part in (data[:half], data[-half:]))
-    return f"\n[… {len(data) - 2 * half} bytes are left out …]\n".join(ends)
+    return f"\n[… {len(data) - 2 * half} bytes left out …]\n".join(ends)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ async def run(
             wrapped.argv, stdin=NOTHING, stderr=PIPE, env=wrapped.env, cwd=wrapped.cwd
         )
     except OSError as error:
-        raise NoSandbox(f"the command was not started: {error.strerror}", hint="look at the log") from error
+        raise NoSandbox(f"the command was not started: {error.strerror}", hint="see the log") from error
     out, err = Output(most_bytes), Output(most_bytes)
     ended = False
     try:

@@ -17,8 +17,8 @@ from session.tools.sandbox.running import run
 TRIAL_S = 20.0
 _TRIAL = ("/bin/echo", "works")
 CURE = "apt-get install bubblewrap"
-FORBIDDEN_CURE = "allow it user namespaces, as docs/tools.md says for services and containers"
-AS_ROOT = "the gateway runs as root, and no command does"
+FORBIDDEN_CURE = "allow user namespaces; docs/tools.md explains how for services and containers"
+AS_ROOT = "the gateway runs as root, and commands never run as root"
 AS_ROOT_CURE = "run the gateway as an ordinary user; in a container with --user 10001:10001"
 _TOLD_CHARS = 200
 
@@ -30,7 +30,7 @@ async def sandbox_here() -> Bubblewrap:
         NoSandbox: no command can be confined; the error says why, the hint what to do.
     """
     if sys.platform != "linux":
-        raise NoSandbox("commands can be confined on Linux alone", hint="leave the tool off")
+        raise NoSandbox("the sandbox needs Linux", hint="disable the tool")
     if os.geteuid() == 0:
         raise NoSandbox(AS_ROOT, hint=AS_ROOT_CURE)
     program = shutil.which("bwrap")
@@ -43,7 +43,7 @@ async def sandbox_here() -> Bubblewrap:
     with tempfile.TemporaryDirectory(prefix="chat-gateway-trial-") as name:
         outcome = await run(sandbox, _TRIAL, Rules(Path(name)), timeout_s=TRIAL_S)
     if outcome.exit_code != 0 or outcome.out.text().strip() != "works":
-        said = outcome.err.text().strip() or f"it ended with {outcome.exit_code}"
+        said = outcome.err.text().strip() or f"it exited with {outcome.exit_code}"
         raise NoSandbox(f"bubblewrap does not work here: {said[:_TOLD_CHARS]}", hint=FORBIDDEN_CURE)
     return sandbox
 

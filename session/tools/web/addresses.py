@@ -72,21 +72,21 @@ def target_of(text: str) -> Target:
     if len(text) > MAX_URL_CHARS:
         raise ToolError(f"the address is over {MAX_URL_CHARS} characters")
     if "\\" in text or any(not c.isprintable() or c.isspace() for c in text.strip()):
-        raise ToolError("the address has characters that none can have")
+        raise ToolError("the address contains characters that are not allowed")
     try:
         url = httpx.URL(text.strip())
         host = url.raw_host.decode("ascii").lower()
     except (httpx.InvalidURL, UnicodeError, ValueError) as error:
-        raise ToolError("that is no address of the web") from error
+        raise ToolError("this is not a web address") from error
     if url.scheme not in PORTS:
         raise ToolError("only http:// and https:// can be read")
     if url.userinfo:
-        raise ToolError("an address with a user name or password is not read")
+        raise ToolError("addresses with a user name or password are not allowed")
     if not host or "%" in host:
-        raise ToolError("the address names no host")
+        raise ToolError("the address has no host")
     port = url.port or PORTS[url.scheme]
     if port not in ALLOWED_PORTS:
-        raise ToolError(f"port {port} is not read; only {', '.join(map(str, ALLOWED_PORTS))} are")
+        raise ToolError(f"port {port} is not allowed; only {', '.join(map(str, ALLOWED_PORTS))} are")
     _check_name(host)
     return Target(url.copy_with(fragment=None), host, port)
 
@@ -100,7 +100,7 @@ def followed(target: Target, location: str) -> Target:
     try:
         joined = str(target.url.join(location))
     except (httpx.InvalidURL, ValueError) as error:
-        raise ToolError(f"{target.host} redirects to what is no address") from error
+        raise ToolError(f"{target.host} redirects to an invalid address") from error
     there = target_of(joined)
     if target.url.scheme == "https" and there.url.scheme != "https":
         raise ToolError(f"{target.host} redirects from https to http, which is not followed")
@@ -123,7 +123,7 @@ def is_public(address: str) -> bool:
 
 def refused_host(host: str) -> ToolError:
     """Say that a host is not of the public internet; never which address it has."""
-    return ToolError(f"{host} is not on the public internet, so it is not read")
+    return ToolError(f"{host} is not on the public internet, so it is not allowed")
 
 
 def _check_name(host: str) -> None:

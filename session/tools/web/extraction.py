@@ -89,6 +89,6 @@ async def _extracted(page: Page) -> Text:
                 child.kill()
             await asyncio.shield(child.wait())
     if child.returncode != 0:
-        raise ToolError(f"{page.target.host}: the page is such that no text can be extracted")
+        raise ToolError(f"{page.target.host}: no text can be extracted from this page")
     found = json.loads(said)
     return Text(found["text"], found["title"])

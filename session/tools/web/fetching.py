@@ -119,7 +119,7 @@ class _Bounded(httpcore.AsyncNetworkStream):
             if self._interim > MAX_INTERIM:
                 break
         if self._interim > MAX_INTERIM or self._read_bytes > MAX_HEAD_BYTES:
-            raise httpcore.ReadError("too much came before the head of the answer")
+            raise httpcore.ReadError("too much data before the headers of the answer")
 
     async def write(self, buffer: bytes, timeout: float | None = None) -> None:
         await self._stream.write(buffer, timeout)
@@ -217,7 +217,7 @@ class Fetcher:
                 break
         cut = len(data) > self._max_bytes
         if b"\0" in data[:1024] and not data.startswith((b"\xff\xfe", b"\xfe\xff")):
-            raise ToolError(f"{target.host} answered what is no text")
+            raise ToolError(f"{target.host} did not answer with text")
         return Page(target, kind, _charset(more), bytes(data[: self._max_bytes]), cut)
 
 
@@ -237,7 +237,7 @@ async def _unpacked(response: httpx.Response, most: int) -> AsyncIterator[bytes]
     """
     coding = response.headers.get("content-encoding", "identity").strip().lower()
     if coding not in ("", "identity", "gzip", "x-gzip"):
-        raise ToolError("the page is packed in a way that was not asked for")
+        raise ToolError("the page has an unsupported compression")
     unpack = zlib.decompressobj(zlib.MAX_WBITS | 16) if "gzip" in coding else None
     raw = 0
     async for part in response.aiter_raw():
@@ -245,7 +245,7 @@ async def _unpacked(response: httpx.Response, most: int) -> AsyncIterator[bytes]
         try:
             yield part if unpack is None else unpack.decompress(part, most)
         except zlib.error as error:
-            raise ToolError("the page is packed, and damaged") from error
+            raise ToolError("the page is compressed and damaged") from error
         # Packed nothings would go on without a byte of text.
         if raw >= most or (unpack is not None and unpack.eof):
             return
@@ -253,12 +253,12 @@ async def _unpacked(response: httpx.Response, most: int) -> AsyncIterator[bytes]
 
 def _check_kind(target: Target, kind: str) -> None:
     if kind == "application/pdf":
-        raise ToolError(f"{target.host} answered a PDF, and only text can be read")
+        raise ToolError(f"{target.host} answered with a PDF; only text can be read")
     text = kind.startswith("text/") or kind in _TEXTS or kind.endswith(("+json", "+xml"))
     if kind and not text:
         # Only what is a type is repeated: an error is not quoted.
         told = kind if _TYPE.fullmatch(kind) else "something"
-        raise ToolError(f"{target.host} answered {told}, and only text can be read")
+        raise ToolError(f"{target.host} answered with {told}; only text can be read")
 
 
 def _status(code: int) -> str:
@@ -280,9 +280,9 @@ def _charset(parameters: str) -> str:
 def _why(error: httpx.HTTPError) -> str:
     """Say what went wrong without a word of the other side's."""
     if any(isinstance(cause, ssl.SSLCertVerificationError) for cause in causes(error)):
-        return "its certificate is not valid for it"
+        return "its certificate is not valid"
     if isinstance(error, httpx.TimeoutException):
         return "it does not answer in time"
     if isinstance(error, httpx.ConnectError):
         return "it cannot be reached"
-    return "it answered what is no HTTP, or broke off"
+    return "its answer is not HTTP, or was interrupted"

@@ -47,7 +47,7 @@ BAD_JOBS: list[tuple[Any, str]] = [
     (job("a", payload={"message": " "}), "empty"),
     (job("a", payload={"message": "x" * 2**20 + "x"}), "1 MiB"),
     (job("a", payload={"message": "m", "deliver": True, "channel": "Tele gram", "to": "1"}), "Tele gram"),
-    (job("a", payload={"message": "m", "deliver": True, "channel": "web", "to": ["1"]}), "no text"),
+    (job("a", payload={"message": "m", "deliver": True, "channel": "web", "to": ["1"]}), "must be strings"),
     (None, "not a JSON object"),
 ]
 
@@ -93,7 +93,7 @@ def test_half_of_a_surrogate_pair_is_no_text(file: CronFile) -> None:
 
 def test_a_name_that_is_no_text_makes_no_job() -> None:
     """A shell or a model may give one; the letter of such a job could not be put, at any slot."""
-    with pytest.raises(BadJob, match="name is no text"):
+    with pytest.raises(BadJob, match="name is not a string"):
         new_row(Every(60_000, NOON), "m", at=NOON, name="half \ud83d")
 
 

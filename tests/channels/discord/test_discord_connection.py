@@ -166,7 +166,7 @@ async def test_no_session_is_begun_when_none_is_left(server: DiscordServer, stat
     """One start too many would make Discord reset the token: the adapter waits, and says so."""
     server.gateway.identifies_left = 0
     async with running(server, state, ready=False) as run:
-        await run.pulse.until(lambda: "no start left" in run.pulse.error)
+        await run.pulse.until(lambda: "no further session start now" in run.pulse.error)
 
         assert server.gateway.connections == []
         assert server.gateway.identifies_left == 0
@@ -179,7 +179,7 @@ async def test_a_session_that_was_ended_is_followed_by_another_only_if_one_is_le
     async with running(server, state) as run:
         server.gateway.identifies_left = 0
         server.gateway.invalidate()
-        await run.pulse.until(lambda: "no start left" in run.pulse.error)
+        await run.pulse.until(lambda: "no further session start now" in run.pulse.error)
 
         assert server.gateway.identifies_left == 0
 

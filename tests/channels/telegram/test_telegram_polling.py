@@ -53,7 +53,7 @@ async def test_another_program_on_the_token_is_named(server: TelegramServer, pla
     await server.until_confirmed(server.write(ADA, "hello"))
 
     assert place.pauses.asked == [5, 10, 20, 30, 30]
-    assert all("another program polls with this token" in words for words in place.pulse.failures)
+    assert all("another program is polling with this token" in words for words in place.pulse.failures)
     assert place.pulse.up
 
 
@@ -161,7 +161,7 @@ async def test_a_wrong_token_is_one_clear_error(server: TelegramServer, tmp_path
     assert "BotFather" in refused.value.hint
     assert len(server.calls) == 1
     assert token not in repr(refused.value) + place.pulse.error
-    assert place.pulse.error == "Telegram refuses the token"
+    assert place.pulse.error == "Telegram rejects the token"
 
 
 async def test_a_token_that_is_revoked_later_ends_the_run(server: TelegramServer, place: Place) -> None:

@@ -108,7 +108,7 @@ def test_the_general_topic_is_found_without_its_number() -> None:
 )
 def test_what_is_no_chat_of_telegram(chat_id: str) -> None:
     """An id that Telegram could not know is refused before it is asked."""
-    with pytest.raises(ValueError, match="no chat"):
+    with pytest.raises(ValueError, match="not a Telegram chat"):
         chat_and_topic(chat_id)
 
 

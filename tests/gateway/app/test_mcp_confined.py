@@ -68,7 +68,7 @@ async def test_one_that_cannot_be_confined_is_not_started(tmp_path: Path) -> Non
     async with confined(tmp_path / "w", spec) as server:
         said = server.part()["error"]
 
-    assert said == f"it is not started: {tmp_path / 'none'} is to be readable and is not there"
+    assert said == f"not started: {tmp_path / 'none'} is in readable but does not exist"
     assert not (tmp_path / "w/state/mcp/good/log").exists()
 
 
@@ -99,10 +99,10 @@ KEY = "it's s3cret"
 @pytest.mark.parametrize(
     ("script", "readable", "said", "cure"),
     [
-        ("print('never')", False, "can't open file", "the sandbox does not show SCRIPT: add it"),
-        (f"{SAYS}raise SystemExit('no MODE')", True, "no MODE", "name what it needs in its table"),
-        ("import os; os.environ['API_URL']", True, "KeyError: 'API_URL'", "variables in env"),
-        ("open('/etc/shadow')", True, "'/etc/shadow'", "the sandbox does not show /etc/shadow: add it"),
+        ("print('never')", False, "can't open file", "SCRIPT is not visible in the sandbox"),
+        (f"{SAYS}raise SystemExit('no MODE')", True, "no MODE", "add what it needs to its table"),
+        ("import os; os.environ['API_URL']", True, "KeyError: 'API_URL'", "variables to env"),
+        ("open('/etc/shadow')", True, "'/etc/shadow'", "/etc/shadow is not visible in the sandbox"),
         (f"{SAYS}print(os.environ['KEY'] * 3_000, file=sys.stderr)", True, "exit code 0", "its table"),
     ],
     ids=["script-outside", "its-own-words", "variable-missing", "file-outside", "one-long-line"],

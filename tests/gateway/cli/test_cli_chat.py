@@ -72,7 +72,7 @@ async def test_cures_are_commands(tmp_path: Path, capsys: pytest.CaptureFixture[
         for chat in ("ada", "bob"):
             await place.post("x" * (2**20 + 1), chat=chat, id="one", wait=30)
         assert await attached(place, "parked", "drop", "web:one") == 1
-        assert "try: name the key by --key" in capsys.readouterr().err
+        assert "try: choose one with --key" in capsys.readouterr().err
         assert await attached(place, "parked", "drop", "web:one", "--key", "web:bob") == 0
 
 

@@ -131,7 +131,7 @@ model.name = "nonsense/x"
         "tools.policy.shel: no tool 'shel'; nearest: 'shell'",
         "tools.policy.mcp.tme.now: no server 'tme'; nearest: 'time'",
         "tools.policy.people.ada.wirte: no tool 'wirte'; nearest: 'write'",
-        "channels.discord.group_allow: 'general' is not an id",
+        "channels.discord.group_allow: 'general' is not a numeric id",
         "channels.slack: no adapter of this name is installed; there are: telegram, discord, web",
         "nearest: channels.telegram",
         "agents.work.model.name: LiteLLM knows no provider 'nonsense'",
@@ -192,7 +192,7 @@ mcp.there = {{url = "http://127.0.0.1:1/", headers_file = "headers"}}
     words = command("--config", str(file), "config", "check", cwd=tmp_path)
     doctor = command("--config", str(file), "doctor", "--json", cwd=tmp_path)
 
-    said = [f"others can read {path}, which holds a secret" for path in (file, token, headers)]
+    said = [f"others can read {path}, which contains a secret" for path in (file, token, headers)]
     cures = [f"chmod go= {path}" for path in (file, token, headers)]
     warned = [f"{text}; {cure}" for text, cure in zip(said, cures, strict=True)]
     assert json.loads(checked.stdout)["warnings"] == warned

@@ -44,15 +44,15 @@ def test_a_heartbeat_needs_no_message_and_asks_what_its_file_holds(tmp_path: Pat
 
     assert (made["name"], made["schedule"]["everyMs"]) == ("heartbeat", 1_800_000)
     assert (idle.code, ran.code) == (1, 0)
-    assert "HEARTBEAT.md asks nothing" in idle.err
+    assert "HEARTBEAT.md contains no task" in idle.err
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
         (["--every", "2h"], "payload.message is empty"),
-        (["--every", "2h", "--message", "x", "--session", "chat"], "no chat in whose session"),
-        (["--heartbeat", "30m", "--tz", "UTC"], "an interval has no zone"),
+        (["--every", "2h", "--message", "x", "--session", "chat"], "in the session of a chat needs a chat"),
+        (["--heartbeat", "30m", "--tz", "UTC"], "an interval has no time zone"),
     ],
 )
 def test_what_makes_no_job_is_refused_with_its_cure(tmp_path: Path, words: list[str], said: str) -> None:

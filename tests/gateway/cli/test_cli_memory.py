@@ -96,8 +96,8 @@ async def test_while_another_process_works_on_the_memory_nothing_is_restored(tmp
     again, _, said = await run(tmp_path, *words)
 
     assert (code, again) == (1, 0)
-    assert "another process works on this memory" in err
-    assert "try again in a while" in err
+    assert "another process is changing this memory" in err
+    assert "try again in a moment" in err
     assert said.startswith("MEMORY.md is restored; the text before is version 0")
     assert (tmp_path / "memory/MEMORY.md").read_text() == "one\n"
 

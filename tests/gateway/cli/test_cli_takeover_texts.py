@@ -193,7 +193,7 @@ def test_a_skill_that_no_model_will_see_is_named(tmp_path: Path, work: Path) -> 
     done = take(tmp_path / "w", work)
 
     assert done.code == 0, done.err
-    assert "skills/plain/SKILL.md is not used: it must begin with a head between two lines ---" in done.err
+    assert "skills/plain/SKILL.md is not used: it must start with a header between two lines ---" in done.err
     assert not (tmp_path / "w" / "skills" / "empty").exists()
     assert "skills/empty has no SKILL.md" in done.err
 

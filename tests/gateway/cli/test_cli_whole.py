@@ -96,8 +96,8 @@ def test_one_memory_for_all_stays_and_it_is_said(place: Path, monkeypatch: pytes
     exported, _ = unpacked(Ran(place, "memory", "export", ADA).bytes)
     erased = Ran(place, "memory", "erase", ADA, "--yes")
 
-    assert any("scope workspace" in line for line in exported["left_out"])
-    assert "kept: memory/ and files/ of the scope workspace" in erased.err
+    assert any("files/ of the workspace" in line for line in exported["left_out"])
+    assert "kept: memory/ and files/ of the workspace" in erased.err
     assert (place / "memory" / "MEMORY.md").read_text() == "of all"
 
 

@@ -96,7 +96,7 @@ port = 65536
         ("[facts]\nidle_s = 1e12", "2: facts.idle_s: expected a number from 0 to 1000000000,"),
         ("[compaction]\ntimeout_s = 1e300", "2: compaction.timeout_s: expected a number above 0 and at most"),
         ("[model]\ntimeout_s = inf", "2: model.timeout_s: expected a number above 0 and at most 1000000000"),
-        ('[model]\napi_key_file = "a\\u0000"', "2: model.api_key_file: expected the name of a file"),
+        ('[model]\napi_key_file = "a\\u0000"', "2: model.api_key_file: expected a file name"),
         ('[model]\n\napi_key_file = "/dev/null"', "3: model.api_key_file: /dev/null is empty"),
     ],
 )

@@ -176,7 +176,7 @@ def test_a_secret_file_that_fails_is_one_problem(tmp_path: Path) -> None:
     twice = problems(tmp_path, '[http]\ntoken = "sesame"\ntoken_file = "good"\n')
     assert twice == ["chat-gateway.toml:2: http.token: given twice; keep one of token and token_file"]
     assert problems(tmp_path, "[http]\ntoken_file = 3\n") == [
-        "chat-gateway.toml:2: http.token_file: expected the name of a file, got a whole number"
+        "chat-gateway.toml:2: http.token_file: expected a file name, got a whole number"
     ]
 
 
@@ -301,7 +301,7 @@ def test_a_token_beyond_loopback_is_hard_to_guess(tmp_path: Path, line: str) -> 
     assert len(caught.value.problems) == 1
     assert read(tmp_path, '[http]\ntoken = "x"\n').http.token.get_secret_value() == "x"
     if line.startswith("token = "):
-        assert re.search("openssl rand|give token", caught.value.problems[0])
+        assert re.search("openssl rand|set token", caught.value.problems[0])
 
 
 def test_the_workspace_is_absolute_and_the_nearest_to_the_caller_wins(
@@ -333,7 +333,7 @@ def test_the_zone_is_ready_to_use(tmp_path: Path) -> None:
 
 def test_the_files_of_tls_are_whole_paths(tmp_path: Path) -> None:
     """A relative one would mean another file in each folder that a verb is run in."""
-    with pytest.raises(ConfigError, match=r"broker\.ca_file: expected a whole path"):
+    with pytest.raises(ConfigError, match=r"broker\.ca_file: expected an absolute path"):
         read(tmp_path, '[broker]\nca_file = "ca.pem"\n')
 
 
@@ -348,7 +348,7 @@ def test_a_secret_without_an_end_is_none(tmp_path: Path) -> None:
     """A device is read no further than a secret may go."""
     (problem,) = problems(tmp_path, '[model]\napi_key_file = "/dev/zero"\n')
 
-    assert problem.endswith(":2: model.api_key_file: /dev/zero is over 65536 bytes, which is no secret")
+    assert problem.endswith(":2: model.api_key_file: /dev/zero is over 65536 bytes, too large for a secret")
 
 
 def test_a_configuration_without_an_end_is_read_no_further_than_one_may_go(tmp_path: Path) -> None:

@@ -27,7 +27,10 @@ def read(folder: Path, text: str, **environ: str) -> Settings:
             "mcp.files.timeout_s: expected a number above 0 and at most",
         ),
         ("[mcp.files]\nurl = 'http://a/'\ncomand = []", "mcp.files.comand: unknown key"),
-        ('[tools.shell]\nsandbox = "landlock"', "tools.shell.sandbox: unknown key; remove it: commands are"),
+        (
+            '[tools.shell]\nsandbox = "landlock"',
+            "tools.shell.sandbox: unknown key; remove it: commands always run",
+        ),
         ('[state]\nlocal = ""', "state.local: unknown key; nearest: state.local_dir"),
         ('[state]\nlocal_dir = "state"', "state.local_dir: 'state': expected the absolute path of a folder"),
         ('[state]\nlocal_dir = "~nobody-here/x"', "expected the absolute path of a folder"),
@@ -44,7 +47,11 @@ def test_a_wrong_value_is_told_as_of_any_key(tmp_path: Path, text: str, words: s
 
 @pytest.mark.parametrize(
     ("name", "words"),
-    [("w", "is the workspace itself"), ("w/state/x", "lies in the workspace"), (".", "holds the workspace")],
+    [
+        ("w", "is the workspace itself"),
+        ("w/state/x", "is inside the workspace"),
+        (".", "contains the workspace"),
+    ],
 )
 def test_local_files_lie_apart_from_the_workspace(tmp_path: Path, name: str, words: str) -> None:
     """The line of the key is named, as of any problem, and the command ends with 78."""

@@ -36,14 +36,14 @@ def read(folder: Path, text: str) -> Settings:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("[mcp.x]", "mcp.x: give command for a server on its stdio, or url"),
+        ("[mcp.x]", "mcp.x: set command for a stdio server, or url"),
         (
             "[mcp.x]\ncommand = ['a']\nurl = 'http://a/'",
-            "mcp.x: give command for a server on its stdio, or url",
+            "mcp.x: set command for a stdio server, or url",
         ),
         ("[mcp.x]\nurl = 'ftp://a/'", "mcp.x.url: expected"),
-        ("[mcp.x]\ncommand = ['bin/a']", "mcp.x.command: give the program's whole path, or a name"),
-        ("[mcp.x]\ncommand = ['a']\nreadable = ['lib']", "mcp.x.readable: give whole paths"),
+        ("[mcp.x]\ncommand = ['bin/a']", "mcp.x.command: use the program's absolute path, or a name"),
+        ("[mcp.x]\ncommand = ['a']\nreadable = ['lib']", "mcp.x.readable: use absolute paths"),
         (
             "[mcp.x]\ncommand = ['a']\nheaders_file = 'h'",
             "mcp.x: headers_file is not for a server by command",
@@ -51,7 +51,7 @@ def read(folder: Path, text: str) -> Settings:
         ("[mcp.x]\nurl = 'http://a/'\nnetwork = true", "mcp.x: network is not for a server by url"),
         (
             "[mcp.x]\ncommand = ['a']\npeople = ['ben']",
-            "mcp: x: people: [people] lists nobody of the name 'ben'",
+            "mcp: x: people: [people] has no 'ben'",
         ),
         ("[mcp.'../x']\ncommand = ['a']", "mcp: '../x': expected a name of at most 32 letters"),
         ("[mcp.'a.b']\ncommand = ['a']", "mcp: 'a.b': expected a name of at most 32 letters"),
@@ -95,7 +95,7 @@ def test_without_its_library_every_look_says_so(tmp_path: Path) -> None:
     examined = without_library(*here, "doctor", "--json")
     listed = without_library(*here, "mcp", "list")
 
-    said = "the package mcp is not installed, so no tools of these servers are offered"
+    said = "the package mcp is not installed, so the tools of these servers are not offered"
     assert (checked.returncode, listed.returncode) == (0, 0)
     assert f"warning: mcp: {said}; make extras" in checked.stderr
     assert f"{said}; make extras" in listed.stderr

@@ -33,7 +33,7 @@ BEYOND: Final = re.compile(
     r"the name of a time zone"
     r"|No such file or directory"
     r"|missing, though (enabled = true|host = .* is not loopback)"
-    r"|give command for a server on its stdio, or url"
+    r"|set command for a stdio server, or url"
     r"|expected exactly one of channel"
     r"|no agent|no channel|has no '"
 )

@@ -29,8 +29,8 @@ async def found(workspace: Path, *, took_s: float = 0.0, **config: str) -> list[
     [
         (Vectors(), 2.0, "ok", "openai/stub-embedding answers"),
         (Vectors(status=401), 0.0, "fail", "status 401"),
-        (Vectors("nan"), 0.0, "fail", "without a direction"),
-        (Vectors(), 2.1, "warn", "took 2.1 s: a turn waits 2 s, then goes on"),
+        (Vectors("nan"), 0.0, "fail", "of length 0"),
+        (Vectors(), 2.1, "warn", "took 2.1 s; a turn waits at most 2 s"),
     ],
 )
 async def test_the_embedding_model_is_asked_like_the_model(

@@ -58,7 +58,7 @@ def test_a_library_that_answers_syncs_itself_is_seen() -> None:
     lie = machine.lie_of(None, "7f00 r-xp /usr/lib/x86_64-linux-gnu/libeatmydata.so.1.3.0\n")
 
     assert lie == (
-        "libeatmydata.so answers syncs without one",
+        "libeatmydata.so skips syncs",
         "run the gateway without it: unset LD_PRELOAD",
     )
 
@@ -111,7 +111,7 @@ def test_a_workspace_on_a_network_needs_a_disk_for_its_own_files(tmp_path: Path)
     assert "nfs4 (0x6969)" in text
 
     _, level, text, cure = machine.local_files(tmp_path / "d", seen)
-    assert (level, cure) == ("fail", "name a folder on a disk of this machine")
+    assert (level, cure) == ("fail", "choose a folder on a disk of this machine")
     assert machine.local_files(tmp_path / "d" / "e")[1] == "ok"
 
 
@@ -121,7 +121,7 @@ def test_a_program_that_makes_a_file_system_may_hide_a_network(tmp_path: Path) -
     _, level, text, cure = machine.file_system(tmp_path, None, seen)
 
     assert level == "warn"
-    assert "a program makes it" in text
+    assert "provided by a program" in text
     assert "state.local_dir" in cure
     assert machine.file_system(tmp_path, tmp_path / "d", seen)[1] == "ok"
 
@@ -155,7 +155,9 @@ def test_a_real_mount_is_seen_by_its_number(tmp_path: Path) -> None:
     network, (_, level, text, _) = json.loads(done.stdout)
     assert network == "fuse.sshfs (0x65735546)"
     assert level == "fail"
-    assert text.startswith("fuse.sshfs (0x65735546) is a network's: at risk are waiting messages")
+    assert text.startswith(
+        "fuse.sshfs (0x65735546) is a network file system, which SQLite cannot rely on; at risk: "
+    )
 
 
 def test_a_sync_is_timed_and_leaves_nothing(tmp_path: Path) -> None:
@@ -171,7 +173,7 @@ def test_memory_is_named(tmp_path: Path) -> None:
         pytest.skip("no file system in memory here")
     found = {name: (level, text) for name, level, text, _ in machine.check(memory)}
 
-    assert found["file system"] == ("warn", "tmpfs is memory: a restart of the machine loses everything")
+    assert found["file system"] == ("warn", "tmpfs is in memory: a restart of the machine loses everything")
     assert {"inodes", "open files"} <= set(found)
     assert machine.mount_of(tmp_path, machine.mounts()) is not None
 

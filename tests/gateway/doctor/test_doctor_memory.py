@@ -65,4 +65,4 @@ def test_notes_of_somebody_who_is_listed_no_more_are_named(tmp_path: Path) -> No
     assert said(tmp_path, PEOPLE)[:2] == ("ok", "scope chat, 1 person")
     level, text, _ = said(tmp_path, 'eva = ["telegram:1"]')
     assert (level, "memory/people/ada" in text) == ("warn", True)
-    assert "share nothing else" in said(tmp_path, PEOPLE, "workspace")[1]
+    assert "[people] has no effect on memory" in said(tmp_path, PEOPLE, "workspace")[1]

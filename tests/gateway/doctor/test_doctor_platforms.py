@@ -66,7 +66,7 @@ async def test_a_token_that_is_refused(server: tuple[type[Platform], str]) -> No
 
     found = await platforms.check(on(url, "telegram"))
 
-    assert found[0][:3] == ("telegram token", "fail", "telegram refuses it (HTTP 401)")
+    assert found[0][:3] == ("telegram token", "fail", "telegram rejects it (HTTP 401)")
     assert "docs/telegram.md" in found[0][3]
 
 

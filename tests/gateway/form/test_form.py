@@ -148,7 +148,7 @@ def test_several_steps_go_one_by_one_and_each_can_be_gone_back(workspace: Path) 
 
     assert forms == [2, 1]
     assert content(workspace) == before
-    with pytest.raises(GatewayError, match="nothing to go back to"):
+    with pytest.raises(GatewayError, match="nothing to downgrade"):
         downgrade(workspace, beside=list, migrations=FURTHER)
 
 

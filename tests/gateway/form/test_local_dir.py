@@ -154,7 +154,7 @@ def test_who_works_there_is_not_moved_away_from(workspace: Path, tmp_path: Path)
     """Nothing is changed while any process of the workspace runs."""
     with holding.lock_file(workspace / "state") as lock:
         holding.share(lock)
-        with pytest.raises(StateInUse, match=r"state\.local_dir changes where files of"):
+        with pytest.raises(StateInUse, match=r"state\.local_dir moves files of"):
             local_dir.settle(workspace, tmp_path / "d", embedded=True, beside=lambda: ["pid 12"], wait_s=0.1)
 
     assert rows(workspace / "state") == ROWS
@@ -168,7 +168,7 @@ def test_a_folder_that_leads_into_the_workspace_is_refused(
     (tmp_path / "link").symlink_to(workspace)
     wanted = workspace / "state" / "x" if inside == "state" else tmp_path / "link" / "x"
 
-    with pytest.raises(ConfigError, match="lies in the workspace"):
+    with pytest.raises(ConfigError, match="is inside the workspace"):
         start(workspace, wanted)
 
 
@@ -213,7 +213,7 @@ def test_a_damaged_note_hides_no_file(workspace: Path, tmp_path: Path) -> None:
 def test_a_downgrade_asks_for_the_files_back_first(workspace: Path, tmp_path: Path) -> None:
     start(workspace, tmp_path / "d")
 
-    with pytest.raises(GatewayError, match="where a version before may not look") as refused:
+    with pytest.raises(GatewayError, match="where the previous version may not find") as refused:
         downgrade(workspace, beside=list)
 
     assert 'state.local_dir = ""' in refused.value.hint

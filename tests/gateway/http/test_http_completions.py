@@ -118,7 +118,7 @@ async def test_a_key_stands_for_one_text(place: Place, stream: bool) -> None:
     other = await place.http.post("/v1/chat/completions", json=asked("two", stream=stream), headers=key)
 
     assert (first.status_code, other.status_code) == (200, 409)
-    assert "another text" in other.json()["error"]["message"]
+    assert "another message" in other.json()["error"]["message"]
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -151,7 +151,7 @@ async def test_a_store_that_refuses_in_the_middle_of_a_stream(
 
     assert error["code"] == "server_error"
     assert "Too many open files" in error["message"]
-    assert error["hint"] == "the message is kept, and answered once the store works"
+    assert error["hint"] == "the message is saved and will be answered once the disk works"
     assert "Traceback" not in caplog.text
 
 
@@ -341,8 +341,8 @@ async def test_a_store_that_refuses(place: Place) -> None:
     streamed = await place.http.post("/v1/chat/completions", json=asked("hello", user="ada", stream=True))
     *_, last = streamed.text.strip().split("\n\n")
     error = orjson.loads(last.removeprefix("data: "))["error"]
-    assert "the store refused" in error["message"]
-    assert error["hint"] == "the message is kept, and answered once the store works"
+    assert "the answer could not be stored" in error["message"]
+    assert error["hint"] == "the message is saved and will be answered once the disk works"
 
     transcript.rmdir()
     answer = await place.http.post("/v1/chat/completions", json=asked("are you there", user="ada"))

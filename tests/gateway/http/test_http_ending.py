@@ -39,7 +39,7 @@ async def test_what_is_cut_off_by_the_end_is_told_so(tmp_path: Path) -> None:
 
     assert answer.status_code == 503
     assert answer.json() == {
-        "error": "the gateway ended before this was answered",
-        "hint": "send it again once it runs; a message with the same id is the same message",
+        "error": "the gateway shut down before this was answered",
+        "hint": "send it again once the gateway runs; use the same id to avoid duplicates",
     }
     assert int(answer.headers["Retry-After"]) > 0

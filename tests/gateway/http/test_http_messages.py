@@ -369,8 +369,8 @@ async def test_a_body_that_is_no_json_object_is_told_so(
 @pytest.mark.parametrize(
     ("error", "status", "said"),
     [
-        (OSError(errno.ESTALE, "Stale file handle"), 503, "the disk refused: Stale file handle"),
-        (TimeoutError(), 500, "something went wrong here"),
+        (OSError(errno.ESTALE, "Stale file handle"), 503, "the disk reported an error: Stale file handle"),
+        (TimeoutError(), 500, "internal error"),
     ],
 )
 async def test_a_disk_that_refuses_is_no_fault_of_ours(

@@ -100,7 +100,7 @@ async def test_each_row_is_on_one_page(tmp_path: Path) -> None:
     assert [row["id"] for row in goes_on.json()["facts"]] == [fact(at)["id"] for at in range(3, COUNT)]
     assert count == COUNT
     assert {answer.status_code for answer in (*bad, crossed)} == {400}
-    assert crossed.json() == {"error": "the cursor is none of ours", "hint": "begin without one"}
+    assert crossed.json() == {"error": "the cursor is not valid", "hint": "start without one"}
 
 
 async def test_what_goes_meanwhile_hides_no_other(tmp_path: Path) -> None:

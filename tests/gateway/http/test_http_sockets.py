@@ -183,7 +183,7 @@ async def test_a_store_that_refuses_is_told_by_the_code(
                 await client.recv()
 
     assert caught.value.rcvd is not None
-    assert (caught.value.rcvd.code, caught.value.rcvd.reason) == (1011, "the store refused")
+    assert (caught.value.rcvd.code, caught.value.rcvd.reason) == (1011, "it could not be stored")
     assert "Traceback" not in caplog.text
 
 

@@ -94,7 +94,7 @@ async def test_what_no_message_names_goes(place: Place, tmp_path: Path) -> None:
     assert gone.status_code == 200
     assert [each.status_code for each in not_gone] == [404, 404]
     assert missing.status_code == 400
-    assert missing.json()["hint"].startswith("send it first: POST /v1/media")
+    assert missing.json()["hint"].startswith("upload it first: POST /v1/media")
     assert [name for name in on_disk(tmp_path) if ".ahead-" not in name] == [kept["ref"]]
     assert MediaFolder(tmp_path, 1, 60).held_bytes() == len(b"another")
 

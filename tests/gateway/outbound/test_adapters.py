@@ -158,7 +158,7 @@ async def test_a_new_run_has_the_time_that_it_needs(tmp_path: Path) -> None:
         await on.pass_by(START_S - 0.1)
         part = on.adapter.part()
         assert not part["up"]
-        assert part["error"].startswith("no round trip for")
+        assert part["error"].startswith("no contact for")
         assert part["last_round_trip"] is not None
 
         await on.pass_by(0.2)
@@ -298,7 +298,7 @@ async def test_one_that_another_process_runs_is_shown_though_its_lease_cannot_be
     found = standing(state, "fake")
 
     assert found["up"] is False
-    assert found["error"] == "fake.lease cannot be looked at: Is a directory"
+    assert found["error"] == "fake.lease cannot be read: Is a directory"
 
 
 async def test_a_menu_that_is_refused_for_good_is_shown_and_not_tried_again(tmp_path: Path) -> None:

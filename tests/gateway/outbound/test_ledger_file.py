@@ -68,7 +68,7 @@ async def test_where_nobody_can_be_told_looking_is_answered_and_changes_are_refu
 
     assert isinstance(change, LedgerDown)
     assert "File too large" in str(change)
-    assert "free space" in change.hint
+    assert "free disk space" in change.hint
     assert look == Progress(sent={0: "m1"})
     assert isinstance(bad, LedgerDown)
     assert "surrogates" in str(bad)

@@ -47,9 +47,9 @@ async def test_a_reply_that_its_adapter_took_and_never_confirmed(tmp_path: Path)
     found = await tracer(tmp_path).trace(ME)
 
     assert (found["state"], found["key"]) == ("sending", KEY)
-    assert found["words"] == "its adapter took it at 2026-03-01 10:00:02 UTC, never confirmed"
+    assert found["words"] == "sent at 2026-03-01 10:00:02 UTC, but the platform never confirmed it"
     assert [step["step"] for step in found["steps"]] == ["begun", "model", "stored", "sending"]
-    assert found["unknown"] == ["when it was accepted", "the queue was not asked: no broker here"]
+    assert found["unknown"] == ["when it was accepted", "whether it waits in the queue: no broker here"]
 
 
 async def test_a_turn_whose_end_is_not_stored_and_a_reply_without_a_trace(tmp_path: Path) -> None:
@@ -59,9 +59,9 @@ async def test_a_turn_whose_end_is_not_stored_and_a_reply_without_a_trace(tmp_pa
     answered = await tracer(tmp_path).trace(ME, KEY)
 
     assert begun["state"] == "open"
-    assert "no end of it is stored" in begun["words"]
+    assert "its end is not recorded" in begun["words"]
     assert answered["state"] == "answered"
-    assert "no adapter noted it" in " ".join(answered["unknown"])
+    assert "no adapter recorded it" in " ".join(answered["unknown"])
 
 
 async def test_a_subagent_is_a_step_of_who_started_it_and_has_a_life_of_its_own(tmp_path: Path) -> None:

@@ -73,7 +73,7 @@ async def test_a_chat_over_its_cap_is_told_once_and_others_go_on(tmp_path: Path)
         await r.settled()
         await r.put("hello", "b1", key=BOB, sender=EVE)
         assert (told.id, await ids(r, 1)) == ("m1#notice.limit", ["b1#reply"])
-        assert told.text == (f"What may be spent on this chat today is used up. {AGAIN_SAID}")
+        assert told.text == (f"Today's budget of this chat is used up. {AGAIN_SAID}")
 
         r.clock.now += timedelta(days=1)
         await r.put("more", "m4", sender=EVE)
@@ -130,7 +130,7 @@ async def test_tokens_of_a_day_are_a_cap_of_their_own(tmp_path: Path) -> None:
         await r.settled()
 
         assert [reply.id for reply in replies] == ["m1#reply", "m2#notice.limit"]
-        assert replies[1].text.startswith("What is left of the tokens that may be used today is too little")
+        assert replies[1].text.startswith("The rest of today's token limit is too small")
         assert (len(r.model.prompts), r.unread) == (1, 0)
 
 
@@ -146,7 +146,7 @@ async def test_a_message_that_could_cost_too_much_is_not_asked_and_leaves_no_lin
 
         replies = await r.replies(3)
         assert [reply.id for reply in replies] == ["m0#notice.limit", "m2#reply", "m3#notice.limit"]
-        assert "too little for this message" in replies[0].text
+        assert "too small for this message" in replies[0].text
         assert [line["role"] for line in await r.lines()] == ["user", "assistant"]
         assert r.unread == 0
 
@@ -162,7 +162,7 @@ async def test_a_turn_that_comes_to_a_cap_ends_with_what_it_had_and_says_why(tmp
         lines = await r.lines()
 
         assert told.id == "m1#notice.limit"
-        assert told.text.startswith("This answer was broken off, since what is left of what may be spent on")
+        assert told.text.startswith("This answer was stopped: the rest of today's budget")
         assert [line["role"] for line in lines] == ["user", "assistant", "tool", "assistant"]
         assert (lines[-1]["content"], lines[-1]["stopped"], lines[-1]["final"]) == ("", True, True)
         assert (len(r.model.prompts), r.unread) == (1, 0)

@@ -116,7 +116,7 @@ async def test_a_turn_of_many_rounds_asks_before_each(tmp_path: Path) -> None:
         view = await services.store.look(SessionKey("web:ada"))
 
     assert answer["kind"] == "notice"
-    assert answer["reply"].startswith("This answer was broken off")
+    assert answer["reply"].startswith("This answer was stopped")
     assert again["reply"] == answer["reply"]
     assert [line["role"] for line in view.lines()] == ["user", "assistant", "tool", "assistant"]
     assert (len(model.turns), round(used, 3)) == (1, 0.15)

@@ -376,7 +376,7 @@ async def test_resume_goes_back_over_a_compaction(tmp_path: Path, preset: str) -
         await here.put("fresh", "m")
         await here.put("/resume", "r1")
         texts = await here.texts(3)
-        assert texts[2].startswith("The conversation goes on")
+        assert texts[2].startswith("The conversation continues")
         lines = await here.lines()
         assert lines[0]["kind"] == "compact"
         shown = visible(lines, last_consolidated=0, running_id=None)

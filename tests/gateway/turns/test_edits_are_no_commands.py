@@ -34,7 +34,7 @@ async def test_a_waiting_command_edited_to_another_is_run_as_it_was(tmp_path: Pa
     async with rig(tmp_path) as r:
         await r.put_edited("/help", "/new")
 
-        assert "/new ends this conversation" in (await r.texts(2))[1]
+        assert "/new starts a new conversation" in (await r.texts(2))[1]
         await r.settled()
         assert not (tmp_path / "sessions" / "archive").exists()
 

@@ -57,7 +57,7 @@ async def test_a_letter_that_says_nothing_asks_no_model_and_its_chat_is_told(tmp
         assert await r.texts(1) == ["script: hello"]
         assert [line["content"] for line in await r.lines()] == ["hello", "script: hello"]
         (parked,) = await r.parked()
-        assert parked.reason == "unreadable: text is empty, and no file comes with it"
+        assert parked.reason == "unreadable: text is empty, and there is no file"
 
 
 @guarantee(

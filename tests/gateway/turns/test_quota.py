@@ -63,7 +63,7 @@ async def test_over_the_turns_of_an_hour_the_chat_is_told_once_and_the_model_not
         await r.settled()
 
         assert [reply.id for reply in replies] == ["m0#reply", "m1#reply", "m2#notice.limit"]
-        assert "2 messages an hour" in replies[2].text
+        assert "2 messages per hour" in replies[2].text
         assert "60 minutes" in replies[2].text
         assert len(r.model.prompts) == 2
         assert [line["content"] for line in await r.lines() if line["role"] == "user"] == [

@@ -187,7 +187,7 @@ async def test_a_fifth_subagent_at_once_is_refused_and_its_parent_told(tmp_path:
 
         results = [str(line["content"]) for line in await rig.lines() if line["role"] == "tool"]
         assert [text.startswith("The subagent") for text in results] == [True] * 4 + [False]
-        assert "as many as may at once" in results[4]
+        assert "which is the limit" in results[4]
         model.go.set()
         assert await rig.texts(4) == ["heard"] * 4
 
@@ -224,7 +224,7 @@ async def test_stop_ends_subagents_and_nothing_is_heard_of_them(tmp_path: Path) 
         await until(lambda: model.working == {"a", "b"})
         await rig.put("/stop", "m2")
 
-        assert await rig.texts(1) == ["Stopped, and no subagent works on."]
+        assert await rig.texts(1) == ["Stopped, including its subagents."]
         await rig.settled()
         assert [each.state for each in rig.on_record()] == ["ended"] * 3
         assert (rig.unread, rig.left(), model.working) == (0, [], {"a", "b"})

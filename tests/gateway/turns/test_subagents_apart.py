@@ -107,7 +107,7 @@ async def test_a_stop_ends_what_works_in_another_daemon(tmp_path: Path) -> None:
         await until(lambda: there.working == {"a", "b"})
         await first.put("/stop", "m2")
 
-        assert await first.texts(1) == ["Stopped, and no subagent works on."]
+        assert await first.texts(1) == ["Stopped, including its subagents."]
         await until(lambda: not list(second.worker.lanes))
         await until(lambda: first.left() == [])
         assert [each.state for each in first.on_record()] == ["ended"] * 2

@@ -205,7 +205,7 @@ def test_what_is_left_behind_is_said(conversation: Conversation) -> None:
             assert any("field sender" in words for words in lost) == (users > 0)
         else:
             gone = len(shapes(conversation.lines)) - len(sent(conversation))
-            assert any("summary stands for" in words for words in lost) == (gone > 0)
+            assert any("summary replaces" in words for words in lost) == (gone > 0)
 
 
 def lines_of(*roles: str) -> tuple[Line, ...]:
@@ -230,7 +230,7 @@ def test_images_are_said_to_stay_behind() -> None:
     conversation = Conversation((make_line("user", content, BEGAN.isoformat()),), session_id=ULID)
 
     for name in ("overlay", "annabelle", "rows"):
-        assert "blocks that are no text" in FORMATS[name].encode(conversation).lost
+        assert "blocks that are not text" in FORMATS[name].encode(conversation).lost
     assert back("archive", conversation).lines[0]["content"] == content
 
 

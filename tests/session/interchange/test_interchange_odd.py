@@ -313,7 +313,7 @@ def test_an_entry_whose_type_is_no_text_costs_itself(codec: Any, kind: object) -
     (found,) = codec.decode({"s.jsonl": jsonl(*PI[:2], {"type": kind})})
 
     assert len(found.lines) == 1
-    assert "records that are no entries" in found.lost
+    assert "records that are not entries" in found.lost
 
 
 @pytest.mark.parametrize("number", [NAN, INF, -INF, 1e308, 10**400, True])

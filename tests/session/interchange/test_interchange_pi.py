@@ -74,7 +74,7 @@ def test_an_entry_without_a_parent_follows_the_one_before_it() -> None:
     strange = read(HEADER, {"odd": 1}, *plain, {**summary, "firstKeptEntryIndex": 4})
 
     assert [line.get("first_kept") for line in strange.lines] == [None, None, None, None, 2]
-    assert strange.lost == ("records that are no entries",)
+    assert strange.lost == ("records that are not entries",)
     assert texts(found.lines) == ["a", "b", "c", "d", "S", "a"]
     assert (found.lines[4]["kind"], found.lines[4]["first_kept"], found.lines[4]["tokens_before"]) == (
         "overlay",
@@ -160,7 +160,7 @@ def test_an_image_becomes_a_file_and_an_attachment() -> None:
     assert found.lines[0]["attachments"] == [
         {"kind": "photo", "name": "photo.png", "mime": "image/png", "size": len(PNG), "ref": ref}
     ]
-    assert found.lost == ("images that are no base64 of PNG, JPEG, GIF or WebP",)
+    assert found.lost == ("images that are not base64 of PNG, JPEG, GIF or WebP",)
 
 
 def test_what_extensions_and_hands_put_into_the_context_comes_in_as_words_of_the_person() -> None:

@@ -30,7 +30,7 @@ def test_a_row_whose_text_is_a_list_of_blocks_keeps_it() -> None:
     found = document({"session_id": "a", "role": "user", "content": LISTED})
 
     assert [line["content"] for line in found.lines] == ["one\ntwo"]
-    assert found.lost == ("blocks that are no text (2)",)
+    assert found.lost == ("blocks that are not text (2)",)
 
 
 @pytest.mark.parametrize("content", [{"text": "one"}, 7, True])
@@ -38,7 +38,7 @@ def test_a_row_whose_text_is_something_else_says_so(content: object) -> None:
     found = document({"session_id": "a", "role": "user", "content": content})
 
     assert [line["content"] for line in found.lines] == [""]
-    assert found.lost == ("contents that are no text",)
+    assert found.lost == ("contents that are not text",)
 
 
 def test_a_row_of_no_session_is_said() -> None:
@@ -48,7 +48,7 @@ def test_a_row_of_no_session_is_said() -> None:
     found = document(*({**message, "session_id": id_} for id_ in ("7", 7.0, 8, None, [7])), message, id=7)
 
     assert [line["content"] for line in found.lines] == ["hi", "hi"]
-    assert found.lost == ("messages of no session (4)",)
+    assert found.lost == ("messages without a session (4)",)
 
 
 def test_rows_of_no_session_are_said_once_among_several() -> None:
@@ -66,7 +66,7 @@ def test_rows_of_no_session_are_said_once_among_several() -> None:
     found = rows.decode({"dump.json": json.dumps(tables).encode()})
 
     assert [len(one.lines) for one in found] == [1, 1]
-    assert [one.lost for one in found] == [("messages of no session (3)",), ()]
+    assert [one.lost for one in found] == [("messages without a session (3)",), ()]
 
 
 @pytest.mark.parametrize(("field", "role"), [("user", "user"), ("assistant", "assistant")])
@@ -78,14 +78,14 @@ def test_a_turn_whose_text_is_a_list_of_blocks_keeps_it(field: str, role: str, c
 
     assert [line["content"] for line in found.lines if line["role"] == role] == ["one\ntwo"]
     assert len(found.lines) == 2 + bool(chain)
-    assert found.lost == ("blocks that are no text (2)",)
+    assert found.lost == ("blocks that are not text (2)",)
 
 
 def test_a_turn_whose_text_is_something_else_says_so() -> None:
     (found,) = annabelle.decode({"4.jsonl": jsonl({"type": "turn", "user": {"x": 1}, "assistant": 7})})
 
     assert [line["content"] for line in found.lines] == ["", ""]
-    assert found.lost == ("contents that are no text (2)",)
+    assert found.lost == ("contents that are not text (2)",)
 
 
 def test_blocks_that_stand_in_the_chain_are_not_told_twice() -> None:
@@ -120,7 +120,7 @@ def test_messages_without_any_session_are_refused() -> None:
 def test_a_content_that_is_no_text_is_said(codec: Any, record: dict[str, Any]) -> None:
     (found,) = codec.decode({"s.jsonl": jsonl(record)})
 
-    assert found.lost == ("contents that are no text",)
+    assert found.lost == ("contents that are not text",)
 
 
 def test_parts_and_chains_that_are_none_are_said() -> None:
@@ -137,4 +137,4 @@ def test_a_summary_that_is_a_list_of_blocks_is_kept() -> None:
     found = document(compaction_summary=LISTED)
 
     assert [(line["kind"], line["content"]) for line in found.lines] == [("overlay", "one\ntwo")]
-    assert found.lost == ("blocks that are no text (2)",)
+    assert found.lost == ("blocks that are not text (2)",)

@@ -129,7 +129,7 @@ async def test_what_was_spent_is_blanked_in_its_place(tmp_path: Path) -> None:
     (told,) = await verified(tmp_path)
     (repaired,) = await verified(tmp_path, repair=True)
 
-    assert told["problem"] == "1 damaged line (10 bytes): what they say was spent is not counted"
+    assert told["problem"] == "1 damaged line (10 bytes): the cost in them is not counted"
     assert (told["repaired"], repaired["repaired"]) == (False, True)
     assert path.stat().st_size == size
     assert row.to_bytes() in path.read_bytes()
@@ -195,7 +195,7 @@ async def test_an_approval_stays_while_its_turn_may_come(tmp_path: Path) -> None
     rows = {Path(row["file"]).name: row for row in await verified(tmp_path, repair=True)}
 
     assert {name: row["repaired"] for name, row in rows.items()} == {young.name: False, old.name: True}
-    assert "the call is not run" in rows[young.name]["problem"]
+    assert "the call was not run" in rows[young.name]["problem"]
     assert list(folder.iterdir()) == [young]
 
 

@@ -79,7 +79,7 @@ def test_a_folder_that_a_command_shut_is_in_it(workspace: Path, scope: str, mode
 
     sources = {row["source"] for row in manifest(workspace)["files"]}
     assert sources == {f"{home}/d/in/ner.txt", f"{home}/read-only/in.txt"}
-    assert not [line for line in manifest(workspace)["left_out"] if "rights" in line]
+    assert not [line for line in manifest(workspace)["left_out"] if "permission" in line]
 
 
 def test_what_cannot_be_read_is_named_and_the_rest_is_in_it(workspace: Path) -> None:
@@ -95,10 +95,10 @@ def test_what_cannot_be_read_is_named_and_the_rest_is_in_it(workspace: Path) -> 
 
     found = manifest(workspace)
     assert [row["source"] for row in found["files"]] == [f"{home}/open.txt"]
-    assert sorted(line for line in found["left_out"] if "rights" in line) == [
-        f"{home}/shut.txt: nobody gave rights to it",
-        f"what lies in {home}/seen/: nobody gave rights to it",
-        f"what lies in {home}/strange/: nobody gave rights to it",
+    assert sorted(line for line in found["left_out"] if "permission" in line) == [
+        f"contents of {home}/seen/: no permission to read it",
+        f"contents of {home}/strange/: no permission to read it",
+        f"{home}/shut.txt: no permission to read it",
     ]
 
 

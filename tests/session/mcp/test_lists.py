@@ -51,19 +51,19 @@ def deep(steps: int) -> dict[str, Any]:
     [
         (None, "its schema is not an object"),
         ([], "its schema is not an object"),
-        ({"type": "string"}, "its schema is not that of an object"),
+        ({"type": "string"}, "its schema does not describe an object"),
         ({"properties": [1]}, "the properties in its schema are not an object"),
         ({"type": "object", "title": "x" * 40_000}, "its schema has 40"),
         (deep(40), "its schema is nested deeper than 32"),
-        (growing(), "its schema grows beyond 20000 parts by its references"),
-        ({"required": "a"}, "its schema is none at $: required"),
-        ({"required": [1]}, "its schema is none at $: required"),
-        ({"properties": {"a": {"type": "int"}}}, "its schema is none at $.properties.a: type"),
-        ({"properties": {"a": {"type": {"b": 1}}}}, "its schema is none at $.properties.a: type"),
-        ({"properties": {"a": {"minimum": "x"}}}, "its schema is none at $.properties.a: minimum"),
-        ({"properties": {"a": {"enum": "abc"}}}, "its schema is none at $.properties.a: enum"),
-        ({"properties": {"a": {"items": 7}}}, "its schema is none at $.properties.a.items"),
-        ({"anyOf": [{"title": 1}]}, "its schema is none at $.anyOf: title"),
+        (growing(), "its schema has over 20000 parts once references are resolved"),
+        ({"required": "a"}, "its schema is not valid at $: required"),
+        ({"required": [1]}, "its schema is not valid at $: required"),
+        ({"properties": {"a": {"type": "int"}}}, "its schema is not valid at $.properties.a: type"),
+        ({"properties": {"a": {"type": {"b": 1}}}}, "its schema is not valid at $.properties.a: type"),
+        ({"properties": {"a": {"minimum": "x"}}}, "its schema is not valid at $.properties.a: minimum"),
+        ({"properties": {"a": {"enum": "abc"}}}, "its schema is not valid at $.properties.a: enum"),
+        ({"properties": {"a": {"items": 7}}}, "its schema is not valid at $.properties.a.items"),
+        ({"anyOf": [{"title": 1}]}, "its schema is not valid at $.anyOf: title"),
         ({"properties": {"a": {"$ref": "https://example.org/x"}}}, "its schema refers to something outside"),
         ({"properties": {"a": {"$ref": "file:///etc/passwd"}}}, "its schema refers to something outside"),
     ],
@@ -95,9 +95,9 @@ def test_a_schema_may_refer_to_itself() -> None:
             {"properties": {"rows": {"items": {"type": "integer"}}}},
             "$.rows[1]: not of type",
         ),
-        ({"x": 1}, {"additionalProperties": False}, "$.x: nothing may stand there"),
-        ("b", {"enum": ["a"]}, "$: none of the values"),
-        (1, {"const": True}, "$: not the value"),
+        ({"x": 1}, {"additionalProperties": False}, "$.x: not allowed"),
+        ("b", {"enum": ["a"]}, "$: not one of the allowed values"),
+        (1, {"const": True}, "$: not the required value"),
         (1, {"anyOf": [{"type": "string"}, {"type": "null"}]}, "$: fits 0 of anyOf"),
         (1, {"oneOf": [{"type": "integer"}, {"type": "number"}]}, "$: fits 2 of oneOf"),
         (None, {"$ref": "#/$defs/t", "$defs": {"t": {"type": "string"}}}, "$: not of type string"),
@@ -115,9 +115,9 @@ def test_a_schema_that_asks_for_too_much_is_given_up() -> None:
     choices = {"anyOf": [{"$ref": "#/$defs/a"}, {"$ref": "#/$defs/a"}]}
     schema = {"$ref": "#/$defs/a", "$defs": {"a": choices}}
 
-    with pytest.raises(ValueError, match="asks for too much"):
+    with pytest.raises(ValueError, match="too complex"):
         misfit([0] * MAX_STEPS, {"items": {"type": "integer"}})
-    with pytest.raises(ValueError, match="asks for too much"):
+    with pytest.raises(ValueError, match="too complex"):
         misfit(0, schema)
 
 
@@ -145,7 +145,7 @@ def test_one_bad_row_of_a_list_spoils_no_other() -> None:
     assert [(tool.name, tool.read_only) for tool in listing.tools] == [("good", True), ("hint", False)]
     assert len(listing.tools[0].description) == MAX_DESCRIPTION_CHARS + len(" […]")
     assert listing.tools[0].parameters == {"type": "object", "properties": {}}
-    assert listing.problems[0] == "twice: listed more than once, and nobody knows which is meant"
+    assert listing.problems[0] == "twice: listed more than once"
     assert len(listing.problems) == 7
 
 
@@ -206,7 +206,7 @@ async def test_a_name_on_two_pages_is_listed_twice(tmp_path: Path) -> None:
         _, problems, _ = await server.look()
 
         assert [tool.name for tool in server.tools] == ["a", "c"]
-        assert problems == ["b: listed more than once, and nobody knows which is meant"]
+        assert problems == ["b: listed more than once"]
 
 
 def test_names_are_what_a_function_may_be_called() -> None:
@@ -285,7 +285,7 @@ async def test_a_changed_tool_is_withheld_until_it_is_approved(tmp_path: Path) -
             server.part()["error"]
             == "changed since they were approved: 1 of its tools (chat-gateway mcp list)"
         )
-        with pytest.raises(Exception, match="describes this tool in another way now"):
+        with pytest.raises(Exception, match="description of this tool has changed"):
             await server.call(before, {})
         RecordFile(tmp_path, "wild_server").approve()
         await server.refresh()
@@ -303,4 +303,4 @@ async def test_tools_are_known_before_the_server_is_up(tmp_path: Path) -> None:
     dead = spec_of(WILD, tmp_path / "log", env={"START": "dies"})
     async with kept_up(dead, tmp_path) as again:
         assert [tool.name for tool in again.tools] == names
-        assert await fault(again, "echo") == "it does not run: it ended with exit code 1"
+        assert await fault(again, "echo") == "not running: it exited with code 1"

@@ -108,7 +108,7 @@ async def test_one_that_dies_fails_its_call_and_is_started_again(tmp_path: Path)
     async with kept_up(spec_of(WILD, log), tmp_path) as server:
         said = await fault(server, "die")
 
-        assert said == "it ended with exit code 7; whether it did what it was asked is not known"
+        assert said == "it exited with code 7; whether the call took effect is not known"
         # A call that comes now waits for it.
         assert (await called(server, "echo", words="again")).text.startswith("| again")
         assert [line.split()[0] for line in noted(log)] == ["die", "echo"]
@@ -117,7 +117,7 @@ async def test_one_that_dies_fails_its_call_and_is_started_again(tmp_path: Path)
 @pytest.mark.parametrize(
     ("tool", "said"),
     [
-        ("flood", "it sent over 1000 messages within 10 s that nobody asked for"),
+        ("flood", "it sent over 1000 unsolicited messages within 10 s"),
         ("huge", "it sent a message of over 4 MB"),
     ],
 )
@@ -144,14 +144,14 @@ async def test_what_is_no_text_is_named(tmp_path: Path) -> None:
             "[image image/png, 3 bytes: not shown]",
             "[resource page: https://example.org/a]",
             "inside",
-            "[resource file:///b, of no known type: not shown]",
+            "[resource file:///b, unknown type: not shown]",
         ]
 
 
 async def test_a_result_that_is_not_what_was_said_of_it_fails_the_call(tmp_path: Path) -> None:
     async with kept_up(spec_of(WILD, tmp_path / "log"), tmp_path) as server:
         assert await fault(server, "misfit") == (
-            "its result is not what it says of it: $.n: not of type integer"
+            "its result does not fit its schema: $.n: not of type integer"
         )
         assert (await called(server, "echo", words="well")).text.startswith("| well")
 
@@ -166,7 +166,7 @@ async def test_one_that_never_greets_is_in_the_way_of_none(tmp_path: Path) -> No
 
     keeping.cancel()
     await asyncio.wait([keeping])
-    assert silent.part()["error"] == "it was not started yet"
+    assert silent.part()["error"] == "not started yet"
 
 
 async def test_one_that_dies_at_its_start_tells_no_secret(tmp_path: Path) -> None:
@@ -174,7 +174,7 @@ async def test_one_that_dies_at_its_start_tells_no_secret(tmp_path: Path) -> Non
     async with kept_up(spec, tmp_path) as server:
         part = server.part()
 
-    assert part["error"] == "it ended with exit code 1; it wrote: a secret: ***"
+    assert part["error"] == "it exited with code 1; it wrote: a secret: ***"
     assert not part["up"]
     assert "hunter2" not in repr(spec)
 
@@ -192,7 +192,7 @@ async def test_what_nobody_foresaw_ends_no_other(tmp_path: Path) -> None:
     keeping = asyncio.create_task(server.run())
     await server.tried.wait()
 
-    assert server.part()["error"] == "it cannot be kept up (RuntimeError)"
+    assert server.part()["error"] == "it cannot be kept running (RuntimeError)"
     assert not keeping.done()
     keeping.cancel()
     await asyncio.wait([keeping])

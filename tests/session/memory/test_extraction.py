@@ -277,7 +277,7 @@ async def test_a_bad_answer_is_asked_for_again_later_and_three_times_at_most(
         for wait_s in (60, 600):
             with pytest.raises(NotNow):
                 await drawn(house)
-            with pytest.raises(NotNow, match="the last try"):
+            with pytest.raises(NotNow, match="the last attempt"):
                 await drawn(house)
             house.clock.advance(seconds=wait_s)
 

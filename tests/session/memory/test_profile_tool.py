@@ -34,7 +34,7 @@ async def test_it_writes_into_the_scope_of_its_conversation(tmp_path: Path) -> N
         first = await kept(house, section="Name", text="Ada", timezone="Europe/Berlin")
         again = await kept(house, section="Name", text="Ada")
 
-        assert (first.text, again.text) == ("the profile is changed", "the profile says so already")
+        assert (first.text, again.text) == ("the profile was changed", "the profile already says so")
         path = tmp_path / "memory/chats/telegram_1/USER.md"
         assert path.read_text() == "timezone: Europe/Berlin\n\n## Name\nAda\n"
         assert (path.stat().st_mode & 0o777, path.parent.stat().st_mode & 0o777) == (0o600, 0o700)
@@ -43,9 +43,9 @@ async def test_it_writes_into_the_scope_of_its_conversation(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ({}, "say what to change"),
-        ({"timezone": "Mars/Base"}, "no time zone"),
-        ({"how": "burn", "text": "x"}, "none of"),
+        ({}, "nothing to change"),
+        ({"timezone": "Mars/Base"}, "not a time zone"),
+        ({"how": "burn", "text": "x"}, "not one of"),
     ],
 )
 async def test_what_it_cannot_do_it_says(tmp_path: Path, arguments: dict[str, str], words: str) -> None:
@@ -104,7 +104,7 @@ async def test_a_merge_that_loses_something_changes_nothing(tmp_path: Path, answ
         refused = await kept(house, section="Name", text="Ada", max_bytes=300)
 
         assert refused.is_error
-        assert "replace a section by a shorter text" in refused.text
+        assert "replace a section with a shorter text" in refused.text
         assert path.read_text() == SECTIONS
 
 
@@ -116,7 +116,7 @@ async def test_one_that_a_person_let_grow_may_still_be_made_shorter(tmp_path: Pa
 
         done = await kept(house, section="Tone", text="", how="replace", max_bytes=300)
 
-        assert done.text == "the profile is changed"
+        assert done.text == "the profile was changed"
         assert "Tone" not in path.read_text()
 
 
@@ -135,7 +135,7 @@ async def test_an_edit_by_hand_meanwhile_stands(tmp_path: Path) -> None:
 
         refused = await kept(house, section="Name", text="Ada", max_bytes=300)
 
-        assert "somebody else changed it" in refused.text
+        assert "it was changed at the same time" in refused.text
         assert path.read_text() == "by hand"
 
 
@@ -149,7 +149,7 @@ async def test_after_a_conversation_was_cleared_nothing_of_it_is_written(tmp_pat
         call = ToolCall("1", "profile", json.dumps({"text": "secret"}))
         done = await Toolbox([Profile(house.memory, max_bytes=99)]).run(call, where, ("profile",))
 
-        assert "the conversation is gone" in done.text
+        assert "the conversation no longer exists" in done.text
         assert not (tmp_path / "memory/chats/telegram_1").exists()
 
 

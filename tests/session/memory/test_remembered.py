@@ -50,7 +50,7 @@ async def test_notes_and_facts_are_shown_the_newest_first(tmp_path: Path) -> Non
 
         text = await shown(house)
 
-        head = "Facts (/forget 1 takes the first one out):"
+        head = "Facts (/forget 1 deletes the first one):"
         assert text == f"- notes\n\n{head}\n1. Ada lives in Rome.\n2. Ada has a dog."
 
 
@@ -93,7 +93,7 @@ async def test_what_is_no_number_of_a_fact_is_answered(tmp_path: Path) -> None:
             assert await forgotten(house, wild, id_="f") == NO_NUMBER
         for beyond in ("0", "2"):
             assert await forgotten(house, beyond, id_="f") == (
-                "/memory shows 1 facts: give a number from 1 to 1."
+                "/memory shows 1 facts: use a number from 1 to 1."
             )
         assert await texts(house) == ["Ada has a dog."]
 

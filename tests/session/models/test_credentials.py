@@ -80,7 +80,7 @@ def test_without_a_key_nothing_is_imported(no_keys: None) -> None:
     done = subprocess.run([sys.executable, "-c", KEYLESS], capture_output=True, text=True, check=True)
 
     assert done.stdout == (
-        "credentials | anthropic/claude-sonnet-4-5: there is no key for it | "
+        "credentials | anthropic/claude-sonnet-4-5: no API key | "
         "set ANTHROPIC_API_KEY, or model.api_key_file | False\n"
     )
 

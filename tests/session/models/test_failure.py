@@ -123,7 +123,7 @@ async def test_an_empty_answer_is_asked_for_twice(
             "status 400, context_length_exceeded: This model's maximum context length is 128 tokens. "
             "However, your messages are longer.",
         ),
-        ("[[nochoices]]", "neither text nor a tool call came (finish: none)"),
+        ("[[nochoices]]", "the answer has neither text nor a tool call (finish: none)"),
         ("[[html]]", "OpenAIError"),
         ("[[garbage]]", "JSONDecodeError"),
         ("[[cut]]", "TransferEncodingError"),

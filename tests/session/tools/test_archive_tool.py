@@ -285,9 +285,9 @@ async def test_an_archive_of_another_chat_is_never_read(world: World, how: str) 
 @pytest.mark.parametrize(
     ("damage", "said"),
     [
-        ("missing", "no longer there"),
+        ("missing", "no longer exists"),
         ("empty", "damaged"),
-        ("torn", "lines 1 to 3 of 3. Some of the file is damaged"),
+        ("torn", "lines 1 to 3 of 3. Parts of the file are damaged"),
         ("a folder", "cannot be read"),
     ],
 )
@@ -339,4 +339,4 @@ async def test_a_name_of_another_program_that_leads_nowhere_is_said(world: World
     said = await world.read()
 
     assert said.is_error
-    assert "no longer there" in said.text
+    assert "no longer exists" in said.text

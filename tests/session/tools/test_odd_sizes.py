@@ -30,10 +30,10 @@ async def test_behind_a_line_that_is_too_long_reading_goes_on(place: ToolPlace) 
     assert set(first) == {"я"}
     assert notes == [
         "[line 1 does not fit into the 64 kB of a result; this is its beginning]",
-        "[3 more lines; go on with offset=2]",
+        "[3 more lines; continue with offset=2]",
     ]
     assert await Read().run({"path": "a", "offset": 2, "limit": 2}, place) == (
-        "two\nthree\n[1 more lines; go on with offset=4]"
+        "two\nthree\n[1 more lines; continue with offset=4]"
     )
     assert last.endswith("x\n[line 4 does not fit into the 64 kB of a result; this is its beginning]")
     assert len(last.encode()) <= MAX_RESULT_BYTES
@@ -66,7 +66,7 @@ async def test_a_file_of_short_lines_is_read_from_any_of_them(place: ToolPlace) 
         tracemalloc.stop()
 
     assert last == "x\n\ufffd"
-    assert middle == f"x\nx\n[{lines - 2_500_001} more lines; go on with offset=2500002]"
+    assert middle == f"x\nx\n[{lines - 2_500_001} more lines; continue with offset=2500002]"
     assert (await Read().run({"path": "b", "offset": 69_999}, place)) == "\n"
     assert peak < 40 * 2**20
 

@@ -237,7 +237,7 @@ async def test_one_that_is_too_long_for_the_system_is_told(there: Yard) -> None:
     with pytest.raises(NoSandbox, match="the command is over 128 kB") as caught:
         await there.sh("echo " + "я" * 65_534)
 
-    assert caught.value.hint == "put it into a file and run that"
+    assert caught.value.hint == "write it to a file and run that"
 
 
 async def test_a_command_that_is_not_there_is_told(there: Yard) -> None:

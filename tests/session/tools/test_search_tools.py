@@ -60,7 +60,7 @@ async def test_edit_replaces_one_passage(place: ToolPlace) -> None:
 
 @pytest.mark.parametrize(
     ("old", "said"),
-    [("four", "not there"), ("two", "2 times"), ("", "empty"), ("x", "same as new")],
+    [("four", "was not found"), ("two", "2 times"), ("", "empty"), ("x", "same as new")],
 )
 async def test_edit_refuses_what_is_not_clear(place: ToolPlace, old: str, said: str) -> None:
     """A passage that is not there, or more than once, changes nothing."""
@@ -165,6 +165,6 @@ async def test_grep_is_bounded_and_skips_what_is_no_text(place: ToolPlace) -> No
 
 
 async def test_grep_says_what_is_wrong_with_a_pattern(place: ToolPlace) -> None:
-    assert "no regular expression" in await refused(place, "grep", pattern="(")
-    assert "no regular expression: it has over" in await refused(place, "grep", pattern="x" * 5000)
+    assert "not a valid regular expression" in await refused(place, "grep", pattern="(")
+    assert "not a valid regular expression: it has over" in await refused(place, "grep", pattern="x" * 5000)
     assert "no such file" in await refused(place, "grep", pattern="x", path="none")

@@ -23,5 +23,5 @@ async def test_a_longer_one_is_refused_with_what_to_do(tmp_path: Path, caption: 
     """An emoji counts as two, as Telegram counts: its file would be refused."""
     (tmp_path / "plan.txt").write_text("plan")
     place = ToolPlace(tmp_path, "telegram:1")
-    with pytest.raises(ToolError, match="say it in your answer"):
+    with pytest.raises(ToolError, match="put it in your answer"):
         await SendFile(max_bytes=100).run({"path": "plan.txt", "caption": caption}, place)

@@ -218,13 +218,13 @@ async def test_long_files_come_in_parts(place: ToolPlace) -> None:
         text = await done(place, "read", path="a", offset=offset)
         assert len(text.encode()) <= MAX_RESULT_BYTES
         body, _, note = text.rpartition("\n[")
-        got += (body if "go on with" in note else text).split("\n")
-        offset = int(note.split("offset=")[1].rstrip("]")) if "go on with" in note else 0
+        got += (body if "continue with" in note else text).split("\n")
+        offset = int(note.split("offset=")[1].rstrip("]")) if "continue with" in note else 0
 
     assert got == lines
     assert (
         await done(place, "read", path="a", offset=2, limit=1)
-        == f"{lines[1]}\n[4998 more lines; go on with offset=3]"
+        == f"{lines[1]}\n[4998 more lines; continue with offset=3]"
     )
     assert "5000 lines" in await refused(place, "read", path="a", offset=5001)
 

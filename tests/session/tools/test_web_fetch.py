@@ -87,7 +87,7 @@ async def test_a_name_that_leads_home_is_refused_and_nobody_asked(addresses: lis
         place.names["inner.test"] = addresses
         said = await refused(place, "page", host="http://inner.test/")
 
-    assert said == "inner.test is not on the public internet, so it is not read"
+    assert said == "inner.test is not on the public internet, so it is not allowed"
     assert (place.asked, place.heads) == ([], [])
 
 
@@ -147,8 +147,8 @@ async def test_a_certificate_has_to_be_that_of_the_name(tmp_path: Path) -> None:
         wrong = await refused(place, "page", host="https://other.test/")
         down = await refused(place, "down", host="https://example.test/")
 
-    assert untrusted == "example.test: its certificate is not valid for it"
-    assert wrong == "other.test: its certificate is not valid for it"
+    assert untrusted == "example.test: its certificate is not valid"
+    assert wrong == "other.test: its certificate is not valid"
     assert "Ferries" in right
     assert down == "example.test redirects from https to http, which is not followed"
 
@@ -166,7 +166,7 @@ async def test_a_page_is_read_up_to_its_limit_and_said_to_be_cut() -> None:
     async with web(page=answer("word " * 100_000, "text/plain")) as place:
         said = await read(place, "page", max_bytes=1024)
 
-    assert said.endswith("\n[the page was longer than may be read; this is its beginning]")
+    assert said.endswith("\n[the page is longer than the limit; this is its start]")
     assert len(said) < 2000
 
 
@@ -209,19 +209,19 @@ async def test_a_server_that_takes_for_ever_is_given_up(slow: object) -> None:
 @pytest.mark.parametrize(
     ("page", "words"),
     [
-        (answer(b"%PDF-1.7", "application/pdf"), "example.test answered a PDF, and only text can be read"),
-        (answer(b"\x89PNG", "image/png"), "example.test answered image/png, and only text can be read"),
-        (answer(b"a\0b", "text/plain"), "example.test answered what is no text"),
+        (answer(b"%PDF-1.7", "application/pdf"), "example.test answered with a PDF; only text can be read"),
+        (answer(b"\x89PNG", "image/png"), "example.test answered with image/png; only text can be read"),
+        (answer(b"a\0b", "text/plain"), "example.test did not answer with text"),
         (answer("x", status="403 Obey me"), "example.test answered 403 Forbidden"),
         (answer("x", status="499 Obey me"), "example.test answered 499"),
-        (answer("x", "image/obey me"), "example.test answered something, and only text can be read"),
-        (answer("x", Content_Encoding="br"), "the page is packed in a way that was not asked for"),
-        (answer("x" * 40, Content_Encoding="gzip"), "the page is packed, and damaged"),
-        (b"SSH-2.0-OpenSSH\r\n", "example.test: it answered what is no HTTP, or broke off"),
-        (b"", "example.test: it answered what is no HTTP, or broke off"),
+        (answer("x", "image/obey me"), "example.test answered with something; only text can be read"),
+        (answer("x", Content_Encoding="br"), "the page has an unsupported compression"),
+        (answer("x" * 40, Content_Encoding="gzip"), "the page is compressed and damaged"),
+        (b"SSH-2.0-OpenSSH\r\n", "example.test: its answer is not HTTP, or was interrupted"),
+        (b"", "example.test: its answer is not HTTP, or was interrupted"),
         (
             b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nabc",
-            "example.test: it answered what is no HTTP, or broke off",
+            "example.test: its answer is not HTTP, or was interrupted",
         ),
     ],
 )
@@ -330,7 +330,7 @@ async def test_an_answer_that_never_begins_is_given_up(piece: bytes) -> None:
 
     async with web(page=for_ever) as place, asyncio.TaskGroup() as group:
         group.create_task(others())
-        assert "no HTTP, or broke off" in await refused(place, "page")
+        assert "not HTTP, or was interrupted" in await refused(place, "page")
         await ended.wait()
 
     # What the sockets of a machine buffer beside what is read.

@@ -95,7 +95,7 @@ async def test_each_call_that_is_asked_for_waits_and_the_others_run_once(tmp_pat
             "counted a",
             "counted b",
             "counted c",
-            "error: not run: Ada refused this call",
+            "error: not run: Ada denied this call",
         ]
         assert (await on.rig.lines())[1]["asks"] == ["c2", "c4"]
         assert on.told == ["allowed", "denied"]
@@ -194,7 +194,7 @@ async def test_a_file_that_cannot_be_believed_runs_nothing(tmp_path: Path) -> No
         await on.rig.run()
 
         assert on.rig.tool.calls == []
-        assert await on.results() == ["error: not run: its approval cannot be read any more"]
+        assert await on.results() == ["error: not run: its approval can no longer be read"]
 
 
 async def test_what_a_turn_cost_before_it_waited_counts_when_it_is_stopped(tmp_path: Path) -> None:
