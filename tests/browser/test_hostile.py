@@ -16,7 +16,7 @@ from tests.support.model_server import Reply
 
 pytestmark = guarantee(
     "security",
-    "Text from people, models and tools never becomes markup in the page, which contacts no other host.",
+    "Text from people, models and tools never becomes markup on the page, which contacts no other host.",
 )
 
 HOSTILE = (

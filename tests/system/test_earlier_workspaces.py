@@ -19,7 +19,7 @@ from tests.support.place import lines_of, with_model
 
 pytestmark = guarantee(
     "storage",
-    "A workspace of an earlier version is upgraded completely, and a downgrade lets that version continue.",
+    "A workspace of an earlier version is upgraded completely, and that version can use it after a downgrade.",
 )
 
 RECORDED = ROOT / "tests" / "data" / "old-workspaces"

@@ -206,7 +206,7 @@ def test_processes_of_the_form_before_are_seen(workspace: Path) -> None:
     """A step that bears none beside it refuses and names them; one that does goes on."""
     before = content(workspace)
     entering = entered(workspace, beside=lambda: ["pid 7 (role session)"], migrations=FORMS)
-    with pytest.raises(StateInUse, match=r"notes are loud.*while pid 7 \(role session\)"), entering:
+    with pytest.raises(StateInUse, match=r"notes are loud.*but pid 7 \(role session\)"), entering:
         pass
     assert content(workspace) == before
     assert not list((workspace / "state").glob("before-*"))

@@ -15,7 +15,7 @@ from tests.support.guarantee import guarantee
 
 pytestmark = guarantee(
     "security",
-    "Text from people, models and tools never becomes markup in the page, which contacts no other host.",
+    "Text from people, models and tools never becomes markup on the page, which contacts no other host.",
 )
 
 FILES = {file.name: file for file in page_files()}

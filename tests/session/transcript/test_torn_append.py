@@ -15,9 +15,7 @@ from session.transcript.transcript import parse
 from tests.disk.model import Disk, Fate, Write
 from tests.support.guarantee import guarantee
 
-pytestmark = guarantee(
-    "storage", "A line of an append that a power cut tore never becomes part of the turn before it."
-)
+pytestmark = guarantee("storage", "A line torn by a power cut never becomes part of the turn before it.")
 
 HEAD: dict[str, Any] = {"_type": "metadata", "key": "cli:x", "metadata": {}, "last_consolidated": 0}
 
