@@ -19,7 +19,7 @@ from tests.support.place import lines_of, with_model
 
 pytestmark = guarantee(
     "storage",
-    "A workspace of an earlier version is upgraded completely, and that version can use it after a downgrade.",
+    "A workspace of an earlier version is upgraded completely, and a downgrade makes it usable there again.",
 )
 
 RECORDED = ROOT / "tests" / "data" / "old-workspaces"
