@@ -34,9 +34,9 @@ class Profile:
     repeatable: ClassVar[bool] = True
     spec: ClassVar[ToolSpec] = ToolSpec(
         "profile",
-        "Keep the profile of the person up to date, which you are shown in every conversation with them: "
+        "Update the profile of the person, which is part of every conversation with them: "
         "name, work, family, preferences of tone and length, time zone. Use it when the person says "
-        "something lasting of themselves or asks you to remember how they want to be treated. "
+        "something lasting about themselves or asks you to remember how they want to be treated. "
         "Only what they said, never passwords.",
         parameters(
             section={

@@ -25,19 +25,19 @@ class MemorySearch:
     repeatable: ClassVar[bool] = True
     spec: ClassVar[ToolSpec] = ToolSpec(
         "memory_search",
-        "Search everything that was ever said in this chat, ended conversations included, and the notes and "
-        "facts kept of it, for words. Use it where something earlier matters that is not in front of you.",
+        "Search everything ever said in this chat, including earlier conversations, and its notes and facts. "
+        "Use it if something earlier matters that is not in the conversation.",
         parameters(
             "query",
             query={
                 "type": "string",
-                "description": "A question or a few telling words; 2026-03-09 or 2026-03 prefers that time",
+                "description": "A question or a few words; 2026-03-09 or 2026-03 prefers that time",
             },
-            limit={"type": "integer", "minimum": 1, "description": f"How many at most, {LIMIT} by default"},
+            limit={"type": "integer", "minimum": 1, "description": f"Maximum number, by default {LIMIT}"},
             neighbours={
                 "type": "integer",
                 "minimum": 0,
-                "description": f"Messages before and after each, 0 by default, at most {MAX_NEIGHBOURS}",
+                "description": f"Messages before and after each, by default 0, at most {MAX_NEIGHBOURS}",
             },
         ),
     )

@@ -19,8 +19,8 @@ NOT_FOR_SUBAGENTS: Final = frozenset(
     {"spawn", "schedule", "profile", "memory_search", "session_archive_read", "send_file"}
 )
 BEGUN = (
-    'The subagent "{}" ({}) works on it. Its result comes as a message of its own, after this answer: do not '
-    "wait for it, and do not make it up. Tell the person what is being done, and go on."
+    'The subagent "{}" ({}) works on it. Its result will arrive as a separate message after this answer: do '
+    "not wait for it, and do not make it up. Tell the person what is being done, and continue."
 )
 
 
@@ -51,19 +51,18 @@ class Spawn:
         return ToolSpec(
             name="spawn",
             description=(
-                "Hand a task that takes long, or that can be done apart, to a subagent: it works on it "
-                "beside this conversation, with the same files and tools, and its result comes back as a "
-                "message. It knows the facts that are known of the person, and nothing of what was said "
-                f"here: put all that it needs into the task. At most {AT_ONCE} work at once, and {AN_HOUR} "
-                "begin in an hour."
+                "Hand a long or separate task to a subagent: it works in the background, with the same "
+                "files and tools, and its result arrives as a message. It knows the facts about the person, "
+                "but nothing of this conversation: put everything it needs into the task. At most "
+                f"{AT_ONCE} can run at the same time, and {AN_HOUR} can start per hour."
             ),
             parameters=parameters(
                 "task",
                 task={
                     "type": "string",
-                    "description": "What is to be done, and what the result should hold; complete by itself.",
+                    "description": "The complete task, and what the result should contain.",
                 },
-                label={"type": "string", "description": "A few words that name it."},
+                label={"type": "string", "description": "A short name."},
             ),
         )
 

@@ -55,11 +55,11 @@ class Schedule:
     repeatable: ClassVar[bool] = False
     spec: ClassVar[ToolSpec] = ToolSpec(
         "schedule",
-        "Reminders and jobs of this chat, by the clock: add, list, remove. Use it when somebody wants to be "
-        "reminded, or wants something done later or again and again. The date, the time and the time zone "
-        "that hold now stand in what you are told of this conversation: work out from them what people mean "
-        "by words such as tomorrow. Give one of every, cron and at. When the time has come you are asked the "
-        "message, as if it had been written here, and your answer goes to this chat.",
+        "Add, list and remove reminders and scheduled jobs of this chat. Use it when somebody wants to be "
+        "reminded, or wants something done later or repeatedly. The context of this conversation contains "
+        "the current date, time and time zone: use them to work out what people mean by words such as "
+        "tomorrow. Pass one of every, cron and at. At that time you get the message, as if it had been "
+        "written here, and your answer goes to this chat.",
         parameters(
             "action",
             action={"type": "string", "enum": ["add", "list", "remove"]},
@@ -69,20 +69,20 @@ class Schedule:
             },
             at={
                 "type": "string",
-                "description": "Once: 2027-01-01T09:00 on the clocks of tz, or with an offset",
+                "description": "Once: 2027-01-01T09:00 in the time zone tz, or with an offset",
             },
             every={"type": "string", "description": "Repeatedly: 30m, 2h, 1d; at least one minute"},
             cron={"type": "string", "description": "Five fields: 0 9 * * 1-5 is 9:00 on working days"},
             tz={
                 "type": "string",
-                "description": "Zone of at or cron, such as Europe/Berlin; by default this conversation's",
+                "description": "Zone of at or cron, such as Europe/Berlin; default: this conversation's",
             },
             name={"type": "string", "description": "A short name for lists"},
             session={
                 "type": "string",
                 "enum": ["chat", "job"],
-                "description": "chat (by default): it is part of this conversation; job: it has one of its "
-                "own, for long work whose answer alone is to be seen here",
+                "description": "chat (default): part of this conversation; job: in its own conversation, for "
+                "long work of which only the answer should appear here",
             },
             id={"type": "string", "description": "remove: the id from list"},
         ),
