@@ -34,7 +34,7 @@ log = structlog.get_logger("agents")
 
 REASON = "agent"
 NOT_BY_JOB = "A scheduled job cannot change the agent."
-ANSWERS = "{} answers here now{}. Each agent keeps its own conversations."
+ANSWERS = "{} answers here{}. Each agent keeps its own conversations."
 HERE = "{} answers here{}."
 OTHERS = "Others: {}."
 CHOOSE = "To change it: /agent NAME."

@@ -253,7 +253,7 @@ async def test_a_model_names_an_agent(tmp_path: Path, queue: dict[str, Any]) -> 
         *[openai.PermissionDeniedError] * 3,
         openai.NotFoundError,
     ]
-    assert "has chosen clerk for this chat" in refused[0].message
+    assert "has assigned clerk to this chat" in refused[0].message
     assert "clerk cannot be chosen in a chat" in refused[1].message
     of_ada = sorted((each["agent"], each["message_count"]) for each in listed if each["key"] == "web:ada")
     assert of_ada == [("coder", 4), ("default", 2), ("default", 2)]
