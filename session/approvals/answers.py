@@ -28,7 +28,7 @@ CANCELLED_SAID: Final = "Too late: the answer was stopped, and it was not run."
 AGAIN_SAID: Final = "Already decided: {what} by {who}."
 # Some platforms tell the time of a message in whole seconds: it may have been sent so much later.
 SLACK: Final = timedelta(seconds=1)
-_WHAT: Final[dict[State, str]] = {"denied": "refused", "expired": "not approved in time"}
+_WHAT: Final[dict[State, str]] = {"denied": "denied", "expired": "not approved in time"}
 
 
 class Answers:

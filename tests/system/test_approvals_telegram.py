@@ -75,7 +75,7 @@ async def test_two_presses_at_once_are_one_word(tmp_path: Path) -> None:
             prompt, buttons = await asked(server, ADA)
             server.press(ADA, prompt.message_id, buttons["Deny"])
             late = server.press(ADA, prompt.message_id, buttons["Allow"])
-            await server.alerted(late, "decided already: refused")
+            await server.alerted(late, "Already decided: denied")
             alerted.set()
             await server.said(ADA, approved("not noted"))
 
