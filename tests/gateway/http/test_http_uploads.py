@@ -166,7 +166,7 @@ async def test_a_client_that_is_refused_while_it_sends_reads_the_answer(tmp_path
         writer.close()
 
     assert [answer.status_code for answer in answers] == [503, 413, 413]
-    assert answers[0].json()["error"] == "too many files wait for their messages"
+    assert answers[0].json()["error"] == "too many uploads wait for their messages"
     assert answers[0].headers["Retry-After"] == "5"
     assert status.startswith(b"HTTP/1.1 503 ")
 
