@@ -168,7 +168,7 @@ LARGE = {
     "a line": (
         HEAD + SHORT + b"x" * (MAX_LINE_BYTES + 1),
         "line 3 of big.jsonl is over 16 MB",
-        "remove line 3",
+        "remove or shorten line 3",
     ),
     "lines": (HEAD + SHORT * MAX_LINES, "big.jsonl has over 100,000 lines", "split big.jsonl"),
 }
@@ -209,5 +209,5 @@ def test_a_large_file_of_a_workspace_stops_no_other(tmp_path: Path) -> None:
 
     ran = Ran(tmp_path / "w", "sessions", "import", "--from", "nanobot", folder.parent)
 
-    assert "telegram_1.jsonl is skipped: remove line 3 of " in ran.err
+    assert "telegram_1.jsonl is skipped: remove or shorten line 3 of " in ran.err
     assert [row["key"] for row in listed(tmp_path / "w")] == ["telegram:2"]

@@ -74,4 +74,4 @@ def test_a_file_without_an_end_holds_no_secret(
 
     error, cure = capsys.readouterr().err.splitlines()[-2:]
     assert error == f"error: {endless} cannot be read: over 65536 bytes"
-    assert cure == "try: name another file"
+    assert cure == "try: choose another file"
