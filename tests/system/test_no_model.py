@@ -71,6 +71,18 @@ async def test_a_refused_message_tells_the_operator_why(tmp_path: Path, beside: 
     assert "try: chat-gateway parked retry cli:" in done.stderr
 
 
+async def test_a_wait_that_is_too_short_tells_why_as_well(tmp_path: Path) -> None:
+    async with ModelServer() as server:
+        server.away = True
+        done = await asyncio.to_thread(
+            run, tmp_path, "chat", "-m", "hello", "--timeout", "3", env=served(server)
+        )
+
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "no reply within 3 s" in done.stderr
+    assert "error: the language model does not answer (" in done.stderr
+
+
 def test_a_daemon_without_a_key(tmp_path: Path) -> None:
     """The daemon starts, shows its model as down from the start, and every `chat -m` says why."""
     with daemon(tmp_path, keyless()):

@@ -335,6 +335,8 @@ async def test_a_dry_run_writes_nothing(tmp_path: Path) -> None:
     assert '+name = "openai/stub"  # for now\n' in out
     assert "ExecStart=" in out
     assert "the-key" not in out + said
+    # Of the connections to the model.
+    assert "Unclosed" not in said
     assert file.read_bytes() == before
     assert sorted(path.name for path in tmp_path.iterdir()) == ["config.toml", "key", "w"]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -43,6 +44,26 @@ def test_what_is_exported_comes_in_elsewhere(tmp_path: Path, name: str) -> None:
 def test_the_command_line_names_every_format(name: str) -> None:
     for words in (["import", "--from", name, "x"], ["export", "--to", name, "cli:x"]):
         assert parsed(["sessions", *words]).name == name
+
+
+@pytest.mark.parametrize(
+    ("name", "field"), [("nanobot", "updated_at"), ("overlay", "lastMessageAt"), ("rows", "updated_at")]
+)
+def test_the_time_of_the_newest_message_is_not_that_of_a_record_behind_it(
+    tmp_path: Path, name: str, field: str
+) -> None:
+    said = {"role": "user", "content": "hi", "message_id": "cli:1", "timestamp": "2026-02-01T09:00:00"}
+    answer = said | {"role": "assistant", "content": "ho"}
+    note = {"role": "system", "content": "hello", "kind": "note", "timestamp": "2026-02-03T09:00:00"}
+    head = {"_type": "metadata", "key": "cli:a", "metadata": {"session_id": ULID}}
+    write(tmp_path / "w" / "sessions" / "cli_a.jsonl", head, said, answer, note | {"edits": "cli:1"})
+    (tmp_path / "out").mkdir()
+
+    done = Ran(tmp_path / "w", "sessions", "export", "--to", name, "cli:a", "-o", tmp_path / "out")
+
+    written = "".join(path.read_text() for path in (tmp_path / "out").rglob("*") if path.is_file())
+    assert done.code == 0, done.err
+    assert re.findall(rf'"{field}": ?"([^"T]+)T', written) == ["2026-02-01"]
 
 
 def test_one_file_goes_to_stdout_and_a_folder_does_not(tmp_path: Path) -> None:

@@ -83,6 +83,17 @@ def test_a_chat_that_is_unknown_is_an_error(
     assert f"{KEY} has no open session" in capsys.readouterr().err
 
 
+def test_show_names_the_ids_that_trace_takes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    asyncio.run(fill(tmp_path, ["telegram:9:1"]))
+
+    assert run(tmp_path, "show", KEY) == 0
+
+    assert [line.split(" ", 1)[1] for line in capsys.readouterr().out.splitlines()[-2:]] == [
+        "user telegram:9:1: telegram:9:1",
+        "assistant telegram:9:1: ok",
+    ]
+
+
 def test_close_and_resume(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A closed key has no active session; an older one is opened again, one of another key never."""
     old, new = asyncio.run(fill(tmp_path, ["a"], ["b"]))
