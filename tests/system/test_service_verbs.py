@@ -167,8 +167,8 @@ async def test_a_file_that_is_not_read_is_named(machine: Machine) -> None:
             in said
         )
     for said in (first, shadowed):
-        assert ".config/chat-gateway/config.toml is not read: chat-gateway.toml comes first" in said
-        assert f"{SERVICE_FILE} is not read: chat-gateway.toml comes first" in said
+        assert ".config/chat-gateway/config.toml is not read: chat-gateway.toml is used instead" in said
+        assert f"{SERVICE_FILE} is not read: chat-gateway.toml is used instead" in said
     assert checked.startswith(f"{HOME}/chat-gateway.toml: no problems")
     assert path.strip().endswith(".config/chat-gateway/config.toml")
     assert f"{SERVICE_FILE} is not read" in behind
