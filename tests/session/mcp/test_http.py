@@ -85,7 +85,7 @@ async def test_a_line_that_is_no_header_is_named_by_its_number(tmp_path: Path, l
     (tmp_path / "headers").write_text(f"X-First: yes\n{line}\n")
 
     async with kept_up(spec, tmp_path) as server:
-        assert server.part()["error"] == f"headers_file {tmp_path / 'headers'}, line 2: no header"
+        assert server.part()["error"] == f"headers_file {tmp_path / 'headers'}, line 2: not a header"
 
 
 async def test_a_file_of_headers_that_is_not_there_is_named(tmp_path: Path) -> None:
