@@ -15,11 +15,11 @@ from tests.chaos.texts import check_texts, short
 PROMISES = {
     "G1": "no message is lost",
     "G2": "turns and replies keep their order",
-    "G3": "each message has one effect, and a request is repeated only where a fault explains it",
-    "G4": "a process that is handed a letter again while its turn runs does not ask again",
-    "G5": "each line is stored once, and every file is legal",
-    "G6": "no chat is mixed with another",
-    "G7": "poison is set aside and told, and nothing else is",
+    "G3": "each message has one effect, and each repeated request or reply has a cause",
+    "G4": "a process that receives a message again during its turn does not ask the model again",
+    "G5": "each line is stored once, and every file is valid",
+    "G6": "no chat contains anything of another",
+    "G7": "a message that the model refuses is parked and reported, and nothing else is",
 }
 
 

@@ -97,7 +97,7 @@ async def left_behind(place: Place | None, state: Path) -> list[str]:
     """
     if place is None:
         return await asyncio.to_thread(_rows_left, state)
-    return [f"{count} letters stay in {queue}" for queue, count in (await letters_left(place)).items()]
+    return [f"{count} messages stay in {queue}" for queue, count in (await letters_left(place)).items()]
 
 
 def _rows_left(state: Path) -> list[str]:
@@ -106,7 +106,7 @@ def _rows_left(state: Path) -> list[str]:
         return ["the queue's file is gone"]
     with durable.reading(path) as file:
         found = file.execute("SELECT box, key, id, row FROM letters ORDER BY row").fetchall()
-    return [f"letter {row} stays in {box}: {name or 'no id'} of {key}" for box, key, name, row in found]
+    return [f"message {row} stays in {box}: {name or 'no id'} of {key}" for box, key, name, row in found]
 
 
 async def removed(place: Place) -> None:

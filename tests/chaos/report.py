@@ -1,4 +1,4 @@
-"""What a run is told as: a line a batch, a table of guarantees, each fault, how to replay it; pure."""
+"""Formats a run: a line for each batch, a table of guarantees, each violation, the replay command; pure."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from tests.chaos.run import Outcome, Plan, replay
 
 
 def batch_line(result: Result) -> str:
-    """Tell of one batch."""
+    """Return the line for one batch."""
     account = result.account
-    found = f"{len(account.broken)} FAULTS" if account.broken else "nothing broken"
+    found = f"{len(account.broken)} VIOLATIONS" if account.broken else "nothing broken"
     return (
         f"seed {result.seed}: {result.kills} kills, {account.messages} messages, "
         f"{account.calls} model calls, {len(account.repeats)} repeats, {result.took_s:.0f} s: {found}"
@@ -21,30 +21,30 @@ def batch_line(result: Result) -> str:
 
 
 def table(plan: Plan, outcome: Outcome) -> str:
-    """Tell of the whole run."""
+    """Return the report of the whole run."""
     account, deaths, faults = _summed(outcome)
-    lines: list[str] = ["", f"{'':4}{'promise':<88}{'checked':>9}{'broken':>8}"]
+    lines: list[str] = ["", f"{'':4}{'guarantee':<88}{'checked':>9}{'broken':>8}"]
     lines += [
         f"{each.name:<4}{each.promise:<88}{each.checked:>9}{len(each.broken):>8}"
         for each in account.guarantees
     ]
     kills = sum(result.kills for result in outcome.results)
     lines += ["", f"{kills} kills of daemons and {deaths['broker']} of the broker: {_counted(deaths)}"]
-    lines += [f"faults beside: {_counted(faults) or 'none'}"]
-    lines += [f"model calls: {account.calls}, where {account.least_calls} do without faults and stops"]
+    lines += [f"other faults: {_counted(faults) or 'none'}"]
+    lines += [f"model calls: {account.calls} ({account.least_calls} without faults and stops)"]
     if account.pieces:
-        lines += [f"messages to the platform: {account.pieces}"]
+        lines += [f"chunks sent to Telegram: {account.pieces}"]
     for what, causes in _repeats(account).items():
         lines.append(f"{what} repeated: {sum(causes.values())} ({_counted(causes) or 'none'})")
     if (failed := outcome.failed) is not None:
         lines += ["", *failed.account.broken, "", f"replay: {replay(plan, failed.seed, failed.kills)}"]
     if outcome.folder is not None:
-        lines += [f"workspaces, logs and records stay in {outcome.folder}"]
+        lines += [f"workspaces, logs and records are kept in {outcome.folder}"]
     return "\n".join(lines)
 
 
 def document(plan: Plan, outcome: Outcome) -> dict[str, Any]:
-    """Tell of the whole run as one JSON document."""
+    """Return the report of the whole run as one JSON document."""
     account, deaths, faults = _summed(outcome)
     failed = outcome.failed
     return {
@@ -84,8 +84,8 @@ def _summed(outcome: Outcome) -> tuple[Account, Counter[str], Counter[str]]:
 def _repeats(account: Account) -> dict[str, Counter[str]]:
     found: dict[str, Counter[str]] = {"model calls": Counter(), "replies": Counter()}
     if account.pieces:
-        found["messages to the platform"] = Counter()
-    names = {"reply": "replies", "piece": "messages to the platform"}
+        found["chunks"] = Counter()
+    names = {"reply": "replies", "piece": "chunks"}
     for repeat in account.repeats:
         found[names.get(repeat.what, "model calls")][repeat.cause or "UNEXPLAINED"] += 1
     return found

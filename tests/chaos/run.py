@@ -105,7 +105,7 @@ async def run(plan: Plan, *, told: Callable[[Result], None]) -> Outcome:
                 try:
                     result = await batch.run()
                 except Exception as error:
-                    words = f"seed {seed} stopped, {below} stays: {error!r}"
+                    words = f"seed {seed} stopped, its files are in {below}: {error!r}"
                     raise Stopped(words, hint=replay(plan, seed, kills)) from error
                 results.append(result)
                 told(result)
@@ -143,7 +143,7 @@ async def _broker(plan: Plan) -> AsyncIterator[tuple[str, Broker | None]]:
     if not (BIN / "rabbitmq-server").exists() or shutil.which("epmd") is None:
         raise NotHere(
             "RabbitMQ is not installed on this machine",
-            hint="apt-get install rabbitmq-server, or --url amqp://… of a broker made for this",
+            hint="apt-get install rabbitmq-server, or --url amqp://… of a broker set up for this test",
         )
     node = Broker()
     try:

@@ -77,7 +77,7 @@ def question_of_nobody(records: Records) -> None:
 
 
 def letter_left(records: Records) -> None:
-    records.ended.append("2 letters stay in chaos-1.inbound.4.00")
+    records.ended.append("2 messages stay in chaos-1.inbound.4.00")
 
 
 def turns_reordered(records: Records) -> None:

@@ -21,10 +21,10 @@ async def test_every_letter_that_stays_in_the_file_is_named(tmp_path: Path) -> N
     left = await left_behind(None, state)
 
     assert left == [
-        "letter 1 stays in inbound: one of web:ann",
-        "letter 2 stays in inbound: no id of web:ann",
-        "letter 3 stays in outbound.telegram: two of telegram:105",
-        "letter 4 stays in outbound.telegram: no id of telegram:105",
+        "message 1 stays in inbound: one of web:ann",
+        "message 2 stays in inbound: no id of web:ann",
+        "message 3 stays in outbound.telegram: two of telegram:105",
+        "message 4 stays in outbound.telegram: no id of telegram:105",
     ]
     assert await left_behind(None, state) == left
     async with opened(state) as mailbox:
