@@ -1,4 +1,4 @@
-"""``python -m tests.mutants``: try the mutants of each module, say which survived, write docs/mutants.md."""
+"""``python -m tests.mutants``: tries mutants of each module, prints the survivors, writes docs/mutants.md."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ def main() -> int:
     all_targets = targets(args.folder / "table.toml")
     chosen = [target for target in all_targets if args.module in target.file]
     if not chosen:
-        print(f"no module of {args.folder / 'table.toml'} has {args.module!r} in its path", file=sys.stderr)
+        print(
+            f"no module of {args.folder / 'table.toml'} has a path that contains {args.module!r}",
+            file=sys.stderr,
+        )
         return 2
     results = args.folder / "results.json"
     for target in chosen:
@@ -37,26 +40,41 @@ def main() -> int:
     names = {target.file for target in chosen}
     accepted = reasons(args.folder / "accepted.toml")
     wrong = faults_of([each for each in read_sums(results) if each.file in names], accepted)
-    print("\n".join(wrong) if wrong else "every mutant was noticed, or stays for its reason")
+    print("\n".join(wrong) if wrong else "every mutant was detected or has a reason")
     return 1 if wrong else 0
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__)
-    parser.add_argument("--module", default="", help="those whose path holds this")
-    parser.add_argument("--jobs", type=int, default=2, help="so many mutants side by side")
-    parser.add_argument("--again", action="store_true", help="believe nothing of an earlier run")
+    parser.add_argument("--module", default="", help="only modules whose path contains this")
     parser.add_argument(
-        "--wait-s", type=float, default=10.0, help="so long a test may take, besides what it takes"
+        "--jobs", type=int, default=2, help="mutants tried in parallel (default: %(default)s)"
     )
-    parser.add_argument("--work-s", type=float, default=5.0, help="and so much of the processor's time")
-    parser.add_argument("--folder", type=Path, default=HERE, help="of table.toml and accepted.toml")
-    parser.add_argument("--build", type=Path, default=Path("build/mutants"), help="where verdicts are kept")
+    parser.add_argument("--again", action="store_true", help="ignore the results of earlier runs")
+    parser.add_argument(
+        "--wait-s",
+        type=float,
+        default=10.0,
+        help="seconds added to the time limit of a test (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--work-s",
+        type=float,
+        default=5.0,
+        help="seconds added to the CPU limit of its tests (default: %(default)s)",
+    )
+    parser.add_argument("--folder", type=Path, default=HERE, help="where table.toml and accepted.toml are")
+    parser.add_argument(
+        "--build",
+        type=Path,
+        default=Path("build/mutants"),
+        help="where results are kept (default: %(default)s)",
+    )
     return parser
 
 
 def _try(target: Target, args: argparse.Namespace) -> Sum:
-    """Try what has no verdict yet; a survivor is told at once."""
+    """Try the mutants without a result; print survivors at once."""
     found = mutants(Path(target.file).read_text())
     progress = Progress(args.build, target)
     if not args.again:

@@ -11,14 +11,25 @@ ROOT = HERE.parent.parent
 PAGE = ROOT / "docs" / "mutants.md"
 _HEAD = """# Mutation tests
 
-`make mutants` puts one fault at a time into the most important modules and runs their tests. A fault that
-no test detects means a missing test, or code that nobody needs. The run generates this page;
-[how it works](#how-it-works) is below.
+`make mutants` makes one small change at a time to the most important modules, and runs their tests on each
+of these mutants. If every test passes, the mutant survives: a test is missing, or the code is not needed.
+The run writes this page.
 
 | module | mutants | killed | timed out | survived | equivalent | detected |
 |---|---:|---:|---:|---:|---:|---:|
 """
+_SURVIVED = """
+*Killed*: a test failed. *Timed out*: a test hung, which counts as detected. *Equivalent*: the mutant
+behaves like the original, so it does not count.
+
+## Survivors
+
+| module | lines | why it has no test |
+|---|---|---|
+"""
 _HOW = """
+Which mutants these are, and which ones are equivalent and why, is listed in `tests/mutants/accepted.toml`.
+
 ## How it works
 
 ```sh
@@ -28,55 +39,48 @@ make mutants MODULE=journal AGAIN=1   # ignore results of earlier runs
 make mutants JOBS=1                   # one at a time instead of two
 ```
 
-- `tests/mutants/table.toml` lists each module and its tests. They must pass without a fault.
-- Faults are: a comparison changed at its boundary or inverted, `and` for `or`, a `not` removed, a condition
-  inverted, a number increased or decreased by one, `True` for `False`, another arithmetic operator, `min`
-  for `max`, `any` for `all`, half a slice, a comprehension without its condition, `break` for `continue`,
-  `return None`, and a call, an assignment, a `raise` or a `del` removed. Texts, types and logging are not
-  changed.
-- The tests of a module are collected once; each mutant runs in a forked copy of that process, which runs
-  the tests that cover its lines, quick ones first, until one fails. Python processes that a test starts
-  contain the fault, too. A mutant that affects the import is imported again.
-- A mutant is timed out if a test takes six times as long as usual and at least 10 seconds, or 5 seconds of
-  CPU time: it waits forever or loops. That counts as detected.
-- A survivor needs a reason in `tests/mutants/accepted.toml`, identified by function and code, not by line.
-  Equivalent mutants do not count. The run fails if a reason is missing or no longer needed, and below 95 %
-  in total.
-- Results are kept in `build/mutants`. They are valid as long as the module is unchanged; survivors are
-  tried again when their tests change.
+- `tests/mutants/table.toml` lists each module and its tests. They must pass on the original.
+- A mutant has one change: a comparison shifted at its boundary or inverted, `and` for `or`, a `not`
+  removed, a condition inverted, a number increased or decreased by one, `True` for `False`, another
+  arithmetic operator, `min` for `max`, `any` for `all`, half a slice, a comprehension without its
+  condition, `break` for `continue`, `return None`, or a call, an assignment, a `raise` or a `del` removed.
+  Strings, types and logging are not changed.
+- The tests of a module are collected once. Each mutant runs in a fork of that process, which runs the tests
+  that cover the changed line, fast ones first, until one fails. Python processes started by a test contain
+  the change, too. If it affects the import, the module is imported again.
+- A mutant times out if a test takes longer than six times its usual time plus 10 seconds, or all its tests
+  use more CPU than six times their usual time plus 5 seconds.
+- Each survivor needs a reason in `accepted.toml`. The run fails if a reason is missing or no longer needed,
+  or if less than 95 % of all mutants are detected.
+- Results are kept in `build/mutants` until the module changes. Survivors are tried again when their tests
+  change.
 """
 
 
 def page(sums: Sequence[Sum], accepted: Reasons) -> str:
-    """Write the page."""
+    """Return the text of the page."""
     rows = [_row(f"`{each.file}`", count([each], accepted)) for each in sums]
-    parts = [_HEAD, "\n".join([*rows, _row("all", count(sums, accepted))]), "\n"]
-    if any(each.survivors for each in sums):
-        parts.append("\n## What survived, and why it stays\n")
-    for each in sums:
-        if each.survivors:
-            parts += [f"\n`{each.file}`\n\n", *_survivors(each, accepted.get(each.file, Accepted()))]
-    return "".join(parts) + _HOW
+    rows.append(_row("all", count(sums, accepted)))
+    survivors = [row for each in sums for row in _survivors(each, accepted.get(each.file, Accepted()))]
+    return "".join([_HEAD, *rows, _SURVIVED, *survivors, _HOW])
 
 
 def _row(name: str, found: Count) -> str:
     numbers = (found.mutants, found.killed, found.timed_out, found.left, found.same)
-    return f"| {name} | {' | '.join(map(str, numbers))} | {found.share:.1%} |"
+    return f"| {name} | {' | '.join(map(str, numbers))} | {found.share:.1%} |\n"
 
 
 def _survivors(each: Sum, why: Accepted) -> list[str]:
-    said = [
-        (survivor, "equivalent: " if survivor.key in why.same else "", why.of(survivor))
-        for survivor in each.survivors
-    ]
-    return [
-        f"- line {survivor.line}, ``{survivor.key}``: {kind}{reason or '**no reason yet**'}\n"
-        for survivor, kind, reason in said
-    ]
+    lines: dict[str, dict[str, None]] = {}
+    for survivor in each.survivors:
+        if survivor.key not in why.same:
+            reason = why.left.get(survivor.key) or "**no reason yet**"
+            lines.setdefault(reason, {})[str(survivor.line)] = None
+    return [f"| `{each.file}` | {', '.join(numbers)} | {reason} |\n" for reason, numbers in lines.items()]
 
 
 def written(folder: Path = HERE) -> str:
-    """Return the page as the results beside this module have it."""
+    """Return the page for the results in ``folder``."""
     return page(read_sums(folder / "results.json"), reasons(folder / "accepted.toml"))
 
 

@@ -181,5 +181,5 @@ def faults_of(sums: Sequence[Sum], accepted: Reasons) -> list[str]:
         ]
     all_ = count(sums, accepted)
     if all_.share < WANTED:
-        found.append(f"{all_.share:.1%} of {all_.mutants} mutants were noticed, and {WANTED:.0%} are wanted")
+        found.append(f"{all_.share:.1%} of {all_.mutants} mutants were detected; {WANTED:.0%} are required")
     return found

@@ -108,7 +108,7 @@ def test_tests_that_fail_without_a_fault_decide_nothing(tmp_path: Path) -> None:
     refused = run(tmp_path)
 
     assert refused.returncode == 2
-    assert "toy.py: its tests are not green without a fault" in refused.stderr
+    assert "toy.py: its tests fail on the original" in refused.stderr
     assert not (tmp_path / "results.json").exists()
 
 

@@ -93,7 +93,7 @@ def verdicts(target: Target, mutants: Sequence[Mutant], *, jobs: int, least: Lim
                 measures = _Measures(**told)
     code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     if measures is None or code:
-        raise NotGreen(f"{target.file}: its tests are not green without a fault (exit code {code})")
+        raise NotGreen(f"{target.file}: its tests fail on the original (exit code {code})")
     yield from _anew(target, left, measures, jobs, least)
 
 
