@@ -1,4 +1,4 @@
-"""``python -m tests.fuzz``: search each target for inputs that crash or hang; keep and name what is found."""
+"""``python -m tests.fuzz``: searches each target for inputs that crash or hang it, and keeps them."""
 
 from __future__ import annotations
 
@@ -21,19 +21,21 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 def main() -> int:
     """Run what the command line says; 1 where something was found."""
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
-    parser.add_argument("--target", action="append", choices=sorted(MODULES), help="this one alone")
-    parser.add_argument("--seconds", type=int, default=600, help="how long each target is searched")
     parser.add_argument(
-        "--seed", type=int, default=0, help="the one that a search before has told; 0: a new one"
+        "--target", action="append", choices=sorted(MODULES), help="only this target; may be repeated"
     )
-    parser.add_argument("--input", type=Path, help="no search: replay this file for the target")
+    parser.add_argument(
+        "--seconds", type=int, default=600, help="duration of each search (default: %(default)s)"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="seed of an earlier search; 0: a new one")
+    parser.add_argument("--input", type=Path, help="replay this file instead of searching")
     args = parser.parse_args()
     targets = [target_of(name) for name in args.target or MODULES]
     if args.input is not None:
         return _replay(targets[0], args.input)
     seed = args.seed or random.SystemRandom().randrange(1, 2**31)
     found = [target.name for target in targets if not _search(target, args.seconds, seed)]
-    print(f"found something in: {', '.join(found)}" if found else "nothing was found")
+    print(f"failures in: {', '.join(found)}" if found else "no failures")
     return 1 if found else 0
 
 
@@ -43,7 +45,7 @@ def _replay(target: Target, file: Path) -> int:
         faulthandler.dump_traceback_later(target.limit_s, exit=True)
         once(file.read_bytes())
         faulthandler.cancel_dump_traceback_later()
-    print(f"{target.name} reads {file} as it should")
+    print(f"{target.name}: {file} passes")
     return 0
 
 
