@@ -166,7 +166,7 @@ def _choose(chat: Open) -> None:
     terminal.until(PROMPT)
     terminal.write("1\r")
     terminal.until("now in cli:garden")
-    terminal.until("goes on")
+    terminal.until("continues")
     terminal.until(PROMPT)
     terminal.write("go on\r")
     terminal.until("echo: go on")

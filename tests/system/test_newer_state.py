@@ -46,7 +46,7 @@ async def test_a_start_refuses_it(tmp_path: Path, name: str) -> None:
 
     assert code == 78, daemon.log.decode()
     assert b"written by a newer version of chat-gateway: version 9, not 1" in daemon.log
-    assert b"install that chat-gateway" in daemon.log
+    assert b"install that version of chat-gateway" in daemon.log
     assert (workspace / name).read_bytes() == before
 
 

@@ -103,7 +103,7 @@ KEY = "it's s3cret"
         (f"{SAYS}raise SystemExit('no MODE')", True, "no MODE", "add what it needs to its table"),
         ("import os; os.environ['API_URL']", True, "KeyError: 'API_URL'", "variables to env"),
         ("open('/etc/shadow')", True, "'/etc/shadow'", "/etc/shadow is not visible in the sandbox"),
-        (f"{SAYS}print(os.environ['KEY'] * 3_000, file=sys.stderr)", True, "exit code 0", "its table"),
+        (f"{SAYS}print(os.environ['KEY'] * 3_000, file=sys.stderr)", True, "exited with code 0", "its table"),
     ],
     ids=["script-outside", "its-own-words", "variable-missing", "file-outside", "one-long-line"],
 )
