@@ -26,7 +26,7 @@ COMPLETES = "_CHAT_GATEWAY_COMPLETE"
 # Commands of other programs, and what does the same here.
 MEANT = {
     "init": f"{PROGRAM} onboard",
-    "logs": "journalctl -u chat-gateway; without a service they stand in the terminal of the gateway",
+    "logs": "journalctl -u chat-gateway; without a service, see the terminal of the gateway",
     "restart": "sudo systemctl restart chat-gateway; without a service Ctrl-C in its terminal, then run it",
     "setup": f"{PROGRAM} onboard",
     "start": f"{PROGRAM} run",

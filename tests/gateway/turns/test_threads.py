@@ -14,7 +14,7 @@ from tests.support.foreign import inbound
 from tests.support.model_server import ModelServer
 from tests.support.until import until
 
-KEY, TURNS = "bench:one", 12
+KEY, TURNS = "bench:one", 24
 
 
 async def test_a_turn_begins_no_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -34,8 +34,8 @@ async def test_a_turn_begins_no_thread(tmp_path: Path, monkeypatch: pytest.Monke
             monkeypatch.setattr(threading.Thread, "start", noted)
             await _answered(application, TURNS, 2 * TURNS)
 
-    # A name, or memory, may be worked on meanwhile; on a busy machine a thread may end between two turns.
-    assert len(begun) < TURNS, begun
+    # A name, or memory, may be worked on meanwhile.
+    assert len(begun) < TURNS // 2, begun
 
 
 async def _answered(application: Application, first: int, last: int) -> None:
