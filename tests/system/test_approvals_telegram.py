@@ -37,7 +37,9 @@ async def asked(server: TelegramServer, chat: int, *, user: int = ADA) -> tuple[
 async def test_a_pressed_button_lets_the_call_run_once(tmp_path: Path, queue: dict[str, Any]) -> None:
     """The chat sees the whole call; what was decided then stands in its place, without buttons."""
     async with TelegramServer() as server, ModelServer() as model:
-        model.script.extend([writing("milk"), Reply("noted")])
+        alerted = asyncio.Event()
+        # Behind the end of the turn there is no such request any more.
+        model.script.extend([writing("milk"), Reply("noted", held=alerted)])
         async with Daemon(tmp_path, config=asks(model) | with_telegram(server) | queue):
             prompt, buttons = await asked(server, ADA)
             shown = (
@@ -51,14 +53,16 @@ async def test_a_pressed_button_lets_the_call_run_once(tmp_path: Path, queue: di
             assert list(buttons) == ["Allow", "Deny"]
 
             server.press(ADA, prompt.message_id, buttons["Allow"])
-            await server.said(ADA, approved("noted"))
+            await model.arrived(2)
 
             assert written(tmp_path) == ["milk"]
-            assert server.sent[0].text == f"Allowed by Person {ADA} ({ADA}): write"
-            assert server.buttons(ADA, prompt.message_id) == {}
             # A second press comes too late, and whoever pressed is told so.
             press = server.press(ADA, prompt.message_id, buttons["Deny"])
             await server.alerted(press, "Already decided")
+            alerted.set()
+            await server.said(ADA, approved("noted"))
+            assert server.sent[0].text == f"Allowed by Person {ADA} ({ADA}): write"
+            assert server.buttons(ADA, prompt.message_id) == {}
 
     assert [each.text for each in server.sent[1:]] == ["noted"]
     assert len(model.turns) == 2
