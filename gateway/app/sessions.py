@@ -220,6 +220,10 @@ class SessionServices:
         """Sum up the running day (UTC) over all daemons: how many turns; tokens and cost of all calls."""
         return await spent_today(self._spending)
 
+    async def flush_usage(self) -> None:
+        """Write the usage of turns that have ended, so that a report of the files includes it."""
+        await self._spending.aclose()
+
     def limits_today(self) -> list[dict[str, Any]] | None:
         """List the caps on the running day with what is left of each, as far as it was read; None: no cap."""
         return self._spending.shown()

@@ -133,7 +133,10 @@ def routes(chats: ChatService, peers: Peers) -> APIRouter:
         **needs("read"),
     )
     async def get_usage(days: Days = 30, key: Key = None) -> Response:
-        folder, today = chats.application.settings.state / "usage", datetime.now(UTC).date()
+        application = chats.application
+        if application.services is not None:
+            await application.services.flush_usage()
+        folder, today = application.settings.state / "usage", datetime.now(UTC).date()
         found = await start_thread(
             lambda: report(folder, today=today, days=days, key=key or ""), name="usage"
         )
