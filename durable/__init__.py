@@ -19,12 +19,16 @@ from durable.plain import is_blank, plain_value, whole_text
 from durable.processes import NOTHING, PIPE, spawn, spawn_async
 from durable.snapshot import snapshot
 from durable.state import check_version, decode_state
+from durable.state_database import STATE_FILE, STATE_LOCK, STATE_VERSION, StateDatabase, state_schema
 from durable.sync_times import SYNC_BOUNDS_S, sync_counts, sync_data, sync_file, timed_sync
 from durable.waits import first_of
 
 __all__ = [
     "NOTHING",
     "PIPE",
+    "STATE_FILE",
+    "STATE_LOCK",
+    "STATE_VERSION",
     "SYNC_BOUNDS_S",
     "Asked",
     "BoundedDict",
@@ -37,6 +41,7 @@ __all__ = [
     "NewerVersion",
     "Owner",
     "Schema",
+    "StateDatabase",
     "append_whole",
     "begin_sync",
     "causes",
@@ -68,6 +73,7 @@ __all__ = [
     "snapshot",
     "spawn",
     "spawn_async",
+    "state_schema",
     "sweep",
     "sync_counts",
     "sync_data",

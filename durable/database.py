@@ -187,10 +187,11 @@ class Database:
 
     def _run(self, jobs: Sequence[Job], indexes: Sequence[int], outcomes: list[object]) -> None:
         try:
-            self.file.execute("BEGIN IMMEDIATE")
+            self._begin()
             self._at("begun")
             for index in indexes:
                 outcomes[index] = _run_one(jobs[index], index)
+            self.flush()
             self._at("written")
             with timed_sync():
                 self.file.execute("COMMIT")
@@ -198,6 +199,12 @@ class Database:
             self._roll_back()
             raise
         self._at("committed")
+
+    def _begin(self) -> None:
+        self.file.execute("BEGIN IMMEDIATE")
+
+    def flush(self) -> None:
+        """Write what the jobs of a batch left to be written together; a plain database has nothing such."""
 
     def _roll_back(self) -> None:
         """Undo the transaction, where the failure has not done so; a refusal shows at the next batch."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from channels.message import Inbound
-from gateway.app import standings
+from gateway.app import local_dir, standings, state_folder
 from gateway.app.approvals import Deciders, warn_of_unknown
 from gateway.app.awaited import awaited_files
 from gateway.app.clock import Clock, Outcomes
@@ -31,8 +31,6 @@ from gateway.config.agents import agents_of, commands_of, described, settings_of
 from gateway.config.finding import operator_command
 from gateway.config.settings import Settings
 from gateway.errors import ConfigError
-from gateway.form import local_dir, number
-from gateway.form.upgrade import entered
 from gateway.inbound.control import Control
 from gateway.inbound.intake import Intake
 from gateway.observer import Observer
@@ -145,7 +143,6 @@ class Application:
             control = Control(mailbox=self.mailbox, events=self.events, orders=orders)
             try:
                 await self.mailbox.ready()
-                await asyncio.to_thread(number.note, self.settings.state)
                 tasks.append(group.create_task(control.run(), name="control"))
                 await self._finish_erasures()
                 tasks += [group.create_task(d.run(), name="delivery") for d in self._deliveries]
@@ -183,19 +180,18 @@ class Application:
 
     @asynccontextmanager
     async def _entered(self) -> AsyncIterator[None]:
-        """Work on the workspace, which is brought into the form of this program first."""
+        """Move this machine's files to where they are wanted, then hold a share of the workspace."""
         settings = self.settings
         workspace, embedded = settings.workspace, settings.broker.embedded
         beside = partial(others, workspace)
         with ExitStack() as held:
-            entering = entered(workspace, beside=beside, single=embedded)
             moving = partial(
                 local_dir.settle, workspace, settings.local_dir, embedded=embedded, beside=beside
             )
             # A program that may not work on the workspace moves none of its files.
-            await asyncio.to_thread(number.read, settings.state)
+            await asyncio.to_thread(state_folder.check, settings.state)
             await asyncio.to_thread(moving)
-            await asyncio.to_thread(held.enter_context, entering)
+            await asyncio.to_thread(held.enter_context, state_folder.entered(settings.state))
             yield
 
     def _open_session(self, group: asyncio.TaskGroup, tasks: list[asyncio.Task[None]]) -> None:

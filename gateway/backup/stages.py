@@ -44,7 +44,7 @@ STAGES: Final = (
     _of(Stage.SOURCES, "cron/jobs.json", "cron/jobs.json.corrupt-*", "cron/action.jsonl")
     | _of(Stage.SOURCES, "cron/action.jsonl.corrupt-*", "state/pairing.json", "state/*-commands.json")
     | _of(Stage.SOURCES, "state/telegram.json", "state/discord.json", "state/limits-*.json")
-    | _of(Stage.QUEUE, "state/queue.db")
+    | _of(Stage.QUEUE, "state/gateway.db")
     | _of(Stage.CONVERSATIONS, *(place.pattern for place in places.OF_KEYS[:2]))
     | _of(
         Stage.CONVERSATIONS, "sessions/archive/{stem}/**", "state/keys/{stem}.log", "state/keys/{stem}.lock"
@@ -62,13 +62,7 @@ STAGES: Final = (
     | _of(
         Stage.WORK, "state/subagents/chats/{marked}.json", "state/facts/{stem}.json", "state/erasing/*.json"
     )
-    | _of(
-        Stage.WORK,
-        "state/failed_jobs.json",
-        "state/replied/*",
-        "state/retention.json",
-        "state/workspace.json",
-    )
+    | _of(Stage.WORK, "state/failed_jobs.json", "state/replied/*", "state/retention.json")
     | _of(Stage.MEMORY_STATE, "state/memory/{home}{top}/{own}.json", "state/memory/workspace.*")
     | _of(Stage.MEMORY_STATE, "state/memory/agents/*/workspace.*")
     | _of(Stage.REST, "{home}memory/{top}/{own}/**", "{home}files/{top}/{own}/**")
@@ -85,8 +79,16 @@ STAGES: Final = (
     | _of(Stage.LEFT_OUT, *(each.pattern for each in places.PLACES if each.use == "derived"))
     | _of(Stage.LEFT_OUT, *(each.pattern for each in places.OF_SCOPES if each.use == "guard"))
     # Their content is in the copy of the file itself.
-    | _of(Stage.LEFT_OUT, "state/queue.db-*", "state/delivery-*.db-*")
-    | _of(Stage.LEFT_OUT, "state/*.lock", "state/*.lease", "cron.lock", "state/daemon.json", "state/*.ready")
+    | _of(Stage.LEFT_OUT, "state/gateway.db-*", "state/delivery-*.db-*")
+    | _of(
+        Stage.LEFT_OUT,
+        "state/lock",
+        "state/*.lock",
+        "state/*.lease",
+        "cron.lock",
+        "state/daemon.json",
+        "state/*.ready",
+    )
     | _of(Stage.LEFT_OUT, "state/channel-*.json", "state/facts/workspace.lock", "state/recall/workspace.*")
     | _of(Stage.LEFT_OUT, "state/facts/agents/*/workspace.lock", "state/recall/agents/*/workspace.*")
     | _of(Stage.LEFT_OUT, "state/subagents/chats.lock", "state/chat.log", "state/chat.log.1", "media/.*")
@@ -94,8 +96,8 @@ STAGES: Final = (
     | _of(Stage.LEFT_OUT, "state/outgoing/**")
     # It may hold secrets, and is asked for by a word of its own.
     | _of(Stage.LEFT_OUT, "chat-gateway.toml", "config-of-backup/*")
-    # What a start put aside before it changed the form of files is for the way back on this machine alone.
-    | _of(Stage.LEFT_OUT, "state/before-*/**")
+    # What ``run --reset-state`` moved aside.
+    | _of(Stage.LEFT_OUT, "state-before-reset-*/**")
     # Where machines keep their files: a restore lays those of this one into the workspace.
     | _of(Stage.LEFT_OUT, "state/local/*.json")
 )

@@ -16,7 +16,7 @@ from channels.errors import Unreadable
 from channels.message import Outbound, read_outbound
 from gateway.backup.manifest import Manifest
 from gateway.backup.restoring import extract
-from gateway.queue.embedded.table import FILE, LetterRow, QueueTable
+from gateway.queue.embedded.table import QueueRow, QueueTable
 from gateway.queue.mailbox import INBOUND
 from session.store.store import Store
 from session.transcript.key import SessionKey
@@ -122,7 +122,7 @@ async def _messages(store: Store, report: Report) -> tuple[set[tuple[str, str]],
 async def _count(
     store: Store,
     report: Report,
-    rows: dict[str, list[LetterRow]],
+    rows: dict[str, list[QueueRow]],
     asked: set[tuple[str, str]],
     answered: set[tuple[str, str]],
 ) -> None:
@@ -138,7 +138,10 @@ async def _count(
         for letter in letters:
             reply = _reply(letter)
             if reply is not None and not known[reply.in_reply_to or ""] and await _is_lost(store, reply):
-                report.add(f"state/{FILE}", f"the reply {reply.id} waits, and its answer is in no transcript")
+                report.add(
+                    f"state/{durable.STATE_FILE}",
+                    f"the reply {reply.id} waits, and its answer is in no transcript",
+                )
 
 
 async def _is_lost(store: Store, reply: Outbound) -> bool:
@@ -151,7 +154,7 @@ async def _is_lost(store: Store, reply: Outbound) -> bool:
     return view.journal.known(reply.in_reply_to or "") is None
 
 
-def _reply(letter: LetterRow) -> Outbound | None:
+def _reply(letter: QueueRow) -> Outbound | None:
     try:
         reply = read_outbound(letter.body)
     except Unreadable:
@@ -159,9 +162,9 @@ def _reply(letter: LetterRow) -> Outbound | None:
     return reply if reply.kind == "reply" and reply.in_reply_to else None
 
 
-def _letters(state: Path) -> tuple[dict[str, list[LetterRow]], int]:
+def _letters(state: Path) -> tuple[dict[str, list[QueueRow]], int]:
     """Read the queue: what waits by box, and how much is parked."""
-    if not (state / FILE).exists():
+    if not (state / durable.STATE_FILE).exists():
         return {}, 0
     table = QueueTable(state)
     boxes = table.open()

@@ -1,4 +1,4 @@
-"""``backup create|verify|restore``: the whole workspace in one file, and back; ``downgrade``."""
+"""``backup create|verify|restore``: the whole workspace in one file, and back."""
 
 from __future__ import annotations
 
@@ -12,19 +12,16 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import click
 
 from gateway.backup.manifest import CONFIG, Manifest
 from gateway.cli import attach, output
 from gateway.cli.config import settings_of
-from gateway.cli.root import FILE, FOLDER, GlobalOptions, Verb, as_json, group
+from gateway.cli.root import FILE, FOLDER, GlobalOptions, as_json, group
 from gateway.config.finding import named_files
 from gateway.errors import GatewayError
-
-if TYPE_CHECKING:
-    from gateway.form.downgrade import Downgrade
 
 backup = group("backup")
 
@@ -151,65 +148,6 @@ def _words(path: Path) -> Iterator[None]:
         is_named = error.filename in (None, str(path))
         cure = _CURES.get(type(error), _DISK_CURE) if is_named else _DISK_CURE
         raise GatewayError(f"{name}: {error.strerror or error}", hint=cure) from error
-
-
-@click.command(cls=Verb)
-@click.option("--dry-run", is_flag=True, help="only show what would be done")
-@as_json
-def downgrade(opts: GlobalOptions, dry_run: bool, as_json: bool) -> None:
-    """Convert the workspace for the previous version.
-
-    Restores the files saved by the upgrade, and lists what is newer. Stop the gateway first.
-    """
-    from gateway.app.daemons import others
-    from gateway.form.downgrade import downgrade as go_back
-
-    workspace = settings_of(opts, any_form=True).workspace
-    try:
-        done = go_back(workspace, beside=lambda: others(workspace), dry_run=dry_run)
-    except OSError as error:
-        name = error.filename or workspace
-        raise GatewayError(
-            f"{name}: {error.strerror or error}", hint="check the disk, then run this again"
-        ) from error
-    if as_json:
-        output.document(_downgraded(done, dry_run=dry_run))
-        return
-    verb = "would go" if dry_run else "went"
-    output.words(f"the workspace {verb} from format {done.form} to {done.copy.form}")
-    output.words(f"as of {done.copy.made_at:%Y-%m-%d %H:%M:%S %Z}, from {done.copy.name}:")
-    for name in done.restored:
-        output.words(f"  restored: {name}")
-    for name in done.removed:
-        output.words(f"  removed: {name}, which did not exist then")
-    if not done.restored and not done.removed:
-        output.words("  all files are the same")
-    if done.aside is not None and done.aside.files:
-        output.words(f"the replaced files are in {done.aside.name}")
-    if done.since:
-        output.words("added since then:")
-    output.rows([_row(done, index) for index in range(len(done.since))], ("kind", "files", "then"))
-    if not dry_run:
-        output.words("now install the previous version; starting this one again repeats the upgrade")
-
-
-def _row(done: Downgrade, index: int) -> dict[str, object]:
-    since = done.since[index]
-    return {"kind": since.kind, "files": since.files, "then": since.then}
-
-
-def _downgraded(done: Downgrade, *, dry_run: bool) -> dict[str, object]:
-    return {
-        "from": done.form,
-        "to": done.copy.form,
-        "dry_run": dry_run,
-        "copy": done.copy.name,
-        "copied_at": done.copy.made_at.isoformat(),
-        "put_back": list(done.restored),
-        "removed": list(done.removed),
-        "put_aside": done.aside.name if done.aside is not None and done.aside.files else None,
-        "since": [_row(done, index) for index in range(len(done.since))],
-    }
 
 
 def at_low_priority(work: Callable[[], int], opts: GlobalOptions) -> int:

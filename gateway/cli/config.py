@@ -22,26 +22,23 @@ NO_FILE = "none; defaults and environment variables"
 config = group("config")
 
 
-def settings_of(opts: GlobalOptions, *, any_form: bool = False, named: bool = False) -> Settings:
+def settings_of(opts: GlobalOptions, *, named: bool = False) -> Settings:
     """Read the configuration for a one-shot verb, and let the log show only warnings and worse.
 
-    With ``any_form`` the verb is there for a workspace, too, on which no other may work. With ``named``
-    stderr names the file and the workspace that are used.
+    With ``named`` stderr names the file and the workspace that are used.
 
     Raises:
         ConfigError: with all problems; or files of this machine lie where they are not looked for.
-        NewerState, Unfinished: no verb may work on the files of this workspace now.
+        EarlierState: an earlier development version wrote the state folder.
     """
-    from gateway.app import log
+    from gateway.app import local_dir, log, state_folder
     from gateway.config.load import load
-    from gateway.form import local_dir, number
 
     settings = load(opts.config, opts.workspace)
     log.setup(settings, at_least="warning")
     name_place(opts, settings if named else None)
-    if not any_form:
-        number.check(settings.state)
-        local_dir.check(settings.workspace, settings.local_dir, embedded=settings.broker.embedded)
+    state_folder.check(settings.state)
+    local_dir.check(settings.workspace, settings.local_dir, embedded=settings.broker.embedded)
     return settings
 
 

@@ -63,7 +63,6 @@ COMMANDS = {
     "tokens": ("tokens", "API tokens and their permissions"),
     "mcp": ("mcp", "MCP servers and the tools that they offer"),
     "backup": ("backup", "back up, verify and restore the workspace"),
-    "downgrade": ("backup", "convert the workspace for the previous version"),
     "config": ("config", "show and check the configuration"),
     "systemd": ("systemd", "systemd units for the gateway"),
 }

@@ -10,10 +10,14 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
+from gateway.cli import output
 from gateway.cli.config import name_place
 from gateway.cli.root import GlobalOptions, Verb
+from gateway.errors import GatewayError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from gateway.app.app import Application
     from gateway.http.server import HttpServer
 
@@ -36,8 +40,18 @@ if TYPE_CHECKING:
     is_flag=True,
     help="stop when stdin closes, so that it does not outlive the program that started it",
 )
+@click.option(
+    "--reset-state",
+    is_flag=True,
+    help="first move state/ aside: queue, pairing, cursors and approvals start empty; "
+    "transcripts, memory and jobs stay",
+)
 def run(
-    opts: GlobalOptions, role: Literal["all", "channels", "session"], workers: int | None, stop_on_eof: bool
+    opts: GlobalOptions,
+    role: Literal["all", "channels", "session"],
+    workers: int | None,
+    stop_on_eof: bool,
+    reset_state: bool,
 ) -> int:
     """Run the gateway in the foreground.
 
@@ -49,12 +63,27 @@ def run(
 
     settings, values = load_values(opts.config, opts.workspace)
     name_place(opts, settings)
+    if reset_state:
+        _reset_state(settings.workspace)
     number = count(settings, role, workers)
     if stop_on_eof:
         threading.Thread(target=_end_with_stdin, name="stdin", daemon=True).start()
     # A worker reads there as how many it starts.
     team = daemon.Team(number, _with_workers(values, number), remarks(settings, role, workers))
     return daemon.run(settings, server=_server, role=role, team=team)
+
+
+def _reset_state(workspace: Path) -> None:
+    from gateway.app import state_folder
+    from gateway.app.daemons import others
+
+    try:
+        former = state_folder.reset(workspace, beside=lambda: others(workspace))
+    except OSError as error:
+        raise GatewayError(
+            f"{workspace / 'state'} cannot be moved: {error}", hint="check the disk"
+        ) from error
+    output.words(f"the former state is in {former}" if former is not None else "there was no state to reset")
 
 
 def _with_workers(values: Mapping[str, object], number: int) -> Mapping[str, object]:

@@ -183,7 +183,7 @@ async def _queues(settings: Settings) -> dict[str, Any]:
 
     # One that is ending holds the embedded queue until its last turn has ended.
     held = bool(DaemonRegistry(settings.workspace).ending())
-    if settings.broker.embedded and (held or not (local_state(settings.state) / "queue.db").exists()):
+    if settings.broker.embedded and (held or not (local_state(settings.state) / "gateway.db").exists()):
         return {"queues": {}, "unserved": []}
     async with attach.queue(settings) as mailbox:
         depths = await mailbox.depths(RepliedChannels(settings.state).names())

@@ -89,7 +89,7 @@ async def _traced(settings: Settings, message_id: str, key: str | None) -> dict[
 
     async with AsyncExitStack() as stack:
         mailbox, unasked = None, "there is no queue yet"
-        if not settings.broker.embedded or (local_state(settings.state) / "queue.db").exists():
+        if not settings.broker.embedded or (local_state(settings.state) / "gateway.db").exists():
             try:
                 mailbox = await stack.enter_async_context(attach.queue(settings))
             except* GatewayError as errors:

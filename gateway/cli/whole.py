@@ -191,7 +191,7 @@ async def _erasure(
 
 
 def _has_no_queue(settings: Settings) -> bool:
-    return settings.broker.embedded and not (local_state(settings.state) / "queue.db").exists()
+    return settings.broker.embedded and not (local_state(settings.state) / "gateway.db").exists()
 
 
 def _ask(question: str) -> None:

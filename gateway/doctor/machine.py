@@ -27,7 +27,7 @@ SYNCS: Final = 5
 # No rotating disk, and hardly a network, has written anything within so short a time.
 TOO_QUICK_S: Final = 0.0005
 IN_MEMORY: Final = ("tmpfs", "ramfs")
-AT_RISK: Final = "waiting messages (queue.db), the send log (delivery-*.db) and the search indexes"
+AT_RISK: Final = "waiting messages (gateway.db), the send log (delivery-*.db) and the search indexes"
 # Mounted so, a file system reports as written what its disk may still hold in a cache, or leaves syncs out.
 UNSYNCED: Final = re.compile(r"nobarrier|barrier=(0|none)|volatile")
 # Libraries that answer a sync without one, put before the system's own.

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from gateway.config import folder, memory_scope
 from gateway.config.settings import Settings
-from gateway.doctor import cron, erasures, form, locks, machine, owners
+from gateway.doctor import cron, erasures, locks, machine, owners
 from gateway.doctor.finding import LOCAL_S, Check, looked, patient
 from session.disk.layout import Layout
 from session.disk.state import read_state
@@ -187,7 +187,6 @@ def _media(settings: Settings) -> list[Check]:
 
 
 _CONTENTS: Final[dict[str, Look]] = {
-    "form": lambda settings: [Check("form", *form.check(settings.workspace))],
     "machine": _machine,
     "media": _media,
     "locks": _locks,

@@ -30,7 +30,7 @@ from session.errors import NewerFormat, StoreError
 
 FOLDER: Final = "local"
 # What nobody can make anew, and what is made anew of the rest; folders hold any number of files.
-KEPT: Final = ("queue.db", "delivery-*.db")
+KEPT: Final = ("gateway.db", "delivery-*.db")
 DERIVED: Final = ("vectors.db", "recall/**/*.db")
 # Folders of ``state/`` that hold nothing else.
 TREES: Final = ("recall",)
@@ -96,7 +96,7 @@ def local_state(state: Path) -> Path:
 
 
 def local_path(workspace: Path, name: str) -> Path:
-    """Return where the file lies that has this name below the workspace, ``state/queue.db`` for one."""
+    """Return where the file lies that has this name below the workspace, ``state/gateway.db`` for one."""
     top, _, inner = name.partition("/")
     if top == "state" and is_local(inner):
         return local_state(workspace / top) / inner
@@ -117,7 +117,7 @@ def is_local(name: str) -> bool:
     if rest or head in TREES:
         return head in TREES
     plain = name.split(".db-")[0] + ".db" if ".db-" in name else name
-    return plain in ("queue.db", "vectors.db") or (plain.startswith("delivery-") and plain.endswith(".db"))
+    return plain in ("gateway.db", "vectors.db") or (plain.startswith("delivery-") and plain.endswith(".db"))
 
 
 def files_in(place: Path, patterns: tuple[str, ...] = (*KEPT, *DERIVED)) -> Iterator[str]:

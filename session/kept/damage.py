@@ -246,7 +246,7 @@ def _state_problem(path: Path) -> str | None:
 
 def _databases(layout: Layout, _: str) -> Iterator[Finding]:
     local = local_state(layout.workspace / "state")
-    for path in sorted([*local.glob("queue.db"), *local.glob("delivery-*.db")]):
+    for path in sorted([*local.glob("gateway.db"), *local.glob("delivery-*.db")]):
         if is_damaged(path):
             yield path, "damaged database; stop the gateway and restore a backup of it", None
 

@@ -92,8 +92,8 @@ OF_ALL: Final = (
     Place("vector", "state/vectors.db", "derived"),
     Place("vector", "state/vectors.db-*", "derived"),
     Place("usage", "state/usage/*.jsonl"),
-    Place("letter", "state/queue.db"),
-    Place("letter", "state/queue.db-*"),
+    Place("letter", "state/gateway.db"),
+    Place("letter", "state/gateway.db-*"),
     Place("delivery", "state/delivery-*.db"),
     Place("delivery", "state/delivery-*.db-*"),
     Place("delivery", "state/deliveries/*/*.jsonl"),
@@ -132,8 +132,8 @@ ELSEWHERE: Final = (
         "state/*.lock",
         "state/*.lease",
         "cron.lock",
+        "state/lock",
         "state/daemon.json",
-        "state/workspace.json",
         "state/budget.json",
     ),
     *("state/retention.json", "state/channel-*.json", "state/*-commands.json", "state/limits-*.json"),
@@ -156,8 +156,8 @@ ELSEWHERE: Final = (
     "state/failed_jobs.json",
     # What a restore brought along of the configuration.
     "config-of-backup/*",
-    # Files as they were before a start changed their form.
-    "state/before-*/**",
+    # What ``run --reset-state`` moved aside; the operator deletes it.
+    "state-before-reset-*/**",
 )
 _ULID: Final = "[0-9A-Z]{26}"
 _ANY: Final = {

@@ -46,7 +46,7 @@ POINTS: dict[str, list[str]] = {
     "sent": ["gateway.outbound.ledger:DeliveryLedger.sent"],
 }
 # Written at every start: no point of what a message goes through.
-OF_THE_PROCESS = ("daemon.json", "retention.json", "workspace.json")
+OF_THE_PROCESS = ("daemon.json", "retention.json")
 
 
 class Countdown:

@@ -14,7 +14,6 @@ from aio_pika.abc import AbstractChannel, AbstractConnection
 
 import durable
 from gateway.errors import GatewayError
-from gateway.queue.embedded.table import FILE
 from gateway.queue.rabbitmq.topology import Names
 from session.disk.local_files import local_state
 
@@ -101,11 +100,11 @@ async def left_behind(place: Place | None, state: Path) -> list[str]:
 
 
 def _rows_left(state: Path) -> list[str]:
-    path = local_state(state) / FILE
+    path = local_state(state) / durable.STATE_FILE
     if not path.exists():
         return ["the queue's file is gone"]
     with durable.reading(path) as file:
-        found = file.execute("SELECT box, key, id, row FROM letters ORDER BY row").fetchall()
+        found = file.execute("SELECT name, key, id, seq FROM queue ORDER BY seq").fetchall()
     return [f"message {row} stays in {box}: {name or 'no id'} of {key}" for box, key, name, row in found]
 
 

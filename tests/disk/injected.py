@@ -106,7 +106,7 @@ def _places(workspace: Path, stems: Sequence[str]) -> list[Path]:
         state,
         state / "keys",
         sessions,
-        *(state / f"queue.db{more}" for more in ("", "-wal", "-journal")),
+        *(state / f"gateway.db{more}" for more in ("", "-wal", "-journal")),
     ]
     found += [state / f"delivery-telegram.db{more}" for more in ("", "-wal", "-journal")]
     for stem in stems:

@@ -20,7 +20,6 @@ from pathlib import Path
 import durable
 from channels.media import MediaFolder
 from channels.message import Attachment
-from gateway.form import copies, migrations, number
 from session.background.job_files import BackgroundJob, JobFiles
 from session.disk.layout import Layout
 from session.kept.damage import findings
@@ -186,41 +185,6 @@ def forgotten_usage(folder: Path) -> Iterator[Holds | None]:
     yield lambda after: b"telegram:1" not in (after / path.relative_to(folder)).read_bytes()
 
 
-# -- the form of a workspace -----------------------------------------------------------------------
-
-
-def without_a_number(folder: Path) -> Iterator[Holds | None]:
-    number.write(folder, number.Form(1, "1.0"))
-    yield None
-    number.write(folder, number.Form())
-    yield is_gone("workspace.json")
-
-
-def a_file_that_was_not_there(folder: Path) -> Iterator[Holds | None]:
-    (folder / "a").write_bytes(b"x")
-    yield None
-    copies.take_away(folder, "a")
-    yield is_gone("a")
-
-
-def a_copy_that_is_not_needed(folder: Path) -> Iterator[Holds | None]:
-    (folder / "state").mkdir()
-    (folder / "a").write_bytes(b"x")
-    copy = copies.put_aside(folder, ["a"], change="upgrade", form=1, now=datetime.now(UTC))
-    durable.sync_folder(copy.folder)
-    yield None
-    copies.discard(folder, "upgrade", 1)
-    yield lambda after: not list((after / "state").iterdir())
-
-
-def numbered_menus(folder: Path) -> Iterator[Holds | None]:
-    (folder / "state").mkdir()
-    (folder / "state" / "telegram-commands").write_bytes(b"abc")
-    yield None
-    migrations.number_menus(folder)
-    yield is_gone("state/telegram-commands")
-
-
 PROMISES: list[Promise] = [
     replaced,
     replaced_piece_by_piece,
@@ -240,10 +204,6 @@ PROMISES: list[Promise] = [
     damaged_job,
     damaged_usage,
     forgotten_usage,
-    without_a_number,
-    a_file_that_was_not_there,
-    a_copy_that_is_not_needed,
-    numbered_menus,
     *SHARED_PROMISES,
 ]
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from gateway.form import local_dir
+from gateway.app import local_dir
 from gateway.outbound.ledger_log import LedgerLog, Note
 from session.disk.local_files import homes_of, local_state
 from tests.disk.durable_promises import Holds, Promise
-from tests.gateway.form.local_victim import ROWS, fill, rows
+from tests.gateway.app.local_victim import ROWS, fill, rows
 
 
 def noted_for_other_machines(folder: Path) -> Iterator[Holds | None]:

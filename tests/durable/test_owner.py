@@ -64,7 +64,7 @@ def link(folder: Path) -> None:
 
 
 def touch(folder: Path) -> None:
-    durable.touch(folder / "queue.db")
+    durable.touch(folder / "gateway.db")
 
 
 def below(folder: Path) -> None:
@@ -120,14 +120,14 @@ def test_killed_anywhere_it_leaves_no_name_that_the_owner_cannot_use(
 @as_root
 def test_the_files_that_sqlite_adds_belong_to_the_owner(theirs: Path) -> None:
     """SQLite gives its log and its shared memory to whom the database belongs, where root runs it."""
-    durable.touch(theirs / "queue.db")
-    with sqlite3.connect(theirs / "queue.db") as file:
+    durable.touch(theirs / "gateway.db")
+    with sqlite3.connect(theirs / "gateway.db") as file:
         file.execute("PRAGMA journal_mode=WAL")
         file.execute("CREATE TABLE t (x)")
         file.execute("INSERT INTO t VALUES (1)")
         file.commit()
 
-        assert set(owners(theirs)) == {"queue.db", "queue.db-wal", "queue.db-shm"}
+        assert set(owners(theirs)) == {"gateway.db", "gateway.db-wal", "gateway.db-shm"}
         assert set(owners(theirs).values()) == {OWNER}
     file.close()
 

@@ -196,8 +196,6 @@ system/test_discord.py::test_a_gateway_killed_while_200_messages_come_loses_none
     channels/discord/test_discord.py::test_a_killed_process_loses_nothing
 system/test_discord.py::test_an_adapter_killed_while_300_messages_come_loses_none
     channels/discord/test_discord.py::test_a_killed_process_loses_nothing
-system/test_earlier_workspaces.py::test_the_program_of_then_goes_on_after_a_downgrade
-    system/test_earlier_workspaces.py::test_it_is_upgraded_and_gone_on_with
 system/test_erasing.py::test_no_byte_of_a_person_stays
     system/test_erasing.py::test_no_byte_of_a_chat_stays_beside_a_broker
 system/test_erasing.py::test_no_byte_of_a_person_stays_whose_chats_are_answered_by_two_daemons

@@ -216,7 +216,7 @@ def test_status_with_and_without_a_daemon(tmp_path: Path) -> None:
 
     assert empty.returncode == 0
     assert "the gateway is not running" in empty.stderr
-    assert not (tmp_path / "state" / "queue.db").exists() or resting.returncode == 0
+    assert not (tmp_path / "state" / "gateway.db").exists() or resting.returncode == 0
     assert json.loads(resting.stdout)["running"] is False
     assert json.loads(resting.stdout)["queues"]["inbound"]["count"] == 0
     assert "gateway: ready" in shown.stdout

@@ -251,7 +251,7 @@ async def test_another_number_of_partitions_is_refused_with_78(
 async def test_a_queue_of_a_newer_version_is_refused_with_78(tmp_path: Path) -> None:
     async with Daemon(tmp_path) as daemon:
         await daemon.stop()
-    with sqlite3.connect(tmp_path / "state" / "queue.db") as database:
+    with sqlite3.connect(tmp_path / "state" / "gateway.db") as database:
         database.execute("PRAGMA user_version = 99")
     database.close()
 

@@ -75,7 +75,6 @@ NOT_HERE = {
     "make chaos": "takes a minute or more; tests/system/test_chaos.py runs it with a few kills",
     "make fuzz": "takes minutes; tests/fuzz/test_corpora.py reads what it found",
     "make mutants": "takes minutes; tests/mutants/test_mutants.py runs it over a module of its own",
-    "chat-gateway downgrade": STOPPED,
 }
 # Commands within sentences that are not typed beside the daemon.
 ELSEWHERE = {
@@ -84,7 +83,6 @@ ELSEWHERE = {
     "chat-gateway run --role session": "needs RabbitMQ; tests/system/test_broker_rights.py runs it",
     "chat-gateway run --workers 4": "needs RabbitMQ; tests/system/test_workers.py runs such",
     "chat-gateway onboard": "is typed from nothing",
-    "chat-gateway downgrade": STOPPED,
     "chat-gateway memory erase --person ada": "asks first; tests/system/test_erasing.py types it",
     "chat-gateway completion fish | source": "is for fish; tests/system/test_completion.py types it there",
 }

@@ -22,7 +22,7 @@ async def test_what_nobody_would_answer_is_told(tmp_path: Path, broker: Broker, 
         told = daemon.log.decode()
         code, out = await command(tmp_path, "doctor", config=config)
 
-    assert told.count(f"1 waiting letter lies in {tmp_path}/state/queue.db, the embedded queue") == 1
+    assert told.count(f"1 waiting letter lies in {tmp_path}/state/gateway.db, the embedded queue") == 1
     assert CURE in told
     assert code == 1
     assert "fail  embedded queue: 1 waiting letter lies in" in out

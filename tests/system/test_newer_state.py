@@ -1,8 +1,9 @@
-"""What a newer version left is refused by a start with a clear sentence and exit code 78, and not touched."""
+"""State of another version is refused with exit code 78; ``run --reset-state`` begins without it."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import re
 import shutil
 import sqlite3
@@ -11,9 +12,13 @@ from pathlib import Path
 import pytest
 
 from tests.support.guarantee import guarantee
-from tests.support.harness import ROOT, Daemon, command
+from tests.support.harness import ROOT, Daemon, ask, command
+from tests.support.place import lines_of
 
-pytestmark = guarantee("storage", "A gateway refuses the files of a newer version and leaves them unchanged.")
+
+def sample(folder: Path) -> Path:
+    """Copy the workspace that a killed gateway left."""
+    return Path(shutil.copytree(ROOT / "tests" / "data" / "old-workspace", folder / "old"))
 
 
 def raised(path: Path) -> None:
@@ -22,22 +27,21 @@ def raised(path: Path) -> None:
         with contextlib.closing(sqlite3.connect(path)) as file, file:
             file.execute("PRAGMA user_version=9")
         return
-    path.write_text(re.sub(r'"v": ?1\b', '"v":9', path.read_text() if path.exists() else '{"v":1}', count=1))
+    path.write_text(re.sub(r'"v": ?1\b', '"v":9', path.read_text(), count=1))
 
 
+@guarantee("storage", "A gateway refuses the files of a newer version and leaves them unchanged.")
 @pytest.mark.parametrize(
     "name",
     [
-        "state/workspace.json",
-        "state/queue.db",
+        "state/gateway.db",
         "state/daemon.json",
         "state/keys/cli_waiting.lock",
         "state/keys/cli_waiting.log",
     ],
 )
-async def test_a_start_refuses_it(tmp_path: Path, name: str) -> None:
-    workspace = tmp_path / "old"
-    shutil.copytree(ROOT / "tests" / "data" / "old-workspace", workspace)
+async def test_a_start_refuses_a_newer_file(tmp_path: Path, name: str) -> None:
+    workspace = sample(tmp_path)
     raised(workspace / name)
     before = (workspace / name).read_bytes()
 
@@ -50,11 +54,34 @@ async def test_a_start_refuses_it(tmp_path: Path, name: str) -> None:
     assert (workspace / name).read_bytes() == before
 
 
-async def test_a_start_notes_the_form_and_a_damaged_note_stops_nothing(tmp_path: Path) -> None:
-    (tmp_path / "state").mkdir()
-    (tmp_path / "state" / "workspace.json").write_text("{")
-    async with Daemon(tmp_path) as daemon:
-        assert await daemon.stop() == 0
+@guarantee("storage", "State of an earlier development version is refused unchanged; a reset moves it aside.")
+@pytest.mark.parametrize("name", ["workspace.json", "queue.db"])
+async def test_state_of_an_earlier_version_is_refused_until_a_reset(tmp_path: Path, name: str) -> None:
+    """Conversations stay, and what waited in the former queue is not answered."""
+    workspace = sample(tmp_path)
+    (workspace / "state" / name).write_bytes(b"earlier")
+    before = sorted((workspace / "state").rglob("*"))
 
-    assert (tmp_path / "state" / "workspace.json").read_text().startswith('{"v":1,"program":"')
-    assert (await command(tmp_path, "chat", "-m", "hi")) == (0, "echo: hi\n")
+    daemon = await Daemon(workspace).start(wait=False)
+    code = await daemon.died()
+    verb = await command(workspace, "sessions", "list")
+
+    assert code == verb[0] == 78
+    assert f"written by an earlier development version (it holds {name})" in daemon.log.decode()
+    assert "chat-gateway run --reset-state" in daemon.log.decode()
+    assert sorted((workspace / "state").rglob("*")) == before
+
+    lines = lines_of(workspace, "cli_tools")
+    async with Daemon(workspace, verb=("run", "--reset-state")) as reset:
+        answer = await ask(reset, "cli:tools", "cli:new", "hello again")
+        status = await command(workspace, "status", "--json")
+        refused = await command(workspace, "run", "--reset-state")
+        assert await reset.stop() == 0
+
+    [former] = workspace.glob("state-before-reset-*")
+    assert f"the former state is in {former}" in reset.log.decode()
+    assert (former / name).read_bytes() == b"earlier"
+    assert answer is not None
+    assert lines_of(workspace, "cli_tools")[: len(lines)] == lines
+    assert json.loads(status[1])["queues"]["parked"]["count"] == 0
+    assert refused[0] == 73

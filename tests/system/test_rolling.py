@@ -6,10 +6,7 @@ import asyncio
 from contextlib import AsyncExitStack
 from pathlib import Path
 
-import pytest
-
 from tests.support.broker import Broker
-from tests.support.earlier import earlier
 from tests.support.foreign import Steady, inbound
 from tests.support.guarantee import guarantee
 from tests.support.harness import Daemon
@@ -21,17 +18,11 @@ from tests.support.verdict import check
 from tests.system.platform_place import ADA, with_telegram
 
 CHATS = [f"c{number}" for number in range(20)]
-# The version before, as far as a rolling restart goes: it knows the same form of the workspace.
-BEFORE = "15e006a"
 
 
-@guarantee("loss", "A rolling restart, even to another version, loses, repeats and reorders no message.")
-@pytest.mark.parametrize("before", ["", BEFORE], ids=["one version", "two versions"])
-async def test_all_processes_are_restarted_in_turn(
-    tmp_path: Path, broker: Broker, broker_name: str, before: str
-) -> None:
+@guarantee("loss", "A rolling restart loses, repeats and reorders no message.")
+async def test_all_processes_are_restarted_in_turn(tmp_path: Path, broker: Broker, broker_name: str) -> None:
     """Two session daemons and the adapters over RabbitMQ; each message is asked, stored and told once."""
-    prefix = earlier(before, tmp_path / "program") if before else []
     workspace = tmp_path / "workspace"
     sent: dict[str, list[str]] = {f"foreign_{chat}": [] for chat in CHATS}
     written: list[str] = []
@@ -50,11 +41,7 @@ async def test_all_processes_are_restarted_in_turn(
             **{"facts.enabled": False, "memory.window": 100_000},
         )
         roles = ("session", "session", "channels")
-        # A daemon of either version works beside one of the other, both before and after the change.
-        former = [
-            Daemon(workspace, role=role, config=config, prefix=program)
-            for role, program in zip(roles, (prefix, [], prefix), strict=True)
-        ]
+        former = [Daemon(workspace, role=role, config=config) for role in roles]
         after = [Daemon(workspace, role=role, config=config) for role in roles]
         for daemon in former:
             await lives.enter_async_context(daemon)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection, Sequence
 
-from gateway.queue.embedded.table import LetterRow
+from gateway.queue.embedded.table import QueueRow
 from gateway.queue.feed import LetterFeed
 from gateway.queue.held import HeldBytes
 
@@ -15,7 +15,7 @@ class EmbeddedLetter:
 
     __slots__ = ("body", "box", "busy", "erased", "gone", "headers", "id", "key", "lost", "row", "suspect")
 
-    def __init__(self, box: str, row: LetterRow, *, suspect: bool) -> None:
+    def __init__(self, box: str, row: QueueRow, *, suspect: bool) -> None:
         self.box = box
         self.row, self.key, self.id, self.body, self.headers = row
         self.suspect = suspect
@@ -98,7 +98,7 @@ class Buffer:
 
     # ── rows come and go ──────────────────────────────────────────────────────────────────────────────────
 
-    def stored(self, row: LetterRow) -> None:
+    def stored(self, row: QueueRow) -> None:
         """Take note of a row just committed: straight into memory where nothing older waits outside."""
         self.count += 1
         fits = self.free > 0 and self._bytes_held.takes(self, len(row.body))
@@ -107,7 +107,7 @@ class Buffer:
         else:
             self._more = True
 
-    def loaded(self, rows: Sequence[LetterRow], more: bool) -> None:
+    def loaded(self, rows: Sequence[QueueRow], more: bool) -> None:
         """Take in the rows behind ``read_to``; ``more`` says whether others may follow."""
         self._more = more
         self._next_size = 1
@@ -118,11 +118,11 @@ class Buffer:
                 return
             self._append(row)
 
-    def _append(self, row: LetterRow) -> None:
-        suspect = row.row <= self._old_row or row.row in self._given_back
+    def _append(self, row: QueueRow) -> None:
+        suspect = row.seq <= self._old_row or row.seq in self._given_back
         self._waiting.append(EmbeddedLetter(self.name, row, suspect=suspect))
         self._bytes_held.add(self, len(row.body))
-        self.read_to = row.row
+        self.read_to = row.seq
         self._takers[0].arrived.set()
 
     def freed(self, letter: EmbeddedLetter, *, removed: bool) -> None:

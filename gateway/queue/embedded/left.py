@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Final
 
 import durable
-from gateway.queue.embedded.table import FILE
 from session.disk.local_files import local_state
 from session.errors import SessionError
 
@@ -20,13 +19,13 @@ def left_behind(state: Path) -> str:
     A daemon that still works on them has the file to itself: then nothing is left behind.
     """
     try:
-        path = local_state(state) / FILE
+        path = local_state(state) / durable.STATE_FILE
         if not path.exists():
             return ""
         with durable.reading(path) as file:
             (waiting,), (parked,) = (
                 file.execute(f"SELECT count(*) FROM {table}").fetchone()  # noqa: S608
-                for table in ("letters", "parked")
+                for table in ("queue", "parked")
             )
     except (OSError, sqlite3.Error, SessionError):
         return ""

@@ -21,7 +21,7 @@ from ulid import ULID
 import durable
 from gateway.errors import GatewayError, LetterLost, MailboxDown
 from gateway.queue.embedded.buffer import Buffer, EmbeddedLetter
-from gateway.queue.embedded.table import LetterRow, QueueTable
+from gateway.queue.embedded.table import Inserted, QueueRow, QueueTable
 from gateway.queue.fanout import Fanout
 from gateway.queue.held import BYTES_MAX, HeldBytes
 from gateway.queue.mailbox import (
@@ -48,7 +48,7 @@ LOAD_BYTES = 4 * 2**20
 
 
 class EmbeddedMailbox:
-    """A durable queue in ``state/queue.db`` for the one daemon that holds the folder.
+    """A durable queue in the state database, for the one gateway that holds the folder.
 
     Args:
         state: the folder; it is made where there is none.
@@ -124,7 +124,7 @@ class EmbeddedMailbox:
         self._went(None)
         for name in {*self._boxes, *counts}:
             box = self._box(name)
-            box.restart(counts.get(name, 0), self._table.last_row)
+            box.restart(counts.get(name, 0), self._table.last_seq)
             self._refill(box)
 
     async def _probe(self, commits: durable.GroupCommit) -> None:
@@ -221,21 +221,22 @@ class EmbeddedMailbox:
             return
         at = self._now()
 
-        def change(table: QueueTable) -> list[int | None]:
+        def change(table: QueueTable) -> list[Inserted]:
             if letter is not None:
                 table.remove(letter.row)
             if also is not None:
                 also(table)
             return [table.insert(post, at) for post in puts]
 
-        def applied(outcome: list[int | None] | Exception) -> None:
+        def applied(outcome: list[Inserted] | Exception) -> None:
             failed = isinstance(outcome, Exception)
             if letter is not None:
                 self._box(letter.box).freed(letter, removed=not failed)
             if not isinstance(outcome, Exception):
                 for post, row in zip(puts, outcome, strict=True):
-                    if row is not None:
-                        self._box(post.box).stored(LetterRow(row, post.key, post.id, post.body, post.headers))
+                    if row.stored:
+                        stored = QueueRow(row.seq, post.key, post.id, post.body, post.headers)
+                        self._box(post.box).stored(stored)
 
         done = self._ask(change, applied)
         if letter is not None:
@@ -277,7 +278,7 @@ class EmbeddedMailbox:
     async def replay(self, id: str, *, key: str | None = None) -> Parked | None:
         """Put a parked letter back at the end of its box; of one parked twice under one key, the older."""
         at = self._now()
-        back: list[LetterRow] = []
+        back: list[tuple[Inserted, QueueRow]] = []
 
         def replay(table: QueueTable) -> Parked | None:
             back.clear()
@@ -286,14 +287,14 @@ class EmbeddedMailbox:
                 return None
             parked, line = found
             row = table.insert(Post(parked.box, line, parked.id, parked.body), at)
-            if row is not None:
-                back.append(LetterRow(row, line, parked.id, parked.body))
+            back.append((row, QueueRow(row.seq, line, parked.id, parked.body)))
             return parked
 
         def applied(outcome: Parked | Exception | None) -> None:
             if isinstance(outcome, Parked):
-                for row in back:
-                    self._box(outcome.box).stored(row)
+                for inserted, row in back:
+                    if inserted.stored:
+                        self._box(outcome.box).stored(row)
 
         return await self._ask(replay, applied)
 
@@ -373,9 +374,9 @@ class EmbeddedMailbox:
         box.loading = True
         visit, after = box.visit, box.read_to
         limit, max_bytes = min(box.free, LOAD), min(box.free_bytes, LOAD_BYTES)
-        read = partial(QueueTable.load, box=box.name, after=after, limit=limit, max_bytes=max_bytes)
+        read = partial(QueueTable.load, name=box.name, after=after, limit=limit, max_bytes=max_bytes)
 
-        def applied(outcome: tuple[list[LetterRow], bool] | Exception) -> None:
+        def applied(outcome: tuple[list[QueueRow], bool] | Exception) -> None:
             if box.visit == visit:
                 box.loading = False
                 if not isinstance(outcome, Exception):

@@ -52,7 +52,7 @@ async def test_nothing_of_a_person_stays_and_nothing_of_others_is_touched(tmp_pa
     assert holding(tmp_path, "sesame") == set()
     assert {name for name in holding(tmp_path, ADA) if not name.startswith(GUARDS)} == set()
     assert tree(tmp_path, "bobwords") == before
-    assert "state/queue.db" in holding(tmp_path, "bobwords")
+    assert "state/gateway.db" in holding(tmp_path, "bobwords")
     assert len(list((tmp_path / "media").glob("*/*"))) == 3
     kinds = {"transcript", "archive", "original", "journal", "memory", "file", "memory state", "approval"}
     assert set(erased.removed) >= kinds | {
@@ -244,7 +244,7 @@ async def test_what_a_job_asks_goes_though_it_was_never_answered(tmp_path: Path,
         erased, _ = await erasure.key(ADA)
 
     assert holding(tmp_path, "sesame") == set()
-    assert holding(tmp_path, "bobwords") == {"state/queue.db"}
+    assert holding(tmp_path, "bobwords") == {"state/gateway.db"}
     assert erased.removed["letter"].count == 1
 
 

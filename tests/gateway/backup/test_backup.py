@@ -77,7 +77,7 @@ async def test_a_backup_comes_back_bit_for_bit_and_is_its_owners_alone(old: Path
         name: data for name, data in files(old).items() if name not in databases
     }
     assert databases <= set(new)
-    left = {path.name for path in (tmp_path / "new").rglob("*")} & {"queue.lock", "daemon.json", "vectors.db"}
+    left = {path.name for path in (tmp_path / "new").rglob("*")} & {"lock", "daemon.json", "vectors.db"}
     assert left == set()
     with tarfile.open(backup) as tar:
         assert tar.getnames()[0] == "MANIFEST.json"

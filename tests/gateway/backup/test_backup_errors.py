@@ -18,12 +18,12 @@ def workspace(tmp_path: Path) -> Path:
 def test_a_damaged_database_is_named_as_it_lies_in_the_workspace(
     workspace: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    (workspace / "state" / "queue.db").write_bytes(b"no database at all" * 100)
+    (workspace / "state" / "gateway.db").write_bytes(b"no database at all" * 100)
 
     assert main(["backup", "create", str(tmp_path / "a.tar"), "--workspace", str(workspace)]) == 1
 
     error, cure = capfd.readouterr().err.splitlines()
-    assert error.startswith("error: state/queue.db is damaged: ")
+    assert error.startswith("error: state/gateway.db is damaged: ")
     assert cure.startswith("try: chat-gateway sessions verify ")
     assert not (tmp_path / "a.tar").exists()
 

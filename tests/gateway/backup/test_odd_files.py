@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
+from gateway.app import local_dir
 from gateway.backup import creation, restoring, verifying
 from gateway.backup.manifest import Entry, Manifest
 from gateway.backup.tar import TarWriter
 from gateway.errors import GatewayError
-from gateway.form import local_dir
 from session.disk.local_files import local_state
 from tests.support.guarantee import guarantee
 from tests.support.harness import ROOT

@@ -31,9 +31,9 @@ def test_what_is_derived_or_of_a_process_is_left_out_and_nothing_else_of_a_chat(
     ("path", "stage"),
     [
         ("state/telegram.json", Stage.SOURCES),
-        ("state/queue.db", Stage.QUEUE),
-        ("state/queue.db-wal", Stage.LEFT_OUT),
-        ("state/queue.lock", Stage.LEFT_OUT),
+        ("state/gateway.db", Stage.QUEUE),
+        ("state/gateway.db-wal", Stage.LEFT_OUT),
+        ("state/lock", Stage.LEFT_OUT),
         ("state/memory/chats/telegram_1.json", Stage.MEMORY_STATE),
         ("state/memory/chats/telegram_1.lock", Stage.LEFT_OUT),
         ("state/memory/workspace.lock", Stage.LEFT_OUT),

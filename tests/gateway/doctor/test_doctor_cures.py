@@ -23,7 +23,7 @@ async def test_each_finding_of_a_workspace_in_disorder_names_its_cure(tmp_path: 
     for name, text in {
         "state/keys/cli_x.log": "no JSON\n",
         "state/dreams.json": "{",
-        "state/queue.db": "no database",
+        "state/gateway.db": "no database",
         "cron/jobs.json": '{"jobs": [1, {"id": "a", "schedule": {"kind": "at"}}]}',
         "skills/bad/SKILL.md": "---\nname: [\n---\n",
         "sessions/cli_x.jsonl": "no JSON\n",

@@ -103,7 +103,7 @@ def test_a_workspace_on_a_network_needs_a_disk_for_its_own_files(tmp_path: Path)
 
     _, level, text, cure = machine.file_system(tmp_path, None, seen)
     assert level == "fail"
-    assert all(word in text for word in ("nfs4 (0x6969)", "queue.db", "delivery-*.db", "indexes"))
+    assert all(word in text for word in ("nfs4 (0x6969)", "gateway.db", "delivery-*.db", "indexes"))
     assert "state.local_dir" in cure
 
     _, level, text, cure = machine.file_system(tmp_path, tmp_path / "d", seen)

@@ -206,7 +206,7 @@ async def test_text_over_a_mebibyte(place: Place) -> None:
         b'{"key":"nocolon","text":"hi"}',
         b'{"key":"Web:a","text":"hi"}',
         b'{"chat_id":"a","text":"hi","id":""}',
-        b'{"chat_id":"a","text":"hi","attachments":[{"ref":"media/../state/queue.db"}]}',
+        b'{"chat_id":"a","text":"hi","attachments":[{"ref":"media/../state/gateway.db"}]}',
         b'{"chat_id":"a","text":"hi","attachments":[{"ref":"media/ab/%s.png"}]}' % (b"ab" * 32),
         b'{"chat_id":"a","text":"hi","attachments":[{"ref":"media/ab/%s.png","name":"\\ud800"}]}'
         % (b"ab" * 32),

@@ -78,7 +78,7 @@ async def test_folder_is_free_after_serving(tmp_path: Path) -> None:
 async def test_without_its_lock_file_the_queue_still_has_one_writer(tmp_path: Path) -> None:
     """Who removes the lock file by hand still cannot start a second writer."""
     async with opened(tmp_path):
-        (tmp_path / "queue.lock").unlink()
+        (tmp_path / "lock").unlink()
 
         with pytest.raises(StateInUse):
             await EmbeddedMailbox(tmp_path).serve()
@@ -86,30 +86,30 @@ async def test_without_its_lock_file_the_queue_still_has_one_writer(tmp_path: Pa
 
 async def test_newer_file_is_not_touched(tmp_path: Path) -> None:
     """A queue of a newer version is refused with exit code 78, and its bytes stay."""
-    with sqlite3.connect(tmp_path / "queue.db") as file:
+    with sqlite3.connect(tmp_path / "gateway.db") as file:
         file.execute("CREATE TABLE later (x)")
         file.execute("PRAGMA user_version = 2")
     file.close()
-    before = (tmp_path / "queue.db").read_bytes()
+    before = (tmp_path / "gateway.db").read_bytes()
 
     with pytest.raises(NewerState) as refused:
         await EmbeddedMailbox(tmp_path).serve()
 
     assert refused.value.exit_code == 78
     assert "version 2" in str(refused.value)
-    assert (tmp_path / "queue.db").read_bytes() == before
+    assert (tmp_path / "gateway.db").read_bytes() == before
 
 
 async def test_garbage_instead_of_a_queue_is_named(tmp_path: Path) -> None:
     """A file that is no queue ends serve with its path; it is not overwritten, and the folder is let go."""
-    (tmp_path / "queue.db").write_bytes(b"this is no database at all" * 100)
+    (tmp_path / "gateway.db").write_bytes(b"this is no database at all" * 100)
 
     for _ in range(2):
-        with pytest.raises(MailboxError, match=r"queue\.db") as refused:
+        with pytest.raises(MailboxError, match=r"gateway\.db") as refused:
             await EmbeddedMailbox(tmp_path).serve()
         assert refused.value.hint
 
-    assert (tmp_path / "queue.db").read_bytes().startswith(b"this is no database")
+    assert (tmp_path / "gateway.db").read_bytes().startswith(b"this is no database")
 
 
 async def test_files_are_private(tmp_path: Path) -> None:
@@ -119,7 +119,7 @@ async def test_files_are_private(tmp_path: Path) -> None:
         modes = {path.name: path.stat().st_mode & 0o777 for path in (tmp_path / "state").iterdir()}
 
     assert (tmp_path / "state").stat().st_mode & 0o777 == 0o700
-    assert modes["queue.db"] == modes["queue.db-wal"] == modes["queue.lock"] == 0o600
+    assert modes["gateway.db"] == modes["gateway.db-wal"] == modes["lock"] == 0o600
 
 
 # ── the batch ────────────────────────────────────────────────────────────────────────────────────────────
@@ -377,8 +377,8 @@ async def test_headers_of_what_is_gone_are_forgotten(tmp_path: Path) -> None:
     """A row that an earlier version settled leaves no header to the letter that gets its number."""
     async with opened(tmp_path) as first:
         await first.put(Post(INBOUND, ADA, "a", b"a", {"traceparent": "old"}))
-    with contextlib.closing(sqlite3.connect(tmp_path / "queue.db")) as file:
-        file.execute("DELETE FROM letters")
+    with contextlib.closing(sqlite3.connect(tmp_path / "gateway.db")) as file:
+        file.execute("DELETE FROM queue")
         file.commit()
     async with opened(tmp_path) as second:
         await second.put(post(ADA, 1))

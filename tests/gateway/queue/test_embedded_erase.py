@@ -9,7 +9,7 @@ from tests.gateway.embedded_place import opened
 
 
 def bytes_of(state: Path) -> bytes:
-    return b"".join(path.read_bytes() for path in state.glob("queue.db*"))
+    return b"".join(path.read_bytes() for path in state.glob("gateway.db*"))
 
 
 async def test_no_byte_of_a_key_stays_and_its_neighbours_go_on_in_order(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ async def test_letters_in_it_are_told(tmp_path: Path, waiting: int, parked: int,
     await left(tmp_path, waiting=waiting, parked=parked)
     found = left_behind(tmp_path)
 
-    assert found.startswith(f"{said}{tmp_path / 'queue.db'}, the embedded queue" if said else "")
+    assert found.startswith(f"{said}{tmp_path / 'gateway.db'}, the embedded queue" if said else "")
     assert bool(found) == bool(said)
     assert list(of_left(tmp_path)) == ([Check("embedded queue", "fail", found, CURE)] if said else [])
 

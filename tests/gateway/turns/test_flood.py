@@ -9,7 +9,7 @@ from pathlib import Path
 
 from gateway.queue.embedded.buffer import EmbeddedLetter
 from gateway.queue.embedded.mailbox import EmbeddedMailbox
-from gateway.queue.embedded.table import LetterRow
+from gateway.queue.embedded.table import QueueRow
 from gateway.queue.mailbox import INBOUND, Letter, Post
 from gateway.turns.letter_rules import LetterRules
 from session.models.model import Answer, OnDelta, Prompt
@@ -84,7 +84,7 @@ class Slow(EmbeddedMailbox):
         again = []
         for each in lost:
             each.lost = True
-            row = LetterRow(each.row, each.key, each.id, each.body, each.headers)
+            row = QueueRow(each.row, each.key, each.id, each.body, each.headers)
             again.append(EmbeddedLetter(each.box, row, suspect=True))
         return again
 

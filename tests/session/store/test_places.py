@@ -31,7 +31,7 @@ ULID = "01ARZ3NDEKTSV4RRFFQ69G5FAV"
         ("memory/people/ada/versions/MEMORY.md/3", "memory"),
         ("memory/people/ada/.MEMORY.md.0.tmp", "memory"),
         ("state/memory/chats/.telegram_1.json.0.tmp", "memory state"),
-        ("state/queue.db-wal", "letter"),
+        ("state/gateway.db-wal", "letter"),
         ("state/usage/2026-01-01.jsonl", "usage"),
         ("media/ab/abc.jpg", "media"),
         ("memory/MEMORY.md", ""),

@@ -51,7 +51,7 @@ async def yard(tmp_path: Path) -> Yard:
     folder = workspace / "files/chats/ada"
     for name in ("files/chats/ada", "files/chats/bob", "state", "sessions"):
         (workspace / name).mkdir(parents=True, exist_ok=True)
-    for name in ("files/chats/bob/diary.txt", "state/queue.db", "sessions/bob.jsonl"):
+    for name in ("files/chats/bob/diary.txt", "state/gateway.db", "sessions/bob.jsonl"):
         (workspace / name).write_text(SECRET)
     limits = Limits(memory_bytes=256 * 2**20, processes=64)
     return Yard(sandbox, workspace, Rules(folder, private=(workspace,), limits=limits))

@@ -20,17 +20,17 @@ pytestmark = [
 ]
 # Each would show the secret, or change what is not the command's own. "$W" is the workspace.
 ESCAPES = {
-    "state": "cat $W/state/queue.db",
+    "state": "cat $W/state/gateway.db",
     "sessions": "cat $W/sessions/*; ls -R $W/sessions",
     "another chat": "cat ../bob/diary.txt; cat $W/files/chats/bob/*",
-    "everything above": "grep -rs sesame $W / --include=diary.txt --include=queue.db --include=bob.jsonl",
+    "everything above": "grep -rs sesame $W / --include=diary.txt --include=gateway.db --include=bob.jsonl",
     "a link": "ln -s $W/files/chats/bob/diary.txt in; cat in; ln $W/files/chats/bob/diary.txt hard; cat hard",
     "a link that was there": "cat out/diary.txt",
-    "another root": "cat /proc/1/root$W/state/queue.db /proc/self/root/../$W/state/queue.db",
+    "another root": "cat /proc/1/root$W/state/gateway.db /proc/self/root/../$W/state/gateway.db",
     "a mount": "mkdir m; mount --bind $W m && cat m/state/*; mount -t tmpfs none /mnt",
-    "another namespace": "unshare -r -m sh -c 'cat $W/state/queue.db; umount -l /; cat $W/state/queue.db'",
+    "another namespace": "unshare -r -m sh -c 'cat $W/state/*.db; umount -l /; cat $W/state/*.db'",
     "a debugger": "for p in /proc/[0-9]*; do cat $p/environ $p/mem; done",
-    "another user": "su -c 'cat $W/state/queue.db'; sudo -n cat $W/state/queue.db; chroot / cat $W/state/*",
+    "another user": "su -c 'cat $W/state/*.db'; sudo -n cat $W/state/*.db; chroot / cat $W/state/*",
 }
 
 

@@ -170,7 +170,7 @@ async def test_a_file_that_is_gone_is_said_to_be(build: Build) -> None:
 @pytest.mark.parametrize(
     "ref",
     ["../secret.jpg", "media/../secret.jpg", "media/link.jpg", "media/out/secret.jpg", "/etc/passwd", "media",
-     "", "secret.jpg", "media/a\0b", "media//x", "state/queue.db"],
+     "", "secret.jpg", "media/a\0b", "media//x", "state/gateway.db"],
 )  # fmt: skip
 async def test_nothing_outside_of_media_is_shown(build: Build, ref: str) -> None:
     rig = build()

@@ -20,8 +20,8 @@ import structlog
 from ulid import ULID
 
 import durable
+from gateway.app import state_folder
 from gateway.errors import ConfigError, GatewayError
-from gateway.form import holding
 from session.disk import local_files
 from session.disk.local_files import DERIVED, KEPT, Home, files_in, homes_of, note, note_of
 
@@ -38,9 +38,9 @@ def settle(
     wanted: Path | None,
     *,
     embedded: bool,
-    beside: holding.Beside,
+    beside: state_folder.Beside,
     at: At = lambda _: None,
-    wait_s: float = holding.WAIT_S,
+    wait_s: float = state_folder.WAIT_S,
 ) -> None:
     """Have this machine's files where they are wanted, for a process that is about to work on them.
 
@@ -67,10 +67,10 @@ def settle(
     with durable.locked(state / LOCK, wait_s=wait_s):
         if move.is_done():
             return
-        with holding.lock_file(state) as lock:
+        with state_folder.lock_file(state) as lock:
             why = f"state.local_dir moves files of {workspace}"
             if move.must_be_alone():
-                holding.alone(lock, beside, why=why, wait_s=wait_s)
+                state_folder.alone(lock, beside, why=why, wait_s=wait_s)
             move.run()
 
 

@@ -13,17 +13,16 @@ from pathlib import Path
 import pytest
 
 import durable
+from gateway.app import local_dir, state_folder
 from gateway.backup import creation, restoring, verifying
 from gateway.errors import ConfigError, GatewayError, StateInUse
-from gateway.form import holding, local_dir
-from gateway.form.downgrade import downgrade
 from gateway.outbound.ledger import DeliveryLedger
 from gateway.queue.embedded.table import QueueTable
 from gateway.queue.mailbox import Post
 from session.disk.local_files import homes_of, local_state, note_of
 from session.errors import StoreError
+from tests.gateway.app.local_victim import ROWS, fill, rows
 from tests.gateway.cli_place import Ran
-from tests.gateway.form.local_victim import ROWS, fill, rows
 from tests.support.guarantee import guarantee
 from tests.support.harness import ROOT
 
@@ -53,7 +52,7 @@ def as_another_machine(folder: Path) -> None:
 @pytest.mark.parametrize("way", ["there", "back", "onward"])
 def test_a_kill_at_any_instant_of_a_move_is_gone_on_with(tmp_path: Path, way: str) -> None:
     """At each moment all files are in one place; after the next start where they are wanted, nowhere else."""
-    words = [sys.executable, "-m", "tests.gateway.form.local_victim", str(tmp_path), way]
+    words = [sys.executable, "-m", "tests.gateway.app.local_victim", str(tmp_path), way]
     done = subprocess.run(words, cwd=ROOT, check=True, capture_output=True, text=True, timeout=120)
 
     found = [json.loads(line[line.index("{") :]) for line in done.stdout.splitlines() if "{" in line]
@@ -91,17 +90,17 @@ def test_two_workspaces_share_a_folder_and_no_file(workspace: Path, tmp_path: Pa
 def test_a_file_in_both_places_is_told_with_both_names(workspace: Path, tmp_path: Path) -> None:
     """Nothing is changed, so that a person can choose; what only the workspace has is moved as well."""
     place = start(workspace, tmp_path / "d")
-    with sqlite3.connect(workspace / "state" / "queue.db") as file:
+    with sqlite3.connect(workspace / "state" / "gateway.db") as file:
         file.execute("CREATE TABLE rows (text TEXT)")
 
     with pytest.raises(ConfigError) as refused:
         start(workspace, tmp_path / "d")
 
-    assert f"{workspace}/state/queue.db and {place}/queue.db" in str(refused.value)
+    assert f"{workspace}/state/gateway.db and {place}/gateway.db" in str(refused.value)
     assert "move" in refused.value.hint
     assert refused.value.exit_code == 78
     assert rows(place) == ROWS
-    (workspace / "state" / "queue.db").rename(workspace / "state" / "delivery-discord.db")
+    (workspace / "state" / "gateway.db").rename(workspace / "state" / "delivery-discord.db")
     start(workspace, tmp_path / "d")
     assert (place / "delivery-discord.db").exists()
     assert not (workspace / "state" / "delivery-discord.db").exists()
@@ -152,8 +151,8 @@ def test_a_copy_of_a_workspace_leaves_the_files_to_the_first(workspace: Path, tm
 
 def test_who_works_there_is_not_moved_away_from(workspace: Path, tmp_path: Path) -> None:
     """Nothing is changed while any process of the workspace runs."""
-    with holding.lock_file(workspace / "state") as lock:
-        holding.share(lock)
+    with state_folder.lock_file(workspace / "state") as lock:
+        state_folder.share(lock)
         with pytest.raises(StateInUse, match=r"state\.local_dir moves files of"):
             local_dir.settle(workspace, tmp_path / "d", embedded=True, beside=lambda: ["pid 12"], wait_s=0.1)
 
@@ -185,16 +184,16 @@ def test_a_folder_that_cannot_be_made_is_told_with_its_cure(workspace: Path, tmp
 
 
 def test_a_damaged_queue_is_not_moved_and_a_damaged_index_is_let_go(workspace: Path, tmp_path: Path) -> None:
-    for name in ("vectors.db", "queue.db"):
+    for name in ("vectors.db", "gateway.db"):
         (workspace / "state" / name).write_bytes(b"no database " * 1000)
         (workspace / "state" / f"{name}-wal").unlink()
-    with pytest.raises(GatewayError, match=r"queue\.db cannot be moved: .*damaged"):
+    with pytest.raises(GatewayError, match=r"gateway\.db cannot be moved: .*damaged"):
         start(workspace, tmp_path / "d")
-    (workspace / "state" / "queue.db").unlink()
+    (workspace / "state" / "gateway.db").unlink()
 
     place = start(workspace, tmp_path / "d")
 
-    assert set(rows(place)) == set(ROWS) - {"vectors.db", "queue.db"}
+    assert set(rows(place)) == set(ROWS) - {"vectors.db", "gateway.db"}
 
 
 def test_a_damaged_note_hides_no_file(workspace: Path, tmp_path: Path) -> None:
@@ -208,15 +207,6 @@ def test_a_damaged_note_hides_no_file(workspace: Path, tmp_path: Path) -> None:
 
     note.write_bytes(content)
     assert start(workspace, tmp_path / "d") == place
-
-
-def test_a_downgrade_asks_for_the_files_back_first(workspace: Path, tmp_path: Path) -> None:
-    start(workspace, tmp_path / "d")
-
-    with pytest.raises(GatewayError, match="where the previous version may not find") as refused:
-        downgrade(workspace, beside=list)
-
-    assert 'state.local_dir = ""' in refused.value.hint
 
 
 async def test_a_backup_holds_them_and_a_restored_workspace_moves_them_again(tmp_path: Path) -> None:
@@ -234,7 +224,7 @@ async def test_a_backup_holds_them_and_a_restored_workspace_moves_them_again(tmp
     restoring.restore(tmp_path / "backup.tar", again)
 
     names = {entry.path.removeprefix("workspace/") for entry in manifest.entries}
-    assert {"state/queue.db", "state/delivery-telegram.db"} <= names
+    assert {"state/gateway.db", "state/delivery-telegram.db"} <= names
     assert not [name for name in names if "state/local" in name or place.name in name]
     assert (await verifying.verify(tmp_path / "backup.tar")).problems == []
     second = start(again, tmp_path / "d")
@@ -248,13 +238,13 @@ async def test_a_backup_holds_them_and_a_restored_workspace_moves_them_again(tmp
 
 def test_verify_names_a_damaged_file_as_if_it_lay_in_the_workspace(tmp_path: Path) -> None:
     place = start(tmp_path / "w", tmp_path / "d")
-    for name in ("queue.db", "vectors.db"):
+    for name in ("gateway.db", "vectors.db"):
         (place / name).write_bytes(b"no database " * 1000)
 
     done = Ran(tmp_path / "w", "sessions", "verify", "--repair", "--json")
 
     assert {row["file"]: row["repaired"] for row in json.loads(done.out)} == {
-        "state/queue.db": False,
+        "state/gateway.db": False,
         "state/vectors.db": True,
     }
     assert not (place / "vectors.db").exists()

@@ -14,10 +14,10 @@ import sqlite3
 import sys
 from pathlib import Path
 
-from gateway.form.local_dir import settle
+from gateway.app.local_dir import settle
 from session.disk.local_files import homes_of, local_state
 
-ROWS = {"queue.db": 3, "delivery-telegram.db": 2, "vectors.db": 1, "recall/chats/" + "a" * 32 + ".db": 4}
+ROWS = {"gateway.db": 3, "delivery-telegram.db": 2, "vectors.db": 1, "recall/chats/" + "a" * 32 + ".db": 4}
 
 
 def fill(place: Path) -> None:

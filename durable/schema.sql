@@ -1,0 +1,42 @@
+-- The state database of a workspace: what the gateway needs and nobody is meant to read.
+--
+-- One file, `state/gateway.db`. One process opens it: the gateway that holds `state/lock`. It has one connection
+-- and one writing thread, so no statement ever waits for another process and the file needs no shared memory.
+-- All work of one pass of the event loop is one transaction with one sync (`durable/group_commit.py`). What a
+-- commit reported survives a power cut; what it did not report is not in the file.
+--
+-- Conventions. Times are milliseconds since 1970, UTC, in columns that end in `_ms`. A `seq` is the order in which
+-- rows were accepted, and no number is given out twice while a row above it exists. Each index beside a primary key
+-- names the query it is for. A change of this file after release 0.1.0 is a numbered migration.
+
+-- Messages that wait, or are being worked on. A row is removed in the transaction that stores what its message ended
+-- in: no message is lost between the two.
+CREATE TABLE queue (
+    seq     INTEGER PRIMARY KEY,
+    name    TEXT NOT NULL,      -- 'inbound' or 'outbound.<channel>'
+    key     TEXT NOT NULL,      -- session key: rows of one key are handed out in the order of seq
+    id      TEXT NOT NULL,      -- message id; empty for a foreign message that has none
+    body    BLOB NOT NULL,      -- JSON
+    headers BLOB,               -- JSON object with the trace context of the sender; NULL for none
+    put_ms  INTEGER NOT NULL
+);
+-- A message that is published twice while the first one waits is stored once.
+CREATE UNIQUE INDEX queue_once ON queue (name, key, id) WHERE id <> '';
+-- The next rows of one queue.
+CREATE INDEX queue_in_order ON queue (name, seq);
+
+-- Messages that no further try can answer, until a person retries or drops them.
+CREATE TABLE parked (
+    seq       INTEGER PRIMARY KEY AUTOINCREMENT,
+    id        TEXT NOT NULL,    -- message id, else a ULID given when it was parked
+    name      TEXT NOT NULL,    -- the queue that a retry puts it back into
+    key       TEXT,             -- session key, where the message could be read as far as that
+    line      TEXT NOT NULL,    -- the key under which it waited in the queue
+    reason    TEXT NOT NULL,
+    origin    TEXT NOT NULL,    -- the queue that it was parked from
+    attempts  INTEGER NOT NULL,
+    parked_ms INTEGER NOT NULL,
+    body      BLOB NOT NULL
+);
+-- `parked retry ID`.
+CREATE INDEX parked_by_id ON parked (id);

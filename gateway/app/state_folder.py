@@ -1,0 +1,144 @@
+"""Guards ``state/``: who works on it, whether this version can read it, and ``run --reset-state``."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+import durable
+from gateway.errors import GatewayError, StateInUse
+
+LOCK: Final = "workspace.lock"
+# Others that start beside change small files, in a moment.
+WAIT_S: Final = 30.0
+_POLL_S: Final = 0.02
+# Each development version before 0.1.0 wrote one of these, and no later one does.
+_EARLIER: Final = ("workspace.json", "queue.db")
+# Where a reset leaves the former folder, beside ``state``.
+_FORMER: Final = "state-before-reset-{:%Y%m%dT%H%M%SZ}"
+# The processes that work on the workspace by their own account, in words such as "pid 12".
+Beside = Callable[[], Sequence[str]]
+
+
+class EarlierState(GatewayError):
+    """The state folder was written by a development version whose files this one does not read."""
+
+    exit_code = 78
+
+
+def check(state: Path) -> None:
+    """Refuse a folder of an earlier development version.
+
+    Raises:
+        EarlierState: with the cure; nothing was touched.
+    """
+    found = next((name for name in _EARLIER if (state / name).exists()), None)
+    if found is not None:
+        raise EarlierState(
+            f"{state} was written by an earlier development version (it holds {found})",
+            hint="chat-gateway run --reset-state moves it aside and starts with an empty queue; "
+            "transcripts, memory and jobs stay",
+        )
+
+
+def reset(workspace: Path, beside: Beside) -> Path | None:
+    """Move the state folder aside, durable; return where it lies now. None: there was none.
+
+    Raises:
+        StateInUse: others work on the workspace.
+        OSError: the disk refused.
+    """
+    state = workspace / "state"
+    if not state.is_dir():
+        return None
+    former = workspace / _FORMER.format(datetime.now(UTC))
+    with lock_file(state) as lock:
+        alone(lock, beside, why=f"--reset-state moves {state} aside", wait_s=0.0)
+        state.rename(former)
+        durable.sync_folder(workspace)
+    return former
+
+
+@contextlib.contextmanager
+def entered(state: Path) -> Iterator[None]:
+    """Hold a shared lock on the folder while a gateway works on it.
+
+    Raises:
+        EarlierState: an earlier development version wrote it; not even a lock was made.
+        StateInUse: another process keeps it to itself.
+        OSError: the lock file cannot be opened.
+    """
+    check(state)
+    with lock_file(state) as lock:
+        share(lock)
+        yield
+
+
+@contextlib.contextmanager
+def lock_file(state: Path) -> Iterator[int]:
+    """Open the lock file, made where there is none; leaving it frees the lock.
+
+    Raises:
+        OSError: it cannot be opened.
+    """
+    durable.make_folder(state)
+    fd = durable.open_private(state / LOCK)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def share(fd: int, *, wait_s: float = WAIT_S) -> None:
+    """Work on the workspace beside others, until the lock file is closed.
+
+    Raises:
+        StateInUse: another process kept it to itself all the time.
+    """
+    until = time.monotonic() + wait_s
+    while not durable.try_lock(fd, shared=True):
+        if time.monotonic() >= until:
+            raise StateInUse(
+                "another process moves files of the workspace and does not finish",
+                hint=f"check the process that locks state/{LOCK}, then start again",
+            )
+        time.sleep(_POLL_S)
+
+
+def alone(fd: int, beside: Beside, *, why: str, wait_s: float = WAIT_S) -> None:
+    """Keep all others out until the lock is shared or its file closed.
+
+    Args:
+        fd: the open lock file.
+        beside: names the processes that work here.
+        why: what all others have to end for.
+        wait_s: how long others that are no daemons yet, or no more, are waited for.
+
+    Raises:
+        StateInUse: others work on the workspace.
+    """
+    until = time.monotonic() + wait_s
+    while not durable.try_lock(fd):
+        if durable.try_lock(fd, shared=True):
+            durable.unlock(fd)
+            if running := beside():
+                raise in_use(running, why)
+        if time.monotonic() >= until:
+            raise in_use(beside(), why)
+        time.sleep(_POLL_S)
+    if running := beside():
+        durable.unlock(fd)
+        raise in_use(running, why)
+
+
+def in_use(running: Sequence[str], why: str) -> StateInUse:
+    """Say who has to end, and what for."""
+    who = ", ".join(running) if running else "another process"
+    return StateInUse(
+        f"{why}, but {who} is using it", hint="stop all processes of the workspace, then run this again"
+    )

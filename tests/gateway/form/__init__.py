@@ -1,1 +1,0 @@
-"""The form of a workspace, and its changes."""
