@@ -74,11 +74,13 @@ NOT_HERE = {
     "make check": TESTS,
     "make chaos": "takes a minute or more; tests/system/test_chaos.py runs it with a few kills",
     "make fuzz": "takes minutes; tests/fuzz/test_corpora.py reads what it found",
+    "chat-gateway run --reset-state": "moves the state aside; tests/system/test_newer_state.py types it",
     "make mutants": "takes minutes; tests/mutants/test_mutants.py runs it over a module of its own",
 }
 # Commands within sentences that are not typed beside the daemon.
 ELSEWHERE = {
     "chat-gateway run": "is typed alone",
+    "chat-gateway run --reset-state": "moves the state aside; tests/system/test_newer_state.py types it",
     "chat-gateway run --role channels": "needs RabbitMQ; tests/system/test_broker_rights.py runs it",
     "chat-gateway run --role session": "needs RabbitMQ; tests/system/test_broker_rights.py runs it",
     "chat-gateway run --workers 4": "needs RabbitMQ; tests/system/test_workers.py runs such",
