@@ -65,7 +65,6 @@ LONGEST = (
     "system/test_http_idle.py",
     "system/test_workers.py",
     "system/test_strays.py",
-    "gateway/queue/test_repartition.py",
     "system/test_onboard.py",
     "system/test_rolling.py",
     "system/test_backup.py",

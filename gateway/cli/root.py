@@ -57,7 +57,6 @@ COMMANDS = {
     "sessions": ("sessions", "list, show, search, close and repair sessions"),
     "memory": ("memory", "what the gateway remembers about a chat"),
     "parked": ("parked", "messages that could not be answered or delivered"),
-    "queues": ("queues", "the inbound queues on RabbitMQ"),
     "pairing": ("pairing", "approve people and groups that ask for access"),
     "cron": ("cron", "scheduled jobs"),
     "tokens": ("tokens", "API tokens and their permissions"),

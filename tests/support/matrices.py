@@ -34,9 +34,6 @@ ONE_IN = {
     "gateway/queue/test_rabbit_odd_letters.py::test_an_odd_letter_is_taken_like_any_other": 4,
     "gateway/queue/test_rabbitmq_faults.py::test_channel_closed_for_an_old_letter": 2,
     "gateway/queue/test_rabbitmq_faults.py::test_standby_follows_a_killed_daemon": 2,
-    "gateway/queue/test_repartition.py::test_a_kill_between_two_letters_keeps_their_order": 2,
-    "gateway/queue/test_repartition.py::test_letters_that_are_on_their_way_are_waited_for": 2,
-    "gateway/queue/test_repartition.py::test_what_waits_goes_before_what_comes": 2,
     "gateway/queue/test_sharing.py::test_a_long_turn_keeps_no_other_chat_waiting": 2,
     "gateway/queue/test_sharing.py::test_a_partition_moves_when_its_running_letters_ended": 2,
     "gateway/queue/test_sharing.py::test_behind_one_that_tells_nothing_no_chat_is_its_own": 2,
@@ -150,16 +147,6 @@ gateway/queue/test_rabbitmq_faults.py::test_silent_broker_is_given_up_before_it_
     gateway/queue/test_rabbitmq_faults.py::test_cut_of_a_connection
 gateway/queue/test_rabbitmq_faults.py::test_young_queues_survive_a_kill
     gateway/queue/test_rabbitmq.py::test_new_queues_are_left_alone_first
-gateway/queue/test_repartition.py::test_a_channel_that_is_closed_in_the_middle_ends_the_move
-    gateway/queue/test_repartition.py::test_what_waits_goes_before_what_comes
-gateway/queue/test_repartition.py::test_a_kill_at_each_step_costs_only_another_call
-    gateway/queue/test_repartition.py::test_a_kill_between_two_letters_keeps_their_order
-gateway/queue/test_repartition.py::test_a_queue_that_does_not_say_what_it_holds_is_not_taken_for_empty
-    gateway/queue/test_repartition.py::test_what_waits_goes_before_what_comes
-gateway/queue/test_repartition.py::test_an_alarm_during_the_move_is_told_as_such
-    gateway/queue/test_repartition.py::test_what_waits_goes_before_what_comes
-gateway/queue/test_repartition.py::test_headers_that_fill_a_frame_do_not_stop_the_move
-    gateway/queue/test_repartition.py::test_what_waits_goes_before_what_comes
 gateway/queue/test_sharing.py::test_one_that_started_without_the_broker_gets_its_share
     gateway/queue/test_sharing.py::test_ten_start_at_once_under_load_and_leave_again
 gateway/turns/test_flood_many.py::test_one_that_cannot_even_be_parked_is_left_to_come_again

@@ -245,7 +245,7 @@ async def test_another_number_of_partitions_is_refused_with_78(
 
     assert code == 78
     assert "partitions" in words
-    assert "queues repartition 3" in words
+    assert "set broker.partitions = 2" in words
 
 
 async def test_a_queue_of_a_newer_version_is_refused_with_78(tmp_path: Path) -> None:

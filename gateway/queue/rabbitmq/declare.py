@@ -21,7 +21,6 @@ from gateway.queue.rabbitmq.record import PROBE, add_record, recorded_last
 from gateway.queue.rabbitmq.topology import (
     Names,
     QueueKind,
-    Record,
     preferred_kind,
     queue_arguments,
     slot_route,
@@ -97,20 +96,6 @@ class Topology:
                     await channel.bind(queue, names.inbound_exchange, [slot_route(slot) for slot in slots])
             if await self._queue(declaring, names.parked):
                 await (await declaring.channel()).bind(names.parked, names.parked_exchange, [""])
-        await self._prove_over(link)
-
-    async def declare_partitions(self, link: Link) -> None:
-        """Make sure that the inbound queues exist and store, bound to nothing yet.
-
-        Raises:
-            TopologyMismatch, LinkDown, AccessRefused: as ``declare``.
-        """
-        self._choose_kind(link.version)
-        async with _declaring(link) as declaring:
-            # The kind that its queues have decides for "auto".
-            await self._queue(declaring, self.names.topology)
-            for queue, _ in self.names.inbound_queues():
-                await self._queue(declaring, queue, single_active=True)
         await self._prove_over(link)
 
     async def declare_outbound(self, link: Link, channel: str) -> None:
@@ -248,22 +233,19 @@ class Topology:
                     recorded = await recorded_last(link, self.names.topology)
                 if recorded is None:
                     await self._prove_over(link)
-                    recorded = Record(self.names.partitions)
+                    recorded = self.names.partitions
                     await add_record(link, self.names.topology, recorded)
-        if recorded.before is not None:
-            await self._refuse_moving(recorded)
-        if recorded.partitions == self.names.partitions:
+        if recorded == self.names.partitions:
             return True
         if self._follows:
             return False
-        there = recorded.partitions
         raise TopologyMismatch(
-            f"the broker has {there} partitions, broker.partitions says {self.names.partitions}",
-            hint=f"set broker.partitions = {there}; to have another number: stop the session daemons, then "
-            f"chat-gateway queues repartition {self.names.partitions}",
+            f"the broker has {recorded} partitions, broker.partitions says {self.names.partitions}",
+            hint=f"set broker.partitions = {recorded}; for another number stop the adapters, let the inbound "
+            f"queues run empty, stop all processes, and delete these queues and {self.names.topology}",
         )
 
-    async def _recorded(self, link: Link) -> Record | None:
+    async def _recorded(self, link: Link) -> int | None:
         """Read the record, a few times where it is not to be seen.
 
         After an outage all processes come at once, and hide it from each other: were each to wait as long as
@@ -274,14 +256,6 @@ class Topology:
                 return recorded
             await asyncio.sleep(random.uniform(0, min(most_s, self._young_s)))
         return await recorded_last(link, self.names.topology)
-
-    async def _refuse_moving(self, recorded: Record) -> None:
-        text = f"letters are being moved from {recorded.before} to {recorded.partitions} partitions"
-        hint = f"if nobody does that now: chat-gateway queues repartition {recorded.partitions}"
-        if self._follows:
-            # It only puts letters, which wait at their platform meanwhile.
-            raise MailboxDown(text, hint=hint)
-        raise TopologyMismatch(text, hint=hint)
 
 
 def _probe(queue: str) -> Sending:

@@ -8,7 +8,7 @@ import structlog
 
 from gateway.errors import TopologyMismatch
 from gateway.queue.rabbitmq.connection import Link
-from gateway.queue.rabbitmq.topology import Record, read_record, topology_record
+from gateway.queue.rabbitmq.topology import read_record, topology_record
 from gateway.queue.rabbitmq.wire import LinkDown, Sending
 
 PROBE = "probe"
@@ -16,7 +16,7 @@ STORED_WITHIN_S = 10.0
 _log = structlog.get_logger()
 
 
-async def recorded_last(link: Link, queue: str) -> Record | None:
+async def recorded_last(link: Link, queue: str) -> int | None:
     """Read the record; None: there is none, or another process is reading it.
 
     Raises:
@@ -24,7 +24,7 @@ async def recorded_last(link: Link, queue: str) -> Record | None:
         LinkDown: the broker went away.
         AccessRefused: this user may not read it.
     """
-    last: Record | None = None
+    last: int | None = None
     channel = await link.channel()
     try:
         while (message := await channel.get(queue)) is not None:
@@ -35,7 +35,7 @@ async def recorded_last(link: Link, queue: str) -> Record | None:
     return last
 
 
-async def add_record(link: Link, queue: str, record: Record) -> None:
+async def add_record(link: Link, queue: str, partitions: int) -> None:
     """Have a record stored behind what is there.
 
     Raises:
@@ -44,33 +44,16 @@ async def add_record(link: Link, queue: str, record: Record) -> None:
     channel = await link.channel(confirms=True)
     try:
         async with asyncio.timeout(STORED_WITHIN_S):
-            body = topology_record(record.partitions, record.before)
+            body = topology_record(partitions)
             await channel.publish(Sending("", queue, body, id=queue))
     except TimeoutError:
         raise LinkDown("the broker does not store the topology record") from None
     finally:
         await channel.close()
-    _log.info("topology.recorded", partitions=record.partitions, before=record.before)
+    _log.info("topology.recorded", partitions=partitions)
 
 
-async def keep_last(link: Link, queue: str) -> None:
-    """Take all records but the last one out.
-
-    Raises:
-        LinkDown: the broker went away; the last one is there in any case.
-    """
-    channel = await link.channel()
-    try:
-        tags = []
-        while (message := await channel.get(queue)) is not None:
-            tags.append(message.tag)
-        for tag in tags[:-1]:
-            channel.ack(tag)
-    finally:
-        await channel.close()
-
-
-def _read(body: bytes, queue: str) -> Record:
+def _read(body: bytes, queue: str) -> int:
     record = read_record(body)
     if record is None:
         raise TopologyMismatch(

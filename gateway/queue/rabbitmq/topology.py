@@ -16,7 +16,6 @@ QueueKind = Literal["classic", "quorum"]
 DELIVERY_LIMIT = 1_000_000
 RECORD_VERSION = 1
 # Unknown to older versions, which refuse to start with it.
-MOVING_VERSION = 2
 _CHANNEL = re.compile(r"[a-z][a-z0-9_]{0,31}")
 
 
@@ -66,40 +65,21 @@ def queue_arguments(kind: QueueKind, *, single_active: bool = False) -> dict[str
     return arguments
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
-    """Into how many partitions the slots are cut; ``before``: a move from so many was begun and not ended."""
-
-    partitions: int
-    before: int | None = None
+def topology_record(partitions: int) -> bytes:
+    """Write the one message of the topology queue: into how many partitions the slots are cut."""
+    return json.dumps({"v": RECORD_VERSION, "partitions": partitions, "slots": SLOTS}).encode()
 
 
-def topology_record(partitions: int, before: int | None = None) -> bytes:
-    """Write the one message of the topology queue; with that of a move no daemon starts."""
-    if before is None:
-        return json.dumps({"v": RECORD_VERSION, "partitions": partitions, "slots": SLOTS}).encode()
-    moving = {"from": before, "to": partitions}
-    return json.dumps({"v": MOVING_VERSION, "moving": moving, "slots": SLOTS}).encode()
-
-
-def read_record(body: bytes) -> Record | None:
-    """Read the topology queue's message; None where it cannot be understood."""
+def read_record(body: bytes) -> int | None:
+    """Read the number of partitions; None where the message cannot be understood."""
     try:
         record = json.loads(body)
     except (ValueError, RecursionError):
         return None
-    if not isinstance(record, dict) or record.get("slots") != SLOTS:
+    if not isinstance(record, dict) or record.get("slots") != SLOTS or record.get("v") != RECORD_VERSION:
         return None
-    if record.get("v") == RECORD_VERSION and _is_count(record.get("partitions")):
-        return Record(record["partitions"])
-    moving = record.get("moving") if record.get("v") == MOVING_VERSION else None
-    if isinstance(moving, dict) and _is_count(moving.get("to")) and _is_count(moving.get("from")):
-        return Record(moving["to"], before=moving["from"])
-    return None
-
-
-def _is_count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+    partitions = record.get("partitions")
+    return partitions if type(partitions) is int else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,19 +11,14 @@ import pytest
 
 from gateway.queue.mailbox import CARRIED_MAX_CHARS, INBOUND, ParkedAs, Post, carried, carried_in, outbound
 from gateway.queue.rabbitmq.connection import Link
-from gateway.queue.rabbitmq.declare import Topology
-from gateway.queue.rabbitmq.repartition import repartition
-from gateway.queue.rabbitmq.topology import Names
 from gateway.queue.rabbitmq.wire import BrokerMessage, Sending, Unroutable
 from tests.contracts.posts import ADA, collect, post
-from tests.gateway.on_rabbit import foreign, opened, send_bare
+from tests.gateway.on_rabbit import foreign, opened
 from tests.support.broker import Broker
 from tests.support.foreign import slot
 from tests.support.guarantee import guarantee
 
-pytestmark = guarantee(
-    "failures", "A message with malformed AMQP properties stops neither the gateway nor `queues repartition`."
-)
+pytestmark = guarantee("failures", "A message with malformed AMQP properties does not stop the gateway.")
 
 MARK = "PLACE-OF-ODD-BYTES"
 ODD = {
@@ -93,16 +88,6 @@ async def put_odd(broker: Broker, name: str, what: str) -> None:
             await exchange.publish(marked(place), routing_key=slot(ADA))
 
 
-async def moved(broker: Broker, name: str, partitions: int) -> int:
-    """Move what waits to so many partitions; return how many letters went."""
-    link = await Link.open(broker.url, title="repartition", heartbeat_s=10)
-    try:
-        topology = Topology(Names(name, partitions), "auto", 0.0)
-        return (await repartition(link, topology, listens_s=0.1)).letters
-    finally:
-        await link.close()
-
-
 @pytest.mark.parametrize("what", ODD)
 async def test_an_odd_letter_is_taken_like_any_other(broker: Broker, broker_name: str, what: str) -> None:
     async with opened(broker.url, broker_name) as mailbox:
@@ -117,31 +102,6 @@ async def test_an_odd_letter_is_taken_like_any_other(broker: Broker, broker_name
             await mailbox.settle(second)
         (parked,) = await mailbox.parked()
         assert parked.body == b"odd"
-
-
-@pytest.mark.parametrize("what", ODD)
-async def test_an_odd_letter_is_moved_like_any_other(broker: Broker, broker_name: str, what: str) -> None:
-    """It would keep every daemon from starting, whatever the number of partitions."""
-    async with opened(broker.url, broker_name, partitions=2) as mailbox:
-        await put_odd(broker, broker_name, what)
-        await mailbox.put(post(ADA, 1))
-
-    assert await moved(broker, broker_name, 3) == 2
-    async with opened(broker.url, broker_name, partitions=3) as mailbox, mailbox.take(INBOUND) as letters:
-        first, second = await collect(letters, 2)
-        assert (first.body, second.id) == (b"odd", post(ADA, 1).id)
-
-
-async def test_a_body_nested_too_deeply_is_moved_like_any_other(broker: Broker, broker_name: str) -> None:
-    """Without a header that names its slot it is looked at for its key."""
-    queue = Names(broker_name, 2).inbound_queue(1)
-    async with opened(broker.url, broker_name, partitions=2):
-        await send_bare(broker.url, "", queue, DEEP)
-
-    assert await moved(broker, broker_name, 3) == 1
-    async with opened(broker.url, broker_name, partitions=3) as mailbox, mailbox.take(INBOUND) as letters:
-        (letter,) = await collect(letters, 1)
-        assert letter.body == DEEP
 
 
 async def test_a_key_that_fills_a_frame_is_left_out_of_the_parked_letter(

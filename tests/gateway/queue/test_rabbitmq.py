@@ -106,7 +106,7 @@ async def test_other_partition_count_is_refused(broker: Broker, broker_name: str
             await until_ready(other)
 
     assert refusal.value.exit_code == 78
-    assert "4" in str(refusal.value) and "queues repartition 8" in refusal.value.hint
+    assert "4" in str(refusal.value) and "set broker.partitions = 4" in refusal.value.hint
 
 
 async def test_two_first_daemons_agree(broker: Broker, broker_name: str) -> None:
