@@ -5,27 +5,24 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from ulid import ULID
 
 from session.models.model import Answer, ToolCall
-from session.store.store import Session, Store
+from session.store.store import Store
 from session.tools import MAX_RESULT_BYTES, Toolbox, ToolPlace, ToolResult
-from session.tools.archives import PAGE_BYTES, RESULT_CHARS, SessionArchiveRead, page_of, row_of
+from session.tools.archives import PAGE_BYTES, RESULT_CHARS, SessionArchiveRead
 from session.transcript.key import SessionKey
 from session.transcript.line import make_line, stamp
 from session.transcript.loading import WHOLE_BYTES
-from session.transcript.transcript import dump, parse
-from session.turn.turn import Request, StopSwitch, TurnContext, TurnLimits, Turns
+from session.turn.turn import Request, StopSwitch
 from tests.contracts.models import Script
+from tests.session.turn_place import turns_of
 from tests.support.clock import Clock
 from tests.support.guarantee import guarantee
 
@@ -74,31 +71,16 @@ class World:
             await session.append([compact(path.name)])
         return path
 
-    async def place(self, key: SessionKey = ADA) -> ToolPlace:
-        view = await self.store.look(key)
-        return ToolPlace(self.store.layout.workspace / "files", key, view.stem, view.previous_archive)
-
-    async def read(self, key: SessionKey = ADA, **arguments: Any) -> ToolResult:
-        return await self.call(await self.place(key), **arguments)
-
-    async def call(self, place: ToolPlace, *, page_bytes: int = PAGE_BYTES, **arguments: Any) -> ToolResult:
-        tool = SessionArchiveRead(self.store.layout, zone=BERLIN, page_bytes=page_bytes)
+    async def read(self, **arguments: Any) -> ToolResult:
+        view = await self.store.look(ADA)
+        place = ToolPlace(self.store.layout.workspace / "files", ADA, view.stem, view.previous_archive)
+        tool = SessionArchiveRead(self.store.layout, zone=BERLIN)
         return await Toolbox([tool]).run(ToolCall("c", NAME, json.dumps(arguments)), place, (NAME,))
 
     async def ask(self, text: str) -> str:
         """Run a turn with the tool on offer where it has something to do."""
-
-        async def around(session: Session, request: Request) -> TurnContext:
-            return TurnContext(parts=(), files=self.store.layout.workspace / "files", tools=(NAME,))
-
-        turns = Turns(
-            model=self.model,
-            toolbox=Toolbox([SessionArchiveRead(self.store.layout, zone=BERLIN)]),
-            limits=TurnLimits(),
-            zone=UTC,
-            clock=self.clock,
-            turn_context=around,
-        )
+        tool = SessionArchiveRead(self.store.layout, zone=BERLIN)
+        turns = turns_of(self.model, [tool], self.store.layout.workspace / "files", clock=self.clock)
         async with self.store.open(ADA) as session:
             reply = await turns.run(session, Request(str(ULID()), ADA, text), stop=StopSwitch())
         return reply.text
@@ -109,17 +91,11 @@ def compact(name: str) -> dict[str, Any]:
     return line("system", "They looked for a key.", kind="compact", metadata=more)
 
 
-@asynccontextmanager
-async def opened(workspace: Path) -> AsyncIterator[World]:
-    world = World(workspace)
-    yield world
-    await world.store.aclose()
-
-
 @pytest.fixture
 async def world(tmp_path: Path) -> AsyncIterator[World]:
-    async with opened(tmp_path) as found:
-        yield found
+    made = World(tmp_path)
+    yield made
+    await made.store.aclose()
 
 
 async def test_an_archive_is_shown_as_flat_text_with_roles_and_times(world: World) -> None:
@@ -138,6 +114,8 @@ async def test_an_archive_is_shown_as_flat_text_with_roles_and_times(world: Worl
         "",
         "[This is the end of the archive.]",
     ]
+    assert "has 4 lines" in (await world.read(line=5)).text
+    assert (await world.read(line=0)).is_error
 
 
 async def test_it_is_on_offer_only_where_a_compaction_left_an_archive(world: World) -> None:
@@ -180,28 +158,6 @@ async def test_pages_follow_one_another_without_gap_or_repeat(world: World) -> N
     assert len(pages) > 10
 
 
-@given(texts=st.lists(st.text(max_size=300), min_size=1, max_size=12), page_bytes=st.integers(1040, 1400))
-def test_nothing_is_lost_between_pages(texts: list[str], page_bytes: int) -> None:
-    """Whatever the texts and the bound, the characters of the pages are those of the lines."""
-    raw = [dump(line("user", text)) for text in texts]
-    transcript = parse(b"".join(one + b"\n" for one in raw), stem="cli_x")
-    at, shown, calls = {"line": 1, "offset": 0}, "", 0
-
-    while True:
-        rows, _, following = page_of(
-            transcript, at["line"], at.get("offset", 0), zone=UTC, page_bytes=page_bytes
-        )
-        shown += "".join(rows)
-        calls += 1
-        if following is None:
-            break
-        assert (following["line"], following.get("offset", 0)) > (at["line"], at.get("offset", 0))
-        at = following
-
-    assert shown == "".join(row_of(one, number, UTC) for number, one in enumerate(raw, 1))
-    assert calls < 5000
-
-
 async def test_results_of_tools_are_bounded(world: World) -> None:
     await world.say([*TALK[:2], line("tool", "x" * 50_000, tool_call_id="c", name="read", is_error=True)])
     await world.compact()
@@ -213,10 +169,12 @@ async def test_results_of_tools_are_bounded(world: World) -> None:
     assert text.count("x") == RESULT_CHARS
 
 
-async def test_what_was_withdrawn_is_not_shown(world: World) -> None:
+async def test_what_was_withdrawn_or_deleted_is_not_shown(world: World) -> None:
     """Nor are our own records, but for the summary with which the archive itself opened."""
     await world.say([compact("gone"), *TALK, line("system", "", kind="undo", **{"from": 1})])
     await world.say([line("user", "and now?"), line("system", "typo", kind="note", edits="m9")])
+    await world.say([line("user", "my secret", message_id="m0"), line("assistant", "kept", message_id="m0")])
+    await world.say([line("system", "", kind="note", edits="m0", deleted=True, message_id="d")])
     await world.compact()
 
     text = (await world.read()).text
@@ -226,19 +184,6 @@ async def test_what_was_withdrawn_is_not_shown(world: World) -> None:
         "[7 user, 2026-01-31 13:00]: and now?",
         "[This is the end of the archive.]",
     ]
-
-
-async def test_what_was_deleted_is_not_shown(world: World) -> None:
-    told = line("assistant", "I keep it.", message_id="m0", final=True)
-    await world.say([line("user", "my secret", message_id="m0"), told, *TALK])
-    await world.say([line("system", "", kind="note", edits="m0", deleted=True, message_id="d")])
-    await world.compact()
-
-    text = (await world.read()).text
-
-    assert "secret" not in text
-    assert "I keep it" not in text
-    assert "where is the key?" in text
 
 
 async def test_only_the_newest_archive_is_reached(world: World) -> None:
@@ -264,7 +209,7 @@ async def test_an_archive_that_got_another_name_is_found(world: World) -> None:
 
 
 @guarantee("leaks", "A model reads only the archives of its own chat's compactions.")
-@pytest.mark.parametrize("how", ["id", "path", "copied"])
+@pytest.mark.parametrize("how", ["id", "path", "copied", "of another program"])
 async def test_an_archive_of_another_chat_is_never_read(world: World, how: str) -> None:
     """Neither by its ULID, nor by a path, nor where its file lies in the wrong folder."""
     await world.say([line("user", "my secret")], EVE)
@@ -273,8 +218,8 @@ async def test_an_archive_of_another_chat_is_never_read(world: World, how: str) 
     mine = await world.compact()
     if how == "copied":
         os.link(theirs, mine.with_name(theirs.name))
-    name = theirs.name if how != "path" else f"../{theirs.parent.name}/{theirs.name}"
-    await world.say([compact(name)])
+    names = {"path": f"../{theirs.parent.name}/{theirs.name}", "of another program": "20260225T143000.jsonl"}
+    await world.say([compact(names.get(how, theirs.name))])
 
     said = await world.read()
 
@@ -322,21 +267,3 @@ async def test_a_big_archive_is_read_in_its_midst(world: World) -> None:
     assert path.stat().st_size > WHOLE_BYTES
     assert [f"]: no. {number} " in text for number in (5989, 5990, 6000)] == [False, True, True]
     assert "lines 5990 to 6000 of 6000" in text
-
-
-async def test_a_page_beyond_the_end_is_refused(world: World) -> None:
-    await world.say(TALK)
-    await world.compact()
-
-    assert "has 4 lines" in (await world.read(line=5)).text
-    assert (await world.read(line=0)).is_error
-
-
-async def test_a_name_of_another_program_that_leads_nowhere_is_said(world: World) -> None:
-    """Sessions of others name their archives in their own way."""
-    await world.say([compact("20260225T143000.jsonl")])
-
-    said = await world.read()
-
-    assert said.is_error
-    assert "no longer exists" in said.text

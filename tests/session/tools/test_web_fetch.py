@@ -3,18 +3,32 @@
 from __future__ import annotations
 
 import asyncio
+import codecs
 import os
+import socket
+import subprocess
+import sys
+import threading
+import time
 import tracemalloc
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from session.errors import ToolError
 from session.tools import MAX_RESULT_BYTES, ToolPlace
-from session.tools.web.fetching import MAX_REDIRECTS, Fetcher
+from session.tools.web.addresses import target_of
+from session.tools.web.extraction import CHARSETS, charset_of, text_of
+from session.tools.web.fetching import MAX_REDIRECTS, Fetcher, Page
+from session.tools.web.lookups import MAX_LOOKUPS, Lookups
 from session.tools.web.tool import HEAD, WebFetch
 from tests.session.tools.web_place import PUBLIC, Web, answer, certified, moved, web
 from tests.support.guarantee import guarantee
+from tests.support.until import until
 
 pytestmark = guarantee(
     "security",
@@ -344,3 +358,159 @@ async def test_some_hints_before_a_page_do_no_harm() -> None:
 
     async with web(page=hinted) as place:
         assert "The first ferry leaves at seven" in await read(place, "page")
+
+
+ENDS = """
+import asyncio, socket, threading
+from session.tools.web.fetching import Fetcher
+socket.getaddrinfo = lambda *a, **k: threading.Event().wait()
+async def main():
+    try:
+        async with asyncio.timeout(0.2):
+            await Fetcher(max_bytes=1000).fetch("http://slow.test/")
+    except TimeoutError:
+        print("gave up", flush=True)
+asyncio.run(main())
+"""
+
+
+class Names:
+    """What the system is asked: ``slow.test`` hangs until it is let go, any other is there at once."""
+
+    def __init__(self) -> None:
+        self.go_on = threading.Event()
+        self.hanging = 0
+
+    def getaddrinfo(self, host: str, port: int, *_: object, **__: object) -> list[Any]:
+        if host == "slow.test":
+            self.hanging += 1
+            self.go_on.wait(30)
+        if host == "none.test":
+            raise socket.gaierror(socket.EAI_NONAME, "no such name")
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (PUBLIC, port))]
+
+
+@pytest.fixture
+def names(monkeypatch: pytest.MonkeyPatch) -> Iterator[Names]:
+    found = Names()
+    monkeypatch.setattr(socket, "getaddrinfo", found.getaddrinfo)
+    yield found
+    found.go_on.set()
+
+
+async def test_names_are_looked_up(names: Names) -> None:
+    look = Lookups()
+
+    assert await look("example.test", 80) == [PUBLIC]
+    with pytest.raises(socket.gaierror):
+        await look("none.test", 80)
+
+
+async def test_names_that_hang_take_no_thread_that_others_wait_for(names: Names) -> None:
+    """Neither while a page waits for them nor after it was given up."""
+    loop = asyncio.get_running_loop()
+    loop.set_default_executor(ThreadPoolExecutor(1))
+    fetcher = Fetcher(max_bytes=1000)
+    pages = [asyncio.create_task(fetcher.fetch("http://slow.test/")) for _ in range(MAX_LOOKUPS)]
+    await until(lambda: names.hanging == MAX_LOOKUPS)
+    async with asyncio.timeout(5):
+        await loop.getaddrinfo("example.test", 80)
+    for page in pages:
+        page.cancel()
+        with suppress(asyncio.CancelledError):
+            await page
+
+    async with asyncio.timeout(5):
+        await loop.getaddrinfo("example.test", 80)
+
+
+async def test_where_all_threads_are_taken_a_page_is_refused_with_words(names: Names) -> None:
+    look = Lookups(most=2, wait_s=0.05)
+    hanging = [asyncio.create_task(look("slow.test", 80)) for _ in range(2)]
+    await until(lambda: names.hanging == 2)
+    hanging[0].cancel()
+    with pytest.raises(ToolError, match="names cannot be looked up now; try again later"):
+        await look("example.test", 80)
+
+    names.go_on.set()
+    assert await hanging[1] == [PUBLIC]
+    assert [await look("example.test", 80) for _ in range(5)] == [[PUBLIC]] * 5
+
+
+def test_a_name_that_hangs_does_not_hold_up_the_end_of_the_process() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", ENDS], capture_output=True, text=True, timeout=20, check=False
+    )
+
+    assert (ended.stdout, ended.returncode) == ("gave up\n", 0), ended.stderr
+
+
+CRAFTED = ("a" * 60_000 + "😀").encode("punycode") + b"a" * 60_000
+
+
+def page(data: bytes, charset: str, kind: str = "text/plain") -> Page:
+    return Page(target_of("http://example.test/"), kind, charset, data, cut=False)
+
+
+@pytest.mark.parametrize(
+    ("charset", "data", "text"),
+    [
+        ("UTF8", "grüße".encode(), "grüße"),
+        ("utf-16", "grüße".encode("utf-16"), "grüße"),
+        ("ISO-8859-1", "grüße".encode("latin-1"), "grüße"),
+        ("windows-1251", "привет".encode("cp1251"), "привет"),
+        ("KOI8-R", "привет".encode("koi8-r"), "привет"),
+        ("x-sjis", "日本".encode("cp932"), "日本"),
+        ("gb2312", "中文".encode("gb2312"), "中文"),
+        ("euc-kr", "한국".encode("euc-kr"), "한국"),
+        ("macintosh", "é".encode("mac-roman"), "é"),
+        ("utf-8", "grüße".encode("latin-1"), "gr\ufffd\ufffde"),
+    ],
+)
+async def test_a_charset_of_the_web_is_read(charset: str, data: bytes, text: str) -> None:
+    assert (await text_of(page(data, charset))).text == text
+
+
+@pytest.mark.parametrize(
+    "charset",
+    [
+        "",
+        "idna",
+        "undefined",
+        "unicode_escape",
+        "raw_unicode_escape",
+        "utf-7",
+        "rot13",
+        "hex",
+        "a\0b",
+        "ü",
+        "../x",
+    ],
+)
+async def test_any_other_is_read_as_utf_8(charset: str) -> None:
+    assert (await text_of(page("\\ud800 +AGE- grüße".encode(), charset))).text == "\\ud800 +AGE- grüße"
+
+
+async def test_one_that_takes_longer_than_a_page_is_long_is_not_read() -> None:
+    """Python's own punycode takes a time that is quadratic, and the loop would stand still for it."""
+    began = time.process_time()
+    text = await text_of(page(CRAFTED, "punycode"))
+
+    assert text.text.startswith("aaa")
+    assert time.process_time() - began < 0.5
+
+
+@pytest.mark.parametrize("charset", ["punycode", "idna", "unicode_escape", "a\0b"])
+async def test_a_page_in_html_is_read_all_the_same(charset: str) -> None:
+    html = b"<html><body><p>The first ferry leaves at seven.</p></body></html>"
+
+    assert "The first ferry" in (await text_of(page(html, charset, "text/html"))).text
+
+
+@pytest.mark.parametrize("charset", sorted(CHARSETS))
+def test_each_is_known_by_its_own_name_and_takes_no_time(charset: str) -> None:
+    assert codecs.lookup(charset).name == charset == charset_of(charset)
+    for byte in (b"\xff", b"\x81", b"\x1b$B", b"a"):
+        began = time.process_time()
+        (byte * (2**19 // len(byte))).decode(charset, "replace")
+        assert time.process_time() - began < 1.5
