@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from math import ceil
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -11,7 +13,8 @@ from session.errors import BadAnswer, ModelAway, ModelFailed
 from session.models import library
 from session.models.assembly import Assembly
 from session.models.llm import LiteLLM
-from session.models.model import OnDelta, Prompt, Usage
+from session.models.model import OnDelta, Prompt, ToolSpec, Usage
+from session.models.tokens import IMAGE_CHARS, chars_of, estimate_messages, estimate_tools
 from tests.contracts.models import prompt
 from tests.support.model_server import ModelServer, Reply
 
@@ -37,6 +40,7 @@ def counted(prompt: Any, completion: Any) -> Any:
     ("pieces", "shown"),
     [
         (["a \ud83d", "\ude00 b"], ["a ", "😀 b"]),
+        (["a\ud83d"], ["a"]),
         (["\ud83d", "\ude00"], ["", "😀"]),
         (["a\ud83d", "b"], ["a", "\ufffdb"]),
         (["a", "\ude00b"], ["a", "\ufffdb"]),
@@ -48,17 +52,12 @@ def test_a_character_that_was_cut_in_two_is_shown_whole(pieces: list[str], shown
     answer = Assembly()
 
     assert ascii([answer.add(piece(text)) for text in pieces]) == ascii(shown)
-    assert ascii(answer.answer(0.0).text) == ascii("".join(shown))
+    # Half a one at the end is told, too.
+    end = "\ufffd" if len(pieces) == 1 else ""
+    assert ascii(answer.answer(0.0).text) == ascii("".join(shown) + end)
 
 
-def test_half_a_character_at_the_end_is_told() -> None:
-    answer = Assembly()
-
-    assert ascii(answer.add(piece("a\ud83d"))) == ascii("a")
-    assert ascii(answer.answer(0.0).text) == ascii("a\ufffd")
-
-
-@pytest.mark.parametrize("on_delta", [None, lambda _: None], ids=["whole", "streamed"])
+@both_ways
 async def test_half_a_character_becomes_one_that_can_be_sent(
     llm: LiteLLM, server: ModelServer, on_delta: OnDelta | None
 ) -> None:
@@ -287,3 +286,44 @@ async def test_a_count_that_cannot_be_is_replaced_by_the_estimate(llm: LiteLLM, 
         counted.append(usage.prompt)
 
     assert (counted[0] < 100, counted[1:3], counted[3] < 2_000) == (True, [900, 40_000], True)
+
+
+CALL = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": '{"at": 1}'}}
+
+
+@pytest.mark.parametrize(
+    ("message", "chars"),
+    [
+        ({"role": "user", "content": "hello"}, 5),
+        ({"role": "user", "content": ""}, 0),
+        ({"role": "assistant", "content": None, "tool_calls": [CALL]}, 4 + 9),
+        ({"role": "assistant", "content": "I look", "tool_calls": [CALL, CALL]}, 6 + 2 * (4 + 9)),
+        ({"role": "assistant", "content": "none", "tool_calls": []}, 4),
+        (
+            {"role": "user", "content": [{"type": "text", "text": "see"}, {"type": "image_url"}]},
+            3 + IMAGE_CHARS,
+        ),
+        ({"role": "tool", "tool_call_id": "c1", "content": "seen"}, 4),
+        ({"role": "assistant"}, 0),
+        # Another program's, or edited by hand.
+        ({"role": "assistant", "content": "none", "tool_calls": 7}, 4),
+        ({"role": "assistant", "content": "none", "tool_calls": {"id": "c1"}}, 4),
+        ({"role": "assistant", "content": "none", "tool_calls": "c1"}, 4),
+        ({"role": "assistant", "content": "none", "tool_calls": [7, {"function": 7}]}, 4),
+    ],
+)
+def test_what_a_model_reads_of_a_message_is_counted(message: dict[str, object], chars: int) -> None:
+    assert chars_of(message) == chars
+    assert estimate_messages([message]) == ceil(chars / 4)
+    assert estimate_messages([message, message], chars_per_token=3.0) == 2 * ceil(chars / 3)
+
+
+def test_a_tool_takes_its_name_its_words_and_its_schema() -> None:
+    """Which is written out once: servers may offer hundreds, and each request is estimated."""
+    schema = {"type": "object", "properties": {"at": {"type": "string"}}}
+    tool = ToolSpec("look", "Look at a thing.", schema)
+    chars = 4 + 16 + len(json.dumps(schema))
+
+    assert estimate_tools([tool, tool]) == 2 * ceil(chars / 4)
+    assert "chars" in vars(tool)
+    assert tool == ToolSpec("look", "Look at a thing.", schema)

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import json
 import os
 import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from session.errors import ContextTooLong, EmptyAnswer, ModelAway, ModelRefused
+from session.errors import ContextTooLong, ModelAway, ModelError, ModelFailed, ModelRefused
 from session.models.call_ids import legal_ids
 from session.models.llm import LiteLLM
-from session.models.model import Answer, Echo, Model, OnDelta, Prompt, ToolCall, ToolSpec
-from tests.contracts.models import LOOK, FullModelContract, ModelContract, Script, prompt
+from session.models.model import Echo, Model, OnDelta, Prompt, ToolSpec, Usage
+from tests.contracts.models import LOOK, FullModelContract, ModelContract, prompt
 from tests.session.conftest import KEY
-from tests.support.model_server import ModelServer, Reply
+from tests.support.model_server import ModelServer, Reply, Seen
+from tests.support.model_wire import head, read_request
 
 # An answer is the same whether somebody reads along, so that it is streamed, or nobody does.
 both_ways = pytest.mark.parametrize("on_delta", [None, lambda _: None], ids=["whole", "streamed"])
@@ -33,26 +38,6 @@ class TestEcho(ModelContract):
     @pytest.fixture
     def model(self) -> Model:
         return Echo()
-
-
-class TestScript(FullModelContract):
-    """The scripted model keeps to the contract."""
-
-    @pytest.fixture
-    def model(self) -> Model:
-        self.script = Script()
-        return self.script
-
-    async def arrange(self, what: str) -> None:
-        self.script.steps.append(
-            {
-                "call": Answer("", [ToolCall("c", "look", '{"at": "it"}')], finish="tool_calls"),
-                "away": ModelAway("x", cause="unreachable"),
-                "refused": ModelRefused("x"),
-                "too_long": ContextTooLong("x"),
-                "bad": EmptyAnswer("x"),
-            }[what]
-        )
 
 
 class TestLiteLLM(FullModelContract):
@@ -80,9 +65,6 @@ class TestLiteLLM(FullModelContract):
         if what == "bad":
             # An empty answer is asked for once more.
             self.server.script.append(Reply(text=""))
-
-
-# -- what is sent --------------------------------------------------------------------------------
 
 
 async def test_the_request_holds_what_the_prompt_says(llm: LiteLLM, server: ModelServer) -> None:
@@ -200,9 +182,6 @@ def test_ids_of_other_providers_are_shortened_alike() -> None:
     assert messages[1]["tool_call_id"] == long
 
 
-# -- what comes back -----------------------------------------------------------------------------
-
-
 @both_ways
 async def test_usage_and_price(server: ModelServer, on_delta: OnDelta | None) -> None:
     """Tokens are the provider's count; the price is LiteLLM's, None for a model it does not know."""
@@ -258,22 +237,6 @@ async def test_parallel_calls_are_put_together(
     assert len({call.id for call in answer.tool_calls}) == 2
 
 
-@both_ways
-async def test_reasoning_is_kept_apart(llm: LiteLLM, server: ModelServer, on_delta: OnDelta | None) -> None:
-    """Reasoning is no text of the answer, it is kept beside it."""
-    server.script.append(Reply(text="42", reasoning="let me think"))
-
-    answer = await llm.ask(prompt("q"), on_delta)
-
-    assert (answer.text, answer.extra) == ("42", {"reasoning_content": "let me think"})
-
-
-@both_ways
-async def test_an_answer_cut_by_the_limit_says_so(llm: LiteLLM, on_delta: OnDelta | None) -> None:
-    """Running out of output tokens is told apart from an end."""
-    assert (await llm.ask(prompt("x [[length]]"), on_delta)).finish == "length"
-
-
 async def test_what_nobody_reads_along_is_not_streamed(llm: LiteLLM, server: ModelServer) -> None:
     """A stream costs several times a whole answer; whoever wants one of all requests gets it."""
     streaming = LiteLLM(name="openai/stub", api_base=server.url, streams=True)
@@ -304,8 +267,6 @@ async def test_after_a_silent_connection_was_cut_answers_are_streamed(server: Mo
 
     assert [bool(seen.body.get("stream")) for seen in server.seen] == [False, False, False, True]
 
-
-# -- a process of its own ------------------------------------------------------------------------
 
 CHILD = """
 import asyncio, json, sys
@@ -357,3 +318,213 @@ async def test_no_network_of_its_own_and_nothing_printed(server: ModelServer, tm
     assert b"planted" not in err
     assert "planted" not in json.dumps(found["texts"])
     assert len(found["texts"]) >= 10
+
+
+async def test_after_one_model_is_closed_another_asks_the_same_server(server: ModelServer) -> None:
+    """A connection that was closed is used by nobody, also where the next one would have an equal one."""
+    for number in range(2):
+        model = LiteLLM(name="openai/stub", api_base=server.url, api_key=KEY, timeout_s=20)
+        assert (await model.ask(prompt(f"number {number}"))).text
+        await model.close()
+
+
+async def test_fallbacks_are_asked_in_order(server: ModelServer) -> None:
+    """When a model is away or refuses, the next one answers."""
+    model = LiteLLM(name="openai/a", api_base=server.url, fallbacks=["openai/b", "openai/c"])
+    server.script += [Reply(status=503), Reply(status=400), Reply(text="from c")]
+
+    answer = await model.ask(prompt("q"))
+    await model.close()
+
+    assert answer.text == "from c"
+    assert [seen.body["model"] for seen in server.seen] == ["a", "b", "c"]
+
+
+async def test_when_all_are_away_the_first_failure_counts(server: ModelServer) -> None:
+    """An outage of any of them is an outage: it may end."""
+    model = LiteLLM(name="openai/a", api_base=server.url, fallbacks=["openai/b"])
+    server.script += [Reply(status=429, headers={"retry-after": "9"}), Reply(status=503)]
+    server.script += [Reply(status=400), Reply(status=503)]
+
+    with pytest.raises(ModelAway) as first:
+        await model.ask(prompt("q"))
+    with pytest.raises(ModelAway) as second:
+        await model.ask(prompt("q"))
+    await model.close()
+
+    assert (first.value.cause, first.value.after_s) == ("rate_limit", 9.0)
+    assert second.value.cause == "unreachable"
+
+
+async def test_overflow_is_not_tried_elsewhere(server: ModelServer) -> None:
+    """A context that is too long is for the caller to shorten."""
+    model = LiteLLM(name="openai/a", api_base=server.url, fallbacks=["openai/b"])
+
+    with pytest.raises(ContextTooLong):
+        await model.ask(prompt("[[toolong]]"))
+    await model.close()
+
+    assert len(server.seen) == 1
+
+
+@pytest.mark.parametrize(("status", "raised"), [(503, ModelAway), (429, ModelAway), (401, ContextTooLong)])
+async def test_what_a_smaller_fallback_does_not_take_waits_for_the_first_model(
+    server: ModelServer, status: int, raised: type[ModelError]
+) -> None:
+    """It fits the model that is away for a while; one whose key is refused does not come back by itself."""
+    too_long = {
+        "message": "maximum context length: your prompt is too long",
+        "code": "context_length_exceeded",
+    }
+    server.script += [Reply(status=status), Reply(status=400, error=too_long), Reply(status=503)]
+    model = LiteLLM(name="openai/a", api_base=server.url, api_key=KEY, fallbacks=["openai/b", "openai/c"])
+
+    with pytest.raises(raised, match="openai/a" if raised is ModelAway else "openai/b"):
+        await model.ask(prompt("hi"))
+    await model.close()
+
+    assert len(server.seen) == (3 if raised is ModelAway else 2)
+
+
+async def test_a_second_model_does_not_write_behind_half_an_answer(server: ModelServer) -> None:
+    """Once text was shown, a broken answer is not continued by another model."""
+    model = LiteLLM(name="openai/a", api_base=server.url, fallbacks=["openai/b"])
+    pieces: list[str] = []
+
+    with pytest.raises(ModelFailed):
+        await model.ask(prompt("a long enough text [[cut]]"), pieces.append)
+    await model.close()
+
+    assert pieces
+    assert len(server.seen) == 1
+
+
+async def test_forced_tool(llm: LiteLLM, server: ModelServer) -> None:
+    """A forced tool is asked for by name, and by ``auto`` where the provider refuses that."""
+    await llm.ask(prompt("q", tools=[SAVE], force_tool="save_memory"))
+    server.refuses_forced = True
+    await llm.ask(prompt("q", tools=[SAVE], force_tool="save_memory"))
+
+    named = {"type": "function", "function": {"name": "save_memory"}}
+    assert [seen.body["tool_choice"] for seen in server.seen] == [named, named, "auto"]
+
+
+UNSUPPORTED = {
+    "message": "'messages.1' : for 'role:assistant' property 'reasoning_content' is unsupported",
+    "type": "invalid_request_error",
+}
+
+
+def thoughtful() -> Prompt:
+    """What is asked behind a call of a tool, with what the model thought before it."""
+    call = {"id": "c", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+    thought = {"reasoning_content": "hm", "thinking_blocks": [{"type": "thinking", "thinking": "hm"}]}
+    return Prompt(
+        [
+            {"role": "user", "content": "q"},
+            {"role": "assistant", "content": None, "tool_calls": [call], **thought},
+            {"role": "tool", "tool_call_id": "c", "content": "r"},
+        ]
+    )
+
+
+@both_ways
+async def test_a_provider_that_takes_no_thoughts_back_is_asked_without_them(
+    llm: LiteLLM, server: ModelServer, on_delta: OnDelta | None
+) -> None:
+    """The first time after a refusal, from then on at once."""
+
+    def refuses(seen: Seen) -> Reply:
+        thinks = any("reasoning_content" in message for message in seen.messages)
+        return Reply(status=400, error=UNSUPPORTED) if thinks else Reply(text="at last")
+
+    server.chooses = refuses
+
+    answers = [await llm.ask(thoughtful(), on_delta) for _ in range(2)]
+
+    assert [answer.text for answer in answers] == ["at last", "at last"]
+    sent = [[sorted(message) for message in seen.messages] for seen in server.seen]
+    assert len(sent) == 3
+    assert ["content", "role", "tool_call_id"] in sent[1]
+    assert not any("thinking_blocks" in names for request in sent[1:] for names in request)
+
+
+async def test_thoughts_are_sent_back_to_whoever_takes_them(llm: LiteLLM, server: ModelServer) -> None:
+    """A refusal that does not name them, or does not end without them, was about something else."""
+    server.script += [Reply(status=400), *(Reply(status=400, error=UNSUPPORTED) for _ in range(2))]
+    for _ in range(2):
+        with pytest.raises(ModelRefused):
+            await llm.ask(thoughtful())
+    await llm.ask(thoughtful())
+
+    asked = ["reasoning_content" in seen.messages[1] for seen in server.seen]
+    assert asked == [True, True, False, True]
+
+
+BEGUN: dict[str, Any] = {"id": "m", "type": "message", "role": "assistant", "content": [], "model": "c"}
+BEGIN: list[dict[str, Any]] = [
+    {"type": "message_start", "message": {**BEGUN, "usage": {"input_tokens": 10, "output_tokens": 1}}},
+    {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
+]
+TEXT = {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "hello"}}
+END: list[dict[str, Any]] = [
+    {"type": "content_block_stop", "index": 0},
+    {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 5}},
+    {"type": "message_stop"},
+]
+OVERLOADED = {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}
+
+
+@asynccontextmanager
+async def anthropic(*events: dict[str, Any]) -> AsyncIterator[LiteLLM]:
+    """Open a model whose server says these events."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_request(b"", reader)
+        writer.write(head(200, {"content-type": "text/event-stream", "connection": "close"}, None))
+        for event in events:
+            writer.write(f"event: {event['type']}\ndata: {json.dumps(event)}\n\n".encode())
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    model = LiteLLM(
+        name="anthropic/claude-sonnet-4-5",
+        api_base=f"http://127.0.0.1:{port}",
+        api_key="sk-ant-4711",
+        timeout_s=20,
+    )
+    try:
+        yield model
+    finally:
+        await model.close()
+        server.close()
+
+
+async def test_tokens_and_cost_of_a_stream_are_counted() -> None:
+    """Without its count no cap holds, and no conversation is known to be long."""
+    async with anthropic(*BEGIN, TEXT, *END) as model:
+        answer = await model.ask(prompt("q"), lambda _: None)
+
+    assert answer.text == "hello"
+    assert answer.usage == Usage(10, 5, pytest.approx(0.000105))
+
+
+async def test_what_a_cache_held_is_part_of_the_prompt_at_its_own_price() -> None:
+    """Anthropic itself counts only what is neither read from the cache nor written to it."""
+    begun: dict[str, Any] = copy.deepcopy(BEGIN[0])
+    begun["message"]["usage"] |= {"cache_read_input_tokens": 800, "cache_creation_input_tokens": 100}
+    async with anthropic(begun, *BEGIN[1:], TEXT, *END) as model:
+        answer = await model.ask(prompt("q" * 4000), lambda _: None)
+
+    cost = 10 * 3e-6 + 800 * 0.3e-6 + 100 * 3.75e-6 + 5 * 15e-6
+    assert answer.usage == Usage(910, 5, pytest.approx(cost), 800, 100)
+
+
+@pytest.mark.parametrize("before", [[], [*BEGIN, TEXT]], ids=["at once", "in its middle"])
+async def test_a_provider_that_fails_within_a_stream(before: list[dict[str, Any]]) -> None:
+    """Before the first piece it is away, by its words alone; later its answer broke off, which is counted."""
+    async with anthropic(*before, OVERLOADED) as model:
+        with pytest.raises(ModelFailed if before else ModelAway):
+            await model.ask(prompt("q"), lambda _: None)

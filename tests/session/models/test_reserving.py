@@ -5,17 +5,18 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 import structlog
 
 from session.errors import NotNow, OverCap, StoreError
 from session.models.caps import Caps, Refused
-from session.models.model import Echo, Need, Payer, Prompt, Usage
+from session.models.model import Echo, Meter, Need, Payer, Prompt, Usage
 from session.models.spending import Spending
 from session.models.turn_meter import turn_meter
 from tests.contracts.models import Script, WordEmbedder, prompt
@@ -111,25 +112,6 @@ async def test_what_a_killed_process_held_is_free_again_when_its_request_can_run
     assert await mine.reserve(ADA, Need(10, 0.2), Usage()) is None
 
 
-async def test_whoever_goes_on_with_a_killed_turn_takes_the_place_of_what_it_held(tmp_path: Path) -> None:
-    """Then its line settles it; the holds of the other eight requests of the dead process stay."""
-    clock = Clock(datetime.now(UTC))
-    mine = spending_of(tmp_path / "usage", clock)
-    async with victims(tmp_path / "usage", [9]) as [process]:
-        assert await held_by(process) == 9
-        await killed(process)
-    clock.now = datetime.now(UTC)
-    killed_turn = Payer("cli:v0", id="v0-0")
-
-    assert await mine.reserve(killed_turn, Need(10, 0.2), Usage()) is None
-    assert passes(await mine.reserve(ADA, TENTH, Usage())) is True
-    mine.record("cli:v0", "", Usage(5, 5, 0.01), id_="v0-0")
-
-    assert await mine.reserve(ADA, TENTH, Usage()) is None
-    [row] = mine.shown() or ()
-    assert (row["used"], row["reserved"]) == (0.01, 0.9)
-
-
 @pytest.mark.parametrize("durable", [True, False])
 async def test_a_turn_holds_its_estimate_then_what_it_cost(tmp_path: Path, durable: bool) -> None:
     """Another one waits where only requests under way are in its way, and is refused by what is spent."""
@@ -173,7 +155,7 @@ async def test_a_request_that_is_given_up_holds_nothing(tmp_path: Path) -> None:
     mine = spending(tmp_path, Clock(NOON), Caps(cost_per_day_usd=0.5))
     for rest in (0.0, 0.02):
         meters = [turn_meter(mine, payer) for payer in (ADA, BOB)]
-        tasks = [asyncio.create_task(_for_ever(meter)) for meter in meters]
+        tasks = [asyncio.create_task(for_ever(meter)) for meter in meters]
         await asyncio.sleep(rest)
         for task in tasks:
             task.cancel()
@@ -185,10 +167,7 @@ async def test_a_request_that_is_given_up_holds_nothing(tmp_path: Path) -> None:
         assert (row["used"], row["reserved"]) == (0, 0)
 
 
-async def _for_ever(meter: object) -> None:
-    from session.models.model import Meter
-
-    assert isinstance(meter, Meter)
+async def for_ever(meter: Meter) -> None:
     async with meter.request(Priced(), prompt("hello")):
         await asyncio.Event().wait()
 
@@ -211,15 +190,6 @@ async def test_without_a_price_tokens_alone_are_held_and_that_is_said_once(tmp_p
     assert (caught.value.name, caught.value.until) == ("tokens_per_day", NOON.replace(day=2, hour=0))
 
 
-async def test_the_built_in_model_costs_nothing_and_is_not_held(tmp_path: Path) -> None:
-    mine = spending(tmp_path, Clock(NOON), Caps(cost_per_day_usd=1.0))
-
-    async with turn_meter(mine, ADA).request(Echo(), prompt("hello")):
-        pass
-
-    assert not (tmp_path / "usage").exists()
-
-
 async def test_without_a_cap_nothing_is_held_or_written(tmp_path: Path) -> None:
     mine = spending(tmp_path, Clock(NOON), Caps())
 
@@ -227,9 +197,13 @@ async def test_without_a_cap_nothing_is_held_or_written(tmp_path: Path) -> None:
         pass
     async with mine.request("cli:ada", Priced(), prompt("hello")):
         pass
+    assert mine.shown() is None
+    # The built-in model costs nothing, whatever the cap.
+    mine = spending(tmp_path, Clock(NOON), Caps(cost_per_day_usd=1.0))
+    async with turn_meter(mine, ADA).request(Echo(), prompt("hello")):
+        pass
 
     assert list(tmp_path.iterdir()) == []
-    assert mine.shown() is None
 
 
 async def test_a_call_of_the_background_is_put_off_until_there_is_room(tmp_path: Path) -> None:
@@ -356,22 +330,45 @@ async def test_vectors_are_held_for_while_they_are_asked_for(tmp_path: Path) -> 
     assert mine.today().turns == 1
 
 
-async def test_vectors_beside_a_turn_count_for_the_person_and_the_job_that_ask(tmp_path: Path) -> None:
-    """In one chat as in another; what nobody asked for counts for the chat alone."""
-    caps = Caps(cost_per_person_per_day_usd=0.5, cost_per_job_per_day_usd=0.5)
-    mine = spending(tmp_path, Clock(NOON), caps)
-    for payer in (Payer("cli:a", "ada", "daily"), Payer("cli:b", "bob"), Payer("cli:a")):
-        async with mine.embedding(payer, WordEmbedder(), ["x"]) as count:
-            count(Usage(cost_usd=0.5))
-    await mine.refresh()
+T = TypeVar("T")
 
-    payers = (
-        Payer("cli:z", "ada"),
-        Payer("cli:z", "eve", "daily"),
-        Payer("cli:z", "bob"),
-        Payer("cli:a", "eve"),
-    )
-    reached = [mine.reached(payer) for payer in payers]
-    assert [cap.subject if cap is not None else None for cap in reached] == [
-        ("person", "ada"), ("job", "daily"), ("person", "bob"), None
-    ]  # fmt: skip
+
+class Later(AtOnce):
+    """A disk that does a job when it is told to."""
+
+    def __init__(self) -> None:
+        self.jobs: list[Callable[[], None]] = []
+
+    def beside(self, job: Callable[[], T]) -> asyncio.Future[T]:
+        done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+
+        def do() -> None:
+            try:
+                done.set_result(job())
+            except StoreError as error:
+                done.set_exception(error)
+
+        self.jobs.append(do)
+        return done
+
+
+@pytest.mark.parametrize("again", [False, True])
+async def test_whoever_asks_while_a_visit_fails_is_answered_by_the_next_one(
+    tmp_path: Path, again: bool
+) -> None:
+    """By its refusal where the disk refuses again, and then nobody looks on by himself."""
+    disk, in_the_way = Later(), tmp_path / "usage"
+    caps = Caps(cost_per_day_usd=1.0)
+    mine = Spending(tmp_path / "usage", disk=disk, clock=Clock(NOON), durable=True, caps=caps, held_s=HELD_S)
+    in_the_way.write_text("in the way")
+    mine.record("cli:bob", "bob", Usage(5, 5, 0.5))
+    asking = asyncio.create_task(mine.reserve(Payer("cli:ada", "ada", id="m1"), Need(10, 0.1), Usage()))
+    await asyncio.sleep(0)
+
+    disk.jobs.pop()()
+    if not again:
+        in_the_way.unlink()
+
+    [answer] = await asyncio.wait_for(asyncio.gather(asking, return_exceptions=True), 10)
+    assert isinstance(answer, StoreError) if again else answer is None
+    assert disk.jobs == []

@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
+import resource
+import signal
+import subprocess
+import sys
+import tracemalloc
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
@@ -12,16 +18,19 @@ from typing import Any, TypeVar
 
 import orjson
 import pytest
-import structlog
 
 from session.disk.threads import DiskThreads
-from session.errors import NewerFormat, NotNow
-from session.models.caps import Caps
+from session.errors import NewerFormat
 from session.models.model import Totals, Usage
 from session.models.spending import Spending
 from session.models.usage_files import KEPT_DAYS, DayFiles
-from session.models.usage_lines import SpendingRow
+from session.models.usage_lines import Hold, SpendingRow
+from session.models.usage_report import report
+from tests.session.spending_victim import AtOnce
 from tests.support.clock import Clock
+from tests.support.guarantee import guarantee
+from tests.support.kept import verified
+from tests.support.prepared import ROOT
 
 T = TypeVar("T")
 NOON = datetime(2027, 1, 1, 12, tzinfo=UTC)
@@ -31,9 +40,7 @@ ONE = Usage(10, 2, 0.5)
 class Daemon:
     """A Spending with its own threads and a clock that the test moves."""
 
-    def __init__(
-        self, folder: Path, now: datetime, *, durable: bool = True, per_day_usd: float = 0.0
-    ) -> None:
+    def __init__(self, folder: Path, now: datetime, *, durable: bool = True) -> None:
         self.clock = Clock(now)
         self.hop = DiskThreads()
         self.visits = 0
@@ -42,7 +49,6 @@ class Daemon:
             disk=self,
             clock=self.clock,
             durable=durable,
-            caps=Caps(cost_per_day_usd=per_day_usd),
             turns_per_hour=100,
         )
 
@@ -133,26 +139,13 @@ async def test_many_turns_at_once_are_written_in_few_visits(tmp_path: Path) -> N
         assert len(rows_in(tmp_path / "2027-01-01.jsonl")) == 1001
 
 
-async def test_one_that_is_not_durable_touches_no_disk(tmp_path: Path) -> None:
-    async with daemon(tmp_path / "usage", durable=False) as one:
+async def test_a_torn_line_and_lines_that_are_no_turns_cost_themselves_alone(tmp_path: Path) -> None:
+    """Put behind a turn in the file, where the next daemon goes on."""
+    odd = b'[]\n"x"\n{"at": 1}\n\n\xff\n{"at":"2027-01-01T12:00:00+00:00"}\nnull\n{"at": "2027-01-01T12:0'
+    async with daemon(tmp_path) as one:
         one.spending.record("a:1", "a:1", ONE)
-        await one.spending.refresh()
-
-        assert one.spending.today() == Totals(1, Usage(10, 2, 0.5))
-        assert one.visits == 0
-    assert not (tmp_path / "usage").exists()
-
-
-async def one_turn_then(folder: Path, data: bytes) -> None:
-    """Count a turn, and put these bytes behind it in the file."""
-    async with daemon(folder) as one:
-        one.spending.record("a:1", "a:1", ONE)
-    with (folder / "2027-01-01.jsonl").open("ab") as file:
-        file.write(data)
-
-
-async def test_a_torn_line_costs_itself_alone(tmp_path: Path) -> None:
-    await one_turn_then(tmp_path, b'{"at": "2027-01-01T12:0')
+    with (tmp_path / "2027-01-01.jsonl").open("ab") as file:
+        file.write(odd)
 
     async with daemon(tmp_path) as again:
         await again.spending.refresh()
@@ -163,14 +156,6 @@ async def test_a_torn_line_costs_itself_alone(tmp_path: Path) -> None:
     async with daemon(tmp_path) as third:
         await third.spending.refresh()
         assert third.spending.today().turns == 2
-
-
-async def test_lines_that_are_no_turns_are_passed_over(tmp_path: Path) -> None:
-    await one_turn_then(tmp_path, b'[]\n"x"\n{"at": 1}\n\n\xff\n{"at":"2027-01-01T12:00:00+00:00"}\nnull\n')
-
-    async with daemon(tmp_path) as again:
-        await again.spending.refresh()
-        assert again.spending.today().turns == 1
 
 
 async def test_a_day_and_an_hour_end(tmp_path: Path) -> None:
@@ -231,9 +216,6 @@ async def test_a_disk_that_refuses_costs_no_count(tmp_path: Path) -> None:
 
 def test_a_short_write_is_gone_on_with(tmp_path: Path) -> None:
     """A line that went in by half is written again on a line of its own."""
-    import resource
-    import signal
-
     files = DayFiles(tmp_path)
     rows = [SpendingRow(NOON, "a:1", f"a:{n}", ONE) for n in range(20)]
     files.exchange(rows[:1], NOON)
@@ -266,72 +248,8 @@ def test_its_files_are_private(tmp_path: Path) -> None:
     assert (tmp_path / "usage" / "2027-01-01.jsonl").stat().st_mode & 0o777 == 0o600
 
 
-async def test_a_call_that_is_no_turn_counts_in_all_but_turns(tmp_path: Path) -> None:
-    """At once, when it is written, and for another process; for nobody it is one of the hour."""
-    async with daemon(tmp_path) as one, daemon(tmp_path) as other:
-        one.spending.record("a:1", "a:1", ONE)
-        one.spending.pay("a:1", Usage(100, 20, 2.0))
-        assert one.spending.today() == Totals(1, Usage(110, 22, 2.5))
-        assert (len(one.spending.within_hour("a:1")), one.spending.within_hour("")) == (1, [])
-
-        await one.spending.aclose()
-        await other.spending.refresh()
-
-        for spending in (one.spending, other.spending):
-            assert spending.today() == Totals(1, Usage(110, 22, 2.5))
-            assert (len(spending.within_hour("a:1")), spending.within_hour("")) == (1, [])
-
-
-async def test_a_call_that_is_no_turn_is_a_line_that_earlier_versions_can_read(tmp_path: Path) -> None:
-    """It has all that a turn's line has, and one field more; the person is one that no turn has."""
-    async with daemon(tmp_path) as one:
-        one.spending.record("a:1", "a:7", ONE)
-        one.spending.pay("a:1", ONE)
-
-    heading, turn, call = rows_in(tmp_path / "2027-01-01.jsonl")
-    assert heading == {"v": 1}
-    assert "turn" not in turn
-    assert call == {**turn, "person": "", "turn": False}
-
-
-async def test_the_limit_of_a_day_is_reached_by_turns_and_calls_of_all_daemons(tmp_path: Path) -> None:
-    """Until midnight UTC; the log says it once a day."""
-    evening = datetime(2027, 1, 1, 23, tzinfo=UTC)
-    midnight = datetime(2027, 1, 2, tzinfo=UTC)
-    async with (
-        daemon(tmp_path, evening, per_day_usd=1.0) as one,
-        daemon(tmp_path, evening, per_day_usd=1.0) as other,
-    ):
-        other.spending.record("a:1", "a:1", ONE)
-        await one.spending.afford()
-        assert one.spending.closed_until() is None
-        other.spending.pay("a:1", ONE)
-        await other.spending.aclose()
-
-        with structlog.testing.capture_logs() as logs:
-            for _ in range(3):
-                with pytest.raises(NotNow) as caught:
-                    await one.spending.afford()
-        assert (caught.value.reason, caught.value.until) == ("cost", midnight)
-        assert one.spending.closed_until() == midnight
-        assert [(line["event"], line["limit"]) for line in logs] == [
-            ("usage.limit_reached", "cost_per_day_usd")
-        ]
-
-        one.clock.now = midnight
-        await one.spending.afford()
-        assert one.spending.closed_until() is None
-
-
 async def test_what_is_counted_as_a_visit_ends_is_written_at_the_close(tmp_path: Path) -> None:
     """The visit has ended and its loop has not said so yet: a pass of the loop may end many at once."""
-
-    class AtOnce:
-        def beside(self, job: Callable[[], T]) -> asyncio.Future[T]:
-            visit: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-            visit.set_result(job())
-            return visit
-
     spending = Spending(tmp_path, disk=AtOnce(), clock=lambda: NOON, durable=True)
     spending.record("a:1", "a:1", ONE)
     spending.pay("a:1", ONE)
@@ -370,11 +288,131 @@ async def test_the_close_gives_up_where_nothing_can_be_written(
     assert path.read_bytes() == before
 
 
-async def test_without_a_limit_no_call_looks_at_the_disk(tmp_path: Path) -> None:
-    async with daemon(tmp_path) as one:
-        one.spending.pay("a:1", Usage(1, 1, 1000.0))
-        await one.spending.refresh()
-        visits = one.visits
-        await one.spending.afford()
+# Half of what it is to write goes in; where there is no end, the kill comes before the last byte.
+_DIES_IN_ITS_WRITE = """
+import os, signal, sys
+from datetime import UTC, datetime
+from pathlib import Path
+from session.models.model import Usage
+from session.models.usage_files import DayFiles
+from session.models.usage_lines import SpendingRow
 
-        assert (one.spending.closed_until(), one.visits) == (None, visits)
+files, noon, write = DayFiles(Path(sys.argv[1])), datetime(2027, 1, 1, 12, tzinfo=UTC), os.write
+row = SpendingRow(noon, "a:1", "a:1", Usage(10, 2, 0.5))
+files.exchange([row], noon)
+
+def half(fd, data):
+    write(fd, data[: len(data) // 2 if sys.argv[2] == "half" else -1])
+    os.kill(os.getpid(), signal.SIGKILL)
+
+os.write = half
+files.exchange([row], noon)
+"""
+
+
+@pytest.mark.parametrize("most", ["half", "all but its end"])
+async def test_what_a_writer_left_that_was_killed_in_its_write_is_no_damage(
+    most: str, tmp_path: Path
+) -> None:
+    """The next one marks it and goes on behind it; each further one counts the same."""
+    folder = tmp_path / "state" / "usage"
+    died = subprocess.run(
+        [sys.executable, "-c", _DIES_IN_ITS_WRITE, str(folder), most], cwd=ROOT, timeout=60, check=False
+    )
+    left = (folder / "2027-01-01.jsonl").read_bytes()
+
+    assert died.returncode == -signal.SIGKILL
+    assert not left.endswith(b"\n")
+    assert await verified(tmp_path) == []
+    async with daemon(folder) as again:
+        again.spending.record("a:1", "a:1", ONE)
+        await again.spending.refresh()
+    assert (folder / "2027-01-01.jsonl").read_bytes().startswith(left + b"\x18\n")
+    assert await verified(tmp_path) == []
+    async with daemon(folder) as third:
+        await third.spending.refresh()
+        assert third.spending.today().turns == 2
+
+
+TURNS = 10_000
+
+
+@guarantee("operation", "The memory for usage limits does not grow with the number of turns.")
+@pytest.mark.parametrize("turns_per_hour", [0, 100])
+def test_whoever_writes_day_and_night_leaves_no_memory_behind(tmp_path: Path, turns_per_hour: int) -> None:
+    """Where nobody asks when turns ended nothing is kept of them, else an hour of them, asked or not."""
+    clock = Clock()
+    spending = Spending(tmp_path, disk=AtOnce(), clock=clock, durable=False, turns_per_hour=turns_per_hour)
+    tracemalloc.start()
+    try:
+        for _ in range(TURNS):
+            clock.forward(seconds=30)
+            spending.record("a:1", "a:1", Usage(10, 2, 0.5))
+        gc.collect()
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert len(spending.within_hour("a:1")) == (120 if turns_per_hour else 0)
+    # A time takes some 56 bytes: those of an hour 7 kB, those of two days 320 kB.
+    assert held < 30_000
+
+
+NOW = datetime(2026, 3, 10, 12, tzinfo=UTC)
+
+
+def test_sums_by_day_chat_person_and_model(tmp_path: Path) -> None:
+    """Turns and other calls apart; holds, headings and torn lines are none; the dearest first."""
+    earlier = NOW - timedelta(days=2)
+    rows = {
+        NOW: [
+            SpendingRow(NOW, "web:a", "people/ada", Usage(10, 2, 0.25), model="big"),
+            SpendingRow(NOW, "web:b", "web:b", Usage(100, 1, 0.5), model="big"),
+            SpendingRow(NOW, "web:a", "", Usage(7, 1, 0.01), turn=False, model="small"),
+            Hold(NOW, NOW, SpendingRow(NOW, "web:a", "x", Usage()).payer),
+        ],
+        earlier: [SpendingRow(earlier, "web:a", "people/ada", Usage(1, 1, 0.0))],
+    }
+    for at, lines in rows.items():
+        data = b'{"v": 1}\n' + b"".join(line.to_bytes() for line in lines) + b'{"at": "2026-'
+        (tmp_path / f"{at:%Y-%m-%d}.jsonl").write_bytes(data)
+
+    found = report(tmp_path, today=NOW.date(), days=3)
+    of_one = report(tmp_path, today=NOW.date(), days=1, key="web:b")
+
+    assert (found["from"], found["to"]) == ("2026-03-08", "2026-03-10")
+    assert [(day["day"][-2:], day["turns"], day["calls"]) for day in found["days"]] == [
+        ("08", 1, 0),
+        ("09", 0, 0),
+        ("10", 2, 1),
+    ]
+    assert [(chat["key"], chat["cost_usd"]) for chat in found["chats"]] == [("web:b", 0.5), ("web:a", 0.26)]
+    assert [(who["person"], who["turns"]) for who in found["people"]] == [("web:b", 1), ("people/ada", 2)]
+    assert [(each["model"], each["prompt_tokens"]) for each in found["models"]] == [
+        ("big", 110),
+        ("small", 7),
+        (None, 1),
+    ]
+    assert found["total"] == {"turns": 3, "calls": 1, **Usage(118, 5, 0.76).shown()}
+    assert (of_one["total"]["turns"], len(of_one["days"])) == (1, 1)
+
+
+def test_what_has_no_price_is_unknown_and_no_part_of_a_sum(tmp_path: Path) -> None:
+    """Lines of an older version have no word of caches, and 0 where no price was known."""
+    older = b'{"at": "%s", "key": "web:a", "person": "", "prompt": %d, "completion": 1, "cost_usd": %s}\n'
+    at = NOW.isoformat().encode()
+    rows = [
+        SpendingRow(NOW, "web:b", "", Usage(100, 10, 0.25, 80, 5), model="big"),
+        SpendingRow(NOW, "web:c", "", Usage(50, 5, unpriced=55), model="odd"),
+        SpendingRow(NOW, "web:d", "", Usage(7, 1), model="ollama/own"),
+    ]
+    lines = [older % (at, 10, b"0.0"), older % (at, 20, b"0.5"), *(row.to_bytes() for row in rows)]
+    (tmp_path / f"{NOW:%Y-%m-%d}.jsonl").write_bytes(b'{"v": 1}\n' + b"".join(lines))
+
+    found = report(tmp_path, today=NOW.date(), days=1)
+
+    models = {row["model"]: row for row in found["models"]}
+    costs = {name: (row["cost_usd"], row["unpriced_tokens"]) for name, row in models.items()}
+    assert costs == {"big": (0.25, 0), "odd": (None, 55), "ollama/own": (0.0, 0), None: (0.5, 11)}
+    assert (models["big"]["cached_tokens"], models["big"]["cache_written_tokens"]) == (80, 5)
+    assert (found["total"]["cost_usd"], found["total"]["unpriced_tokens"]) == (0.75, 66)
