@@ -22,6 +22,7 @@ from session.store.store import Session, Store
 from session.tools import Toolbox, ToolPlace
 from session.transcript.history import HistoryWindow, SummaryRole
 from session.transcript.key import SessionKey
+from session.transcript.line import make_line
 from session.turn.turn import Reply, Request, StopSwitch, TurnContext, TurnLimits, Turns
 from tests.session.compaction_talk import RULES, STRUCTURED, facts_of, filled
 from tests.support.clock import Clock
@@ -51,7 +52,6 @@ class Talker:
         self.takes_tokens = 10**9
         self.refuses: Callable[[Prompt], Exception | None] = lambda prompt: None
         self.sums_up: Callable[[Prompt], Any] = lambda prompt: None
-        self.usage = True
         self.calls: list[list[ToolCall]] = []
         self.summing = asyncio.Event()
         # A summary waits for this one, an answer for the other.
@@ -74,7 +74,7 @@ class Talker:
             raise ContextTooLong("too long")
         if (refusal := self.refuses(prompt)) is not None:
             raise refusal
-        spent = Usage(estimate_messages(prompt.messages), 10) if self.usage else None
+        spent = Usage(estimate_messages(prompt.messages), 10)
         if self.calls:
             return Answer("", tool_calls=self.calls.pop(0), finish="tool_calls", usage=spent)
         self._facts += 1
@@ -112,13 +112,11 @@ class Look:
 class Chat:
     """One conversation whose turns run as in a daemon."""
 
-    def __init__(
-        self, folder: Path, rules: CompactionRules, *, model: Talker | None = None, store: Store | None = None
-    ) -> None:
+    def __init__(self, folder: Path, rules: CompactionRules, *, model: Talker | None = None) -> None:
         self.folder = folder
         self.rules = rules
         self.model = model or Talker()
-        self.store = store or Store(folder, zone=UTC)
+        self.store = Store(folder, zone=UTC)
         self.left: list[str] = []
         self.leaving = asyncio.Event()
         # What an ended session owes to memory waits for it.
@@ -187,6 +185,11 @@ class Chat:
                 while self.behind() and len(self.model.summaries) < summaries:
                     await asyncio.sleep(0)
         return hold
+
+    async def record(self, kind: str, text: str = "", **fields: Any) -> None:
+        """Append a record of ours."""
+        async with self.store.open(KEY) as session:
+            await session.append([make_line("system", text, self.turns.now(), kind=kind, **fields)])
 
     async def lines(self) -> list[dict[str, Any]]:
         return (await self.store.look(self.key)).lines()

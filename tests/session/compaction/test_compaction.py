@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from session.compaction.cuts import legal_cuts
-from session.compaction.files import FileLists
-from session.compaction.flat import flat
+from session.compaction.cuts import call_ids, legal_cuts, nearest_cut, next_cut
+from session.compaction.files import FileLists, without_lists
+from session.compaction.flat import MAX_RESULT_CHARS, escaped, first_part, flat, unescaped
 from session.compaction.rules import CompactionRules
 from tests.session.compaction_talk import (
     RULES,
@@ -28,8 +29,6 @@ from tests.session.compaction_talk import (
 from tests.support.guarantee import guarantee
 
 presets = pytest.mark.parametrize("preset", RULES)
-
-# -- the cut ---------------------------------------------------------------------------------------------
 
 
 @guarantee("sessions", "A compaction never separates a tool call from its result.")
@@ -96,13 +95,6 @@ def test_what_is_smaller_than_the_keep_stays() -> None:
     assert planned([user("hi"), said("hello")], CompactionRules(preset="annabelle")) is None
 
 
-def test_the_keep_is_at_most_a_quarter_of_the_window() -> None:
-    """With a window of 400 tokens, 20,000 to keep become 100."""
-    lines = [user(filled("a", 90)), said(filled("b", 90)), user(filled("c", 90)), said(filled("d", 90))]
-
-    assert sure(planned(lines, CompactionRules(window=400))).first_kept == 2
-
-
 def test_without_a_legal_place_behind_it_the_cut_is_the_last_one_before() -> None:
     """A turn that waits for its answer behind a huge result is kept from its call on."""
     lines = [user("old"), said("old"), user("new"), calls(("a", "read", {})), result("a", filled("x", 300))]
@@ -121,13 +113,6 @@ def test_the_lines_of_the_running_turn_stay() -> None:
     for keep, first in ((0, 3), (1, 3), (2, 3), (3, 2), (4, 1)):
         made = sure(planned(lines, CompactionRules(window=2_000, keep_recent_tokens=keep), running_from=2))
         assert made.first_kept == first
-
-
-def test_archive_keeps_nothing_else() -> None:
-    """Between two turns everything leaves."""
-    made = sure(planned([user("old"), said("old")], RULES["archive"]))
-
-    assert (made.first_kept, list(made.kept), made.compacted_turns) == (2, [], 1)
 
 
 def test_annabelle_keeps_whole_turns() -> None:
@@ -158,9 +143,6 @@ def test_where_the_provider_refuses_at_most_half_is_kept() -> None:
         rules = CompactionRules(preset=preset)  # type: ignore[arg-type]
         made = sure(planned(lines, rules, forced=True))
         assert 4 <= made.first_kept <= 8
-
-
-# -- split turns -----------------------------------------------------------------------------------------
 
 
 def long_turn() -> list[dict[str, Any]]:
@@ -218,9 +200,6 @@ def test_a_small_turn_that_the_cut_meets_has_no_summary_of_its_own() -> None:
     assert (large.first_kept, large.lines, large.prefix) == (5, lines[:4], lines[4:5])
 
 
-# -- what the summariser is given ------------------------------------------------------------------------
-
-
 @guarantee("sessions", "Three compactions in a row lose nothing that was said.")
 @presets
 @given(rounds=st.lists(exchanges, min_size=3, max_size=4), forced=st.booleans())
@@ -240,40 +219,6 @@ def test_three_compactions_in_a_row_lose_nothing(
     assert len(chat.told()) == chat.facts
 
 
-@given(before=exchanges, running=st.integers(1, 3), sizes=st.lists(st.integers(4, 300), max_size=6))
-def test_compacting_in_the_middle_of_a_turn_loses_nothing(
-    before: list[tuple[list[int], int]], running: int, sizes: list[int]
-) -> None:
-    """The running turn, split or not, is in the summariser's input or still sent."""
-    for preset in RULES:
-        chat = Talk(RULES[preset])
-        for weights, tools in before:
-            chat.exchange(weights, tools=tools)
-        at = len(chat.lines)
-        chat.exchange(sizes, tools=running)
-        # The answer has not been written yet.
-        chat.lines.pop()
-        told = chat.told()
-
-        chat.compact(running_from=at)
-        assert sorted(chat.told()) == sorted(told)
-
-
-def test_the_region_begins_where_the_last_one_ended() -> None:
-    """After an overlay: at its ``first_kept``, so that the region it kept is summed up now."""
-    lines = [user("one"), said("two"), user("three"), said("four")]
-    lines += [record("overlay", "sum of one and two", first_kept=2), user("five"), said("six")]
-    lines += [user(filled("seven", 100)), said(filled("eight", 100))]
-
-    made = sure(planned(lines, CompactionRules(window=2_000, keep_recent_tokens=150)))
-
-    assert made.previous == "sum of one and two"
-    assert [line["content"] for line in made.lines] == ["three", "four", "five", "six"]
-    assert made.first_kept == 7
-    assert made.tokens_before == 2 + 1 + 1 + 1
-    assert made.compacted_turns == 2
-
-
 def test_what_memory_holds_already_is_not_summed_up() -> None:
     """Before the first overlay the region begins at ``history_start``, moved back to its user line."""
     lines = [user("one"), said("two"), user("three"), said("four"), user("five"), said("six")]
@@ -281,21 +226,6 @@ def test_what_memory_holds_already_is_not_summed_up() -> None:
     made = sure(planned(lines, RULES["archive"], history_start=3))
 
     assert [line["content"] for line in made.lines] == ["three", "four", "five", "six"]
-
-
-def test_a_session_is_read_from_where_it_is_sent_only() -> None:
-    """A caller that gives the lines from ``start`` on gets the same plan as one that gives them all."""
-    chat = Talk(RULES["overlay"])
-    for _ in range(8):
-        chat.exchange([60, 60, 60, 60], tools=1)
-    chat.compact()
-    overlay = chat.lines[-1]
-    chat.lines.append(record("undo", **{"from": len(chat.lines) - 1}))
-    for _ in range(4):
-        chat.exchange([60, 60, 60, 60], tools=1)
-    first = overlay["first_kept"]
-
-    assert planned(chat.lines[first:], chat.rules, start=first) == planned(chat.lines, chat.rules)
 
 
 def test_the_summary_that_opened_the_session_is_the_previous_one() -> None:
@@ -321,3 +251,232 @@ def test_withdrawn_exchanges_and_records_are_left_out() -> None:
     made = sure(planned(lines, RULES["archive"]))
 
     assert flat(made.lines) == ["[User]: one", "[Assistant]: two", "[User]: four", "[Assistant]: five"]
+
+
+USER: dict[str, Any] = {"role": "user"}
+SAID: dict[str, Any] = {"role": "assistant"}
+NOTE: dict[str, Any] = {"role": "system"}
+
+
+def calling(*ids: str) -> dict[str, Any]:
+    return {"role": "assistant", "tool_calls": [{"id": id_} for id_ in ids]}
+
+
+@pytest.mark.parametrize(
+    ("lines", "cuts"),
+    [
+        ([], []),
+        ([USER, SAID, NOTE, USER, SAID], [0, 1, 3, 4]),
+        ([USER, calling("a", "b"), result("a"), result("b"), SAID], [0, 1, 4]),
+        # One result is missing: the next answer is no place, the one behind it is.
+        ([USER, calling("a", "b"), result("b"), SAID, SAID], [0, 1, 4]),
+        # Nobody waits for it beyond a user's line.
+        ([calling("a"), USER, SAID], [0, 1, 2]),
+        # A result that was not asked for takes nothing away, and neither does a record.
+        ([USER, calling("a"), result("x"), NOTE, result("a"), calling("b"), result("b")], [0, 1, 5]),
+        ([NOTE, result("a")], []),
+    ],
+)
+def test_the_places_where_a_part_may_begin(lines: list[dict[str, Any]], cuts: list[int]) -> None:
+    assert list(legal_cuts(lines)) == cuts
+
+
+def test_the_next_and_the_nearest_place() -> None:
+    """The nearest is the next one; behind the last one it is that."""
+    lines = [NOTE, USER, calling("a"), result("a"), USER, NOTE]
+
+    assert [next_cut(lines, at) for at in range(6)] == [1, 1, 2, 4, 4, None]
+    assert [nearest_cut(lines, at) for at in range(6)] == [1, 1, 2, 4, 4, 4]
+    assert (next_cut([NOTE], 0), nearest_cut([NOTE], 1), nearest_cut([], 3)) == (None, 0, 0)
+
+
+def test_whatever_stands_in_the_field_only_calls_are_read() -> None:
+    assert call_ids(calling("a", "b")) == ["a", "b"]
+    assert call_ids({"tool_calls": ["x", None, {"id": 3}, {}]}) == ["3", "None"]
+    for odd in (None, "calls", {"id": "a"}):
+        assert call_ids({"tool_calls": odd}) == []
+
+
+def test_files_read_and_modified_are_listed() -> None:
+    """S7.16: a file in both lists is only in the second; old names count, other tools do not."""
+    lines = [
+        calls(("1", "read", {"path": "a"}), ("2", "read_file", {"path": "b"}), ("3", "ls", {"path": "x"})),
+        calls(("4", "write", {"path": "c"}), ("5", "edit_file", {"path": "a"}), ("6", "grep", {"path": "y"})),
+        calls(("7", "edit", {"file_path": "d"}), ("8", "write_file", {"path": "e"})),
+        calls(("9", "list_directory", {"path": "z"}), ("10", "read", {}), ("11", "read", {"path": 3})),
+        {
+            "role": "assistant",
+            "content": "",
+            "tool_calls": ["x", {"function": {"name": "read", "arguments": "{"}}],
+        },
+    ]
+
+    assert FileLists().plus(lines) == FileLists(read=("b",), modified=("a", "c", "d", "e"))
+
+
+@given(
+    st.lists(
+        st.lists(st.tuples(st.sampled_from(["read", "write", "edit"]), st.sampled_from("abcdef"))),
+        min_size=3,
+        max_size=5,
+    )
+)
+def test_files_add_up_over_compactions(rounds: list[list[tuple[str, str]]]) -> None:
+    """S7.15: each compaction's lists hold those of all before."""
+    files, done = FileLists(), [*()]
+    for operations in rounds:
+        lines = [calls((str(n), name, {"path": path})) for n, (name, path) in enumerate(operations)]
+        stored = record("overlay", read_files=list(files.read), modified_files=list(files.modified))
+        files = FileLists.of_record(stored).plus(lines)
+        done += operations
+        modified = {path for name, path in done if name != "read"}
+        assert set(files.modified) == modified
+        assert set(files.read) == {path for _, path in done} - modified
+
+
+def test_the_second_compaction_lists_the_files_of_the_first() -> None:
+    """S7.15: through the stored line, whose summary comes back without its lists."""
+    talk = Talk(RULES["overlay"])
+    for path in ("one.py", "two.py"):
+        talk.lines += [user(filled("q", 150)), calls(("1", "read", {"path": path})), result("1")]
+        talk.lines += [said(filled("a", 150)), user(filled("b", 150)), said(filled("c", 150))]
+        made = sure(talk.compact())
+
+    assert made.files.read == ("one.py", "two.py")
+    assert "<read-files>" not in made.previous
+    assert talk.lines[-1]["content"].endswith("<read-files>\none.py\ntwo.py\n</read-files>")
+
+
+@given(
+    text=st.text(),
+    read=st.lists(st.text(min_size=1), max_size=4),
+    modified=st.lists(st.text(min_size=1), max_size=4),
+)
+def test_the_lists_come_off_again(text: str, read: list[str], modified: list[str]) -> None:
+    """Whatever the files are called, taking the lists off leaves the summary."""
+    stored = "\n\n".join([escaped(text), FileLists().joined(read, modified).lists()])
+
+    assert without_lists(stored) == escaped(text).strip()
+
+
+def test_a_long_list_is_shortened_in_the_text_only() -> None:
+    """300 names: 200 are told, all are kept."""
+    files = FileLists().joined([f"{n:03}" for n in range(300)], [])
+
+    assert len(files.read) == 300
+    assert files.lists().splitlines()[-2:] == ["… and 100 more", "</read-files>"]
+
+
+def test_messages_are_written_as_flat_text() -> None:
+    """S7.18: labels instead of JSON, calls with their arguments, in order."""
+    lines = [
+        user("What pods are running?"),
+        calls(
+            ("tc_1", "bash", {"command": "kubectl get pods", "n": 2}), ("2", "ls", {}), text="Let me check."
+        ),
+        result("tc_1", "NAME   READY\nnginx  1/1"),
+        said("One: nginx."),
+        said(""),
+    ]
+
+    assert flat(lines) == [
+        "[User]: What pods are running?",
+        "[Assistant]: Let me check.",
+        '[Assistant tool calls]: bash(command="kubectl get pods", n=2); ls()',
+        "[Tool result]: NAME   READY\nnginx  1/1",
+        "[Assistant]: One: nginx.",
+    ]
+
+
+def test_a_tool_result_is_capped_and_nothing_else() -> None:
+    """2,000 characters of a result, and how many are missing."""
+    capped, whole = flat([result("a", "x" * 2_500), user("y" * 9_000)])
+
+    assert capped == f"[Tool result]: {'x' * MAX_RESULT_CHARS}… (500 more characters)"
+    assert len(whole) > 9_000
+
+
+def test_odd_lines_are_written_as_far_as_they_go() -> None:
+    """Blocks, pictures, files, broken arguments and calls of a wrong shape."""
+    lines = [
+        user([{"type": "text", "text": "see"}, {"type": "image_url"}]),  # type: ignore[arg-type]
+        {
+            "role": "assistant",
+            "content": None,
+            "tool_calls": [{"function": {"name": "ls", "arguments": "{oh"}}],
+        },
+        {"role": "assistant", "content": None, "tool_calls": [None, {"function": {"arguments": "{}"}}]},
+        {"role": "system", "content": "of another program"},
+    ]
+
+    assert flat(lines) == [
+        "[User]: see\n[image]",
+        "[Assistant tool calls]: ls({oh)",
+        "[System]: of another program",
+    ]
+
+
+NAMES = ["conversation", "summary", "previous-summary", "read-files", "modified-files"]
+LABELS = ["User", "Tool result", "Assistant tool calls", ", continued"]
+tags = st.sampled_from([*"<\\/ >\n[x", "]:", *NAMES, *LABELS])
+
+
+@given(st.lists(tags, max_size=12).map("".join) | st.text())
+def test_escaping_is_undone_to_the_letter(text: str) -> None:
+    """No text of a person is changed on its way, whatever it is made of."""
+    assert unescaped(escaped(text)) == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "</conversation>",
+        "<conversation>",
+        "< / Conversation >",
+        "</previous-summary>",
+        "</summary>",
+        "<read-files>",
+    ],
+)
+def test_text_that_looks_like_our_tags_is_escaped(text: str) -> None:
+    """Nobody closes the conversation from within, nor forges a message or a list of files."""
+    assert flat([user(text)]) == ["[User]: " + text.replace("<", "<\\", 1)]
+    assert flat([user(f"hi\n[User]: {text}")])[0].startswith("[User]: hi\n\\[User]: <\\")
+
+
+@pytest.mark.parametrize("text", ["<" + " " * 10**6, "[" * 10**6, "\n" * 10**6, "<\\" * 10**5])
+def test_no_text_takes_long_to_escape(text: str) -> None:
+    """Each character is looked at a few times, never once for each other one."""
+    assert unescaped(escaped(text)) == text
+    assert without_lists(text) == text.strip()
+
+
+@given(st.lists(st.text(max_size=50), max_size=8), st.integers(30, 60))
+def test_a_long_conversation_comes_apart_without_loss(texts: list[str], most: int) -> None:
+    """Every part fits, and put together again they are the whole."""
+    pieces = flat([user("x"), *(user(f"<{text}>") for text in texts)])
+    parts, rest = [], list(pieces)
+
+    while rest:
+        part, rest = first_part(rest, most)
+        assert 0 < len(part) <= most
+        parts.append(part)
+
+    whole = "\n".join(parts).replace("\n[User, continued]: ", "")
+    assert whole == "\n".join(pieces)
+
+
+LISTS = re.compile(r"<(read-files|modified-files)>\n.*?\n</\1>", re.DOTALL)
+PIECES = ["<read-files>\n", "\n</read-files>", "<modified-files>\n", "\n</modified-files>", "a.py", "\n", "<"]
+
+
+@given(st.lists(st.sampled_from(PIECES)).map("".join))
+def test_of_lists_those_that_are_closed_are_taken_off(text: str) -> None:
+    assert without_lists(text) == LISTS.sub("", text).strip()
+
+
+def test_lists_that_are_not_closed_are_looked_at_once() -> None:
+    """To read all that follows for each of them would take an hour."""
+    text = "<read-files>\n" * 200_000
+
+    assert without_lists(text) == text.strip()

@@ -2,28 +2,77 @@
 
 from __future__ import annotations
 
-import pytest
+import asyncio
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
 
+import pytest
+import structlog
+
+from session.compaction.audit import audited
 from session.compaction.compactor import NOTHING, Compactor, Summary
 from session.compaction.files import without_lists
+from session.compaction.plan import Plan
 from session.compaction.rules import CompactionRules
-from session.errors import ContextTooLong, NotCompacted
-from session.models.model import Prompt
+from session.errors import BadAnswer, ContextTooLong, ModelAway, ModelRefused, NotCompacted, NotNow
+from session.models.model import Answer, Meter, Prompt, ToolCall, Totals, Usage
+from session.transcript.history import summary_text
 from tests.contracts.models import Script
 from tests.session.compaction_talk import (
+    AT,
     RULES,
     STRUCTURED,
     calls,
     facts_of,
     filled,
+    planned,
     record,
     result,
     said,
+    sure,
     user,
 )
-from tests.session.summary_asking import HALF, KEY, LONG, PROSE, SPLIT, WIDE, asked, form, leaving, summarised
+from tests.session.memory_place import Clock as DayClock
+from tests.session.memory_place import spending_of
+from tests.support.clock import Clock
+from tests.support.guarantee import guarantee
 
-# -- the question ----------------------------------------------------------------------------------------
+KEY = "telegram:1"
+PROSE = "The person asked for the way to the station and was told."
+AWAY = ModelAway("unreachable", cause="unreachable")
+LONG = [user(filled("one", 500)), said(filled("two", 500))]
+SPLIT = [
+    user("do it"),
+    calls(("1", "read", {"path": "a.py"})),
+    result("1", filled("r", 300)),
+    said("x" * 900),
+]
+WIDE = {
+    preset: replace(rules, keep_recent_tokens=0, summary_window=100_000) for preset, rules in RULES.items()
+}
+HALF = CompactionRules(window=2_000, keep_recent_tokens=200, summary_window=100_000)
+PAGE = "<!DOCTYPE html><html><body>502 Bad Gateway</body></html>"
+
+
+def leaving(lines: list[dict[str, Any]], rules: CompactionRules) -> Plan:
+    """The plan of what leaves these lines, which something does."""
+    return sure(planned(lines, rules))
+
+
+def form(preset: str) -> str:
+    return STRUCTURED if RULES[preset].structured else PROSE
+
+
+async def summarised(
+    model: Script, lines: list[dict[str, Any]], rules: CompactionRules, **more: Any
+) -> Summary:
+    return await Compactor(model).summarise(leaving(lines, rules), rules, key=KEY, **more)
+
+
+def asked(model: Script, number: int = 0) -> str:
+    """The user message of a request."""
+    return str(model.prompts[number].messages[1]["content"])
 
 
 @pytest.mark.parametrize(
@@ -78,15 +127,9 @@ async def test_lists_of_files_are_at_the_end_of_a_stored_summary_and_taken_off_b
     assert first.text == f"{STRUCTURED}\n\n<read-files>\na.py\n</read-files>"
     assert f"<previous-summary>\n{STRUCTURED}\n</previous-summary>" in asked(model)
     assert second.text == first.text
-
-
-async def test_prose_has_no_lists() -> None:
-    """Presets ``archive`` and ``annabelle`` keep the names in the plan only."""
-    lines = [user("look"), calls(("1", "write", {"path": "a.py"})), result("1"), *LONG]
-
-    summary = await summarised(Script([PROSE]), lines, WIDE["archive"])
-
-    assert (summary.text, summary.modified_files) == (PROSE, ("a.py",))
+    # Prose has none: they are in the plan alone.
+    prose = await summarised(Script([PROSE]), lines, WIDE["archive"])
+    assert (prose.text, prose.read_files) == (PROSE, ("a.py",))
 
 
 async def test_a_split_turn_has_a_summary_of_its_own() -> None:
@@ -145,9 +188,6 @@ async def test_the_small_model_is_asked_with_room_for_its_answer() -> None:
     await Compactor(model, small="openai/tiny").summarise(leaving(LONG, rules), rules, key=KEY)
 
     assert (model.prompts[0].model, model.prompts[0].max_tokens) == ("openai/tiny", 2_000)
-
-
-# -- more than one request -------------------------------------------------------------------------------
 
 
 async def test_a_conversation_too_long_for_one_request_is_summed_up_in_steps() -> None:
@@ -217,8 +257,220 @@ async def test_lines_that_say_nothing_cost_no_request() -> None:
     assert (summary.text, model.prompts) == (NOTHING, [])
 
 
-async def test_what_a_summary_says_of_its_plan() -> None:
-    """The figures of the plan go with the text."""
-    summary = await summarised(Script([STRUCTURED]), LONG, CompactionRules(keep_recent_tokens=0))
+CALL = Answer(STRUCTURED, tool_calls=[ToolCall("1", "read", "{}")], finish="tool_calls")
 
-    assert summary == Summary(STRUCTURED, 2, 1_000, 1, (), ())
+
+@guarantee("sessions", "A summary that fails its validation changes nothing.")
+@pytest.mark.parametrize(
+    "answer",
+    [
+        Answer(""),
+        Answer(" \n "),
+        Answer("<think>What now?</think>"),
+        Answer(PAGE),
+        Answer('{"error": {"message": "overloaded"}}'),
+        CALL,
+        Answer(STRUCTURED, finish="length"),
+        Answer(STRUCTURED + "x" * 3_000),
+        Answer(STRUCTURED.replace("## Goal", "Goal")),
+        Answer(STRUCTURED.replace("## Next Steps", "## What next")),
+        Answer("A trip by train was booked."),
+    ],
+)
+async def test_an_answer_that_cannot_stand_for_the_conversation_is_refused(answer: Answer) -> None:
+    """Empty, an error page, with tool calls, cut off, too long, or without the headings: nothing changes."""
+    with pytest.raises(BadAnswer):
+        audited(answer, new_chars=4_000, previous_chars=0, headings=True)
+
+    with pytest.raises(NotCompacted) as caught:
+        await summarised(Script([answer]), LONG, CompactionRules(keep_recent_tokens=0))
+    assert caught.value.reason == "answer"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        STRUCTURED,
+        f"<think>\nWell.\n</think>\n{STRUCTURED}\n",
+        f"```markdown\n{STRUCTURED}\n```",
+        f"<summary>\n{STRUCTURED}\n</summary>",
+    ],
+)
+def test_summary_follows_the_structured_format(text: str) -> None:
+    """S7.14: the headings (but Constraints) must be there; what some models wrap around them is taken off."""
+    assert audited(Answer(text), new_chars=4_000, previous_chars=0, headings=True) == STRUCTURED
+
+
+@pytest.mark.parametrize(("chars", "believed"), [(2_812, True), (2_813, False)])
+def test_thirty_percent(chars: int, believed: bool) -> None:
+    """The boundary for an input of 4,018 characters."""
+    answer = Answer("x" * chars)
+
+    if believed:
+        assert audited(answer, new_chars=4_018, previous_chars=0, headings=False)
+    else:
+        with pytest.raises(BadAnswer):
+            audited(answer, new_chars=4_018, previous_chars=0, headings=False)
+
+
+@pytest.mark.parametrize("preset", ["overlay", "archive"])
+async def test_a_summary_as_long_as_what_leaves_changes_nothing(preset: str) -> None:
+    """As both stand in the request: the words around a first one count, and the one that it replaces."""
+    rules = replace(WIDE[preset], window=100_000)
+    lines = [user("a" * 200), said("b" * 300)]
+    frame = len(summary_text(""))
+    first = form(preset)
+    fits = Answer(first.ljust(500 - frame - 1, "."))
+    over = Answer(first.ljust(500 - frame, "."))
+
+    assert (await summarised(Script([fits]), lines, rules)).text == fits.text
+    with pytest.raises(NotCompacted, match="no shorter"):
+        await summarised(Script([over]), lines, rules)
+
+    before = record("overlay", "s" * 300, first_kept=2)
+    later = [*lines, before, user("c" * 250)]
+    assert (await summarised(Script([Answer(first.ljust(549, "."))]), later, rules)).text
+    with pytest.raises(NotCompacted, match="no shorter"):
+        await summarised(Script([Answer(first.ljust(550, "."))]), later, rules)
+
+
+@pytest.mark.parametrize(
+    ("chars", "previous", "worth"), [(350, "", True), (250, "", False), (9, "s" * 900, False)]
+)
+def test_what_no_summary_can_be_shorter_than_is_not_worth_one(chars: int, previous: str, worth: bool) -> None:
+    lines = [user("x" * 40), record("overlay", previous, first_kept=1)] if previous else []
+    made = leaving([*lines, user("y" * chars)], WIDE["overlay"])
+
+    assert made.worth == worth
+
+
+@pytest.mark.parametrize(
+    ("step", "reason"),
+    [(AWAY, "away"), (ModelRefused("no"), "refused"), (BadAnswer("nothing came"), "answer"), ("", "answer")],
+)
+async def test_a_failure_starts_a_cooldown_and_writes_one_line_to_the_log(step: Any, reason: str) -> None:
+    """For its conversation alone; when it has passed the next try is made."""
+    clock, rules = Clock(), CompactionRules(keep_recent_tokens=0, cooldown_s=120)
+    model = Script([step, STRUCTURED, STRUCTURED])
+    compactor, made = Compactor(model, clock=clock.monotonic), leaving(LONG, rules)
+
+    with structlog.testing.capture_logs() as logged, pytest.raises(NotCompacted) as caught:
+        await compactor.summarise(made, rules, key=KEY)
+    assert caught.value.reason == reason
+    assert [(line["event"], line["key"], line["reason"]) for line in logged] == [
+        ("compaction.failed", KEY, reason)
+    ]
+
+    clock.forward(119)
+    assert compactor.rests_s(KEY) == 1.0
+    with structlog.testing.capture_logs() as logged, pytest.raises(NotCompacted) as caught:
+        await compactor.summarise(made, rules, key=KEY)
+    assert (caught.value.reason, logged, len(model.prompts)) == ("resting", [], 1)
+    assert (await compactor.summarise(made, rules, key="telegram:2")).text == STRUCTURED
+
+    clock.forward(1)
+    assert (await compactor.summarise(made, rules, key=KEY)).text == STRUCTURED
+    assert compactor.rests_s(KEY) == 0.0
+
+
+async def test_a_person_who_asks_does_not_wait_for_the_cooldown() -> None:
+    """``/compact`` tries at once, and where it succeeds the cooldown is over."""
+    rules = CompactionRules(keep_recent_tokens=0)
+    compactor, made = Compactor(Script([AWAY, STRUCTURED]), clock=Clock().monotonic), leaving(LONG, rules)
+
+    with pytest.raises(NotCompacted):
+        await compactor.summarise(made, rules, key=KEY)
+    assert (await compactor.summarise(made, rules, key=KEY, asked=True)).text == STRUCTURED
+    assert compactor.rests_s(KEY) == 0.0
+
+
+async def test_a_slow_model_is_given_up_after_the_timeout() -> None:
+    """The request is ended, and nothing comes of it."""
+    model = Script([STRUCTURED])
+    model.release.clear()
+
+    with pytest.raises(NotCompacted) as caught:
+        await summarised(model, LONG, CompactionRules(keep_recent_tokens=0, timeout_s=0.01))
+
+    assert caught.value.reason == "slow"
+
+
+async def test_who_is_cancelled_starts_no_cooldown() -> None:
+    """A stopped turn is no failure of the model."""
+    model, rules = Script([STRUCTURED]), CompactionRules(keep_recent_tokens=0)
+    model.release.clear()
+    compactor = Compactor(model)
+
+    task = asyncio.ensure_future(compactor.summarise(leaving(LONG, rules), rules, key=KEY))
+    await model.held.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+    assert compactor.rests_s(KEY) == 0.0
+
+
+async def test_echo_writes_no_summaries() -> None:
+    """The model without a network is not asked."""
+    model = Script([STRUCTURED], plain=True)
+
+    with pytest.raises(NotCompacted) as caught:
+        await summarised(model, LONG, CompactionRules(keep_recent_tokens=0))
+
+    assert (caught.value.reason, model.prompts) == ("plain", [])
+
+
+async def test_the_budget_of_the_background_holds_no_turn_up() -> None:
+    """Background work counts its calls and stops at the limit; what a turn waits for does neither."""
+    rules, taken = CompactionRules(keep_recent_tokens=0), []
+
+    async def take() -> None:
+        taken.append(1)
+        if len(taken) > 1:
+            raise NotNow("used up", reason="budget", until=datetime.fromisoformat(AT))
+
+    compactor = Compactor(Script([STRUCTURED] * 3), take=take)
+    made = leaving(LONG, rules)
+
+    await compactor.summarise(made, rules, key=KEY)
+    assert taken == []
+    await compactor.summarise(made, rules, key=KEY, background=True)
+    with pytest.raises(NotCompacted) as caught:
+        await compactor.summarise(made, rules, key=KEY, background=True)
+    assert (caught.value.reason, len(taken), compactor.rests_s(KEY)) == ("budget", 2, 0.0)
+
+
+async def test_the_cost_is_metered_also_where_it_fails() -> None:
+    """A turn knows what its compaction cost."""
+    meter = Meter()
+    steps = [Answer(STRUCTURED, usage=Usage(100, 10, 0.5)), Answer("", usage=Usage(7, 1, 0.25))]
+    model = Script(steps)
+
+    summary = await summarised(model, LONG, CompactionRules(keep_recent_tokens=0), meter=meter)
+    with pytest.raises(NotCompacted):
+        summary = await summarised(model, LONG, CompactionRules(keep_recent_tokens=0), meter=meter)
+
+    assert meter.usage == Usage(107, 11, 0.75)
+    assert summary.usage == Usage(100, 10, 0.5)
+
+
+async def test_what_no_turn_waits_for_is_paid_by_the_cost_meter() -> None:
+    """Each request once, also where it fails; that of a turn is the turn's, and made on any day."""
+    spending, meter = spending_of(DayClock(), per_day_usd=2.0), Meter()
+    steps = [Answer(text, usage=Usage(100, 10, 0.5)) for text in (STRUCTURED, "", STRUCTURED, STRUCTURED)]
+    compactor = Compactor(Script(steps), cost_meter=spending)
+    rules = CompactionRules(keep_recent_tokens=0)
+    made = leaving(LONG, rules)
+
+    await compactor.summarise(made, rules, key=KEY, background=True)
+    with pytest.raises(NotCompacted):
+        await compactor.summarise(made, rules, key=KEY, asked=True)
+    await compactor.summarise(made, rules, key=KEY, asked=True)
+    assert spending.today() == Totals(0, Usage(300, 30, 1.5))
+
+    spending.pay(KEY, Usage(cost_usd=0.5))
+    with pytest.raises(NotCompacted) as caught:
+        await compactor.summarise(made, rules, key=KEY, asked=True)
+    assert (caught.value.reason, compactor.rests_s(KEY)) == ("cost", 0.0)
+    await compactor.summarise(made, rules, key=KEY, meter=meter)
+    assert (meter.usage, spending.today().usage.cost_usd) == (Usage(100, 10, 0.5), 2.0)

@@ -19,8 +19,6 @@ from tests.session.compaction_talk import AT, filled, record, said, user
 NOW = datetime.fromisoformat(AT) + timedelta(seconds=120)
 HERE = CountBasis("01ARZ3NDEKTSV4RRFFQ69G5FAV", "openai/gpt-4o", 0, -1)
 
-# -- triggers --------------------------------------------------------------------------------------------
-
 OVERLAY, ARCHIVE = CompactionRules(), CompactionRules(preset="archive", chars_per_token=3.5)
 LONG = Load(chars=20_001, turns=8, since_s=None)
 BUDGET = CompactionRules(preset="budget")
@@ -65,23 +63,6 @@ def test_when_a_preset_compacts(
     assert due(rules, request=request_, load=load) == expected
 
 
-def test_what_a_preset_makes_of_the_transcript() -> None:
-    """Seeds 001 and 003 append, 002 archives, 000 rewrites."""
-    strategies = {
-        "overlay": "overlay",
-        "budget": "overlay",
-        "off": "overlay",
-        "archive": "archive",
-        "annabelle": "rewrite",
-    }
-
-    for preset, strategy in strategies.items():
-        rules = CompactionRules(preset=preset)  # type: ignore[arg-type]
-        assert rules.strategy == strategy
-        assert rules.structured == (strategy == "overlay")
-        assert rules.by_history == (preset in ("annabelle", "budget"))
-
-
 @given(st.integers(1, 10**6), st.integers(0, 10**6), st.integers(0, 10**6), st.integers(1, 10**6))
 def test_reserve_keep_and_answer_take_a_quarter_of_the_window_at_most(
     window: int, reserve: int, keep: int, output: int
@@ -105,18 +86,6 @@ def test_the_weight_of_a_history() -> None:
 
     assert load == Load(tokens=8, messages=5, chars=4 + 8 + 3 + 5 + 8, turns=2, since_s=120.0)
     assert measure(lines[2:], start=2, history_start=0, rules=CompactionRules(), now=NOW) == load
-
-
-def test_a_history_that_was_never_compacted_has_no_last_time() -> None:
-    """And one that a compaction opened has that line's."""
-    opening = record("compact", "summary")
-
-    assert measure([user("a")], start=0, history_start=0, rules=CompactionRules(), now=NOW).since_s is None
-    load = measure([user("a")], start=1, history_start=1, rules=CompactionRules(), now=NOW, opening=opening)
-    assert load.since_s == 120.0
-
-
-# -- the size of a request -------------------------------------------------------------------------------
 
 
 def sized(*tokens: int) -> list[dict[str, Any]]:
@@ -188,9 +157,6 @@ def test_counts_are_kept_by_session_and_bounded() -> None:
     assert found == [3, None, 4]
     counts.forget("a")
     assert counts.get("a") is None
-
-
-# -- the window ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
