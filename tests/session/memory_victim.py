@@ -1,6 +1,6 @@
 """A process that consolidates and dies by SIGKILL at a named point: ``… WORKSPACE TASK POINT NUMBER``.
 
-TASK is ``live`` (a full window), ``ended`` (what ``/new`` does, then the background) or ``rest`` (only the
+TASK is ``ended`` (what ``/new`` does, then the background) or ``rest`` (only the
 background). POINT is ``target.before`` or ``target.after``, see ``TARGETS``; ``none`` lets it live. Each call
 of the model adds a line to ``WORKSPACE/calls``, one for a summary to ``WORKSPACE/summaries``.
 """
@@ -54,10 +54,7 @@ async def main(folder: Path, task: str, point: str, number: int) -> None:
         name, _, side = point.partition(".")
         wrap(TARGETS[name].replace("tests.session.memory_victim", __name__), Countdown(side, number))
     Counting.folder = folder
-    async with open_workspace(folder, model=Counting(), run=task != "live") as workspace:
-        if task == "live":
-            await workspace.memory.consolidate(ADA)
-            return
+    async with open_workspace(folder, model=Counting(), run=True) as workspace:
         if task == "ended":
             await workspace.new(ADA)
         else:

@@ -77,6 +77,12 @@ class World:
         if not owed:
             await self.take_in(ended, key)
 
+    async def ended(self, id_: str, key: SessionKey = ADA, **how: bool) -> str:
+        """Have somebody say something and end the session; return its ULID."""
+        session_id = await self.say(id_, key)
+        await self.end(key, **how)
+        return session_id
+
     async def take_in(self, session_id: str, key: SessionKey = ADA) -> None:
         """Have memory take in an ended session."""
         reader = UnconsolidatedReader(self.store)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from session.background.due import Calm, Due
 from session.background.job_files import BackgroundJob
 from session.background.waiting import Waiting
+from tests.support.clock import Clock
 from tests.support.guarantee import guarantee
 
 pytestmark = guarantee(
@@ -18,19 +19,6 @@ pytestmark = guarantee(
 )
 
 MANY = 10_000
-
-
-@dataclass
-class Clock:
-    """A clock that is moved."""
-
-    now: datetime = datetime(2026, 1, 1, tzinfo=UTC)
-
-    def __call__(self) -> datetime:
-        return self.now
-
-    def forward(self, seconds: float) -> None:
-        self.now += timedelta(seconds=seconds)
 
 
 @dataclass
@@ -65,20 +53,6 @@ def test_they_begin_in_the_order_in_which_they_came() -> None:
     assert place.take(2) == []
 
 
-def test_one_that_is_put_off_waits_for_its_time() -> None:
-    """And says when that is."""
-    place = Place()
-    job = place.put("a")
-    place.take()
-    place.waiting[job].at = place.clock() + timedelta(seconds=30)
-    place.waiting.back(job)
-
-    assert place.take() == []
-    assert place.waiting.next_start(place.clock()) == place.waiting[job].at
-    place.clock.forward(30)
-    assert place.take() == ["a"]
-
-
 def test_of_one_scope_one_runs_and_the_others_follow_it() -> None:
     """Each when the one before has ended, however many wait, and whatever else begins meanwhile."""
     place = Place()
@@ -92,32 +66,6 @@ def test_of_one_scope_one_runs_and_the_others_follow_it() -> None:
     assert place.take() == ["b"]
     place.waiting.done(jobs["b"])
     assert place.take() == ["c"]
-
-
-def test_whoever_is_let_go_of_holds_up_nobody() -> None:
-    """It was the next of its scope, and had been called; the ones behind it are called instead."""
-    place = Place()
-    jobs = {key: place.put(key, scope="team") for key in "abc"}
-    place.take()
-    place.waiting.done(jobs["a"])
-    place.waiting.forget(jobs["b"])
-
-    assert place.take() == ["c"]
-    assert [job in place.waiting for job in jobs.values()] == [False, False, True]
-    assert [place.waiting.running(job) for job in jobs.values()] == [False, False, True]
-
-
-def test_one_that_finds_another_scope_leaves_its_own_to_the_others() -> None:
-    """A chat that has moved to another circle since writes elsewhere than it was known to."""
-    place = Place()
-    moved, left = place.put("a", scope="old"), place.put("b", scope="old")
-    assert place.take() == ["a"]
-    place.waiting[moved].scope = "new"
-    place.waiting.done(moved)
-
-    assert place.take() == ["b"]
-    place.waiting.done(left)
-    assert len(place.waiting) == 0
 
 
 def test_one_that_gives_up_its_place_calls_the_others() -> None:
@@ -142,22 +90,6 @@ def test_one_that_gives_up_its_place_calls_the_others() -> None:
     assert place.waiting.busy(but=moved) == {"old"}
     place.waiting.done(old)
     assert place.waiting.busy(but=moved) == set()
-
-
-def test_it_wakes_for_the_first_of_those_that_wait() -> None:
-    """Be it one that gives way to a turn, or one that was put off."""
-    place = Place(quiet_s=2)
-    put_off = place.put("a")
-    place.take()
-    place.waiting[put_off].at = place.clock() + timedelta(seconds=1)
-    place.waiting.back(put_off)
-    place.put("b", gives_way=True)
-    place.calm.disturb()
-
-    assert place.waiting.next_start(place.clock()) == place.clock() + timedelta(seconds=1)
-    place.clock.forward(1)
-    assert place.take() == ["a"]
-    assert place.waiting.next_start(place.clock()) == place.clock() + timedelta(seconds=1)
 
 
 class Counted(BackgroundJob):
