@@ -67,20 +67,33 @@ def call(n: str, id: str = "c1") -> Answer:
     return Answer("", tool_calls=[ToolCall(id, "count", f'{{"n": "{n}"}}')], finish="tool_calls")
 
 
+def turns_of(
+    model: Any, tools: Sequence[Any], files: Path, *, clock: Callable[[], datetime] | None = None, **more: Any
+) -> Turns:
+    """Turns with these tools on offer and nothing else in their requests, by the system's clock."""
+
+    async def context(session: Session, request: Request) -> TurnContext:
+        return TurnContext(parts=(), files=files, tools=tuple(tool.spec.name for tool in tools))
+
+    return Turns(
+        model=model,
+        toolbox=Toolbox(tools),
+        limits=more.pop("limits", TurnLimits()),
+        zone=UTC,
+        clock=clock or (lambda: datetime.now(UTC)),
+        turn_context=context,
+        **more,
+    )
+
+
 class TurnRig:
     def __init__(self, folder: Path, model: Model, tool: Counter, **limits: Any) -> None:
         self.store = Store(folder, zone=UTC)
         self.model = model
         self.tool = tool
         self._seconds = itertools.count()
-        self.turns = Turns(
-            model=model,
-            toolbox=Toolbox([tool]),
-            limits=TurnLimits(**limits),
-            zone=UTC,
-            clock=self.now,
-            turn_context=self._turn_context,
-        )
+        files = self.store.layout.workspace / "files"
+        self.turns = turns_of(model, [tool], files, clock=self.now, limits=TurnLimits(**limits))
         model.look = tool.look = lambda: self.on_disk(folder)
 
     def now(self) -> datetime:
@@ -91,9 +104,6 @@ class TurnRig:
     def on_disk(folder: Path) -> list[str]:
         path = folder / "sessions" / "cli_ada.jsonl"
         return [line["role"] for line in lines_in(path)] if path.exists() else []
-
-    async def _turn_context(self, session: Session, request: Request) -> TurnContext:
-        return TurnContext(parts=(), files=self.store.layout.sessions.parent / "files", tools=("count",))
 
     async def run(self, text: str = "hello", id: str = "m1", stop: StopSwitch | None = None) -> Reply:
         async with self.store.open(ADA) as session:

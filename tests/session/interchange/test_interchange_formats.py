@@ -19,6 +19,7 @@ from session.interchange.nanobot import B64_NAMES, OLD_NAMES
 from session.interchange.parts import calls_of, is_record, text_of
 from session.transcript.line import make_line, read_time
 from session.transcript.transcript import decode, parse
+from tests.session.interchange.test_interchange_odd import jsonl, records
 from tests.support.examples import drawn
 from tests.support.guarantee import guarantee
 
@@ -234,57 +235,21 @@ def test_images_are_said_to_stay_behind() -> None:
     assert back("archive", conversation).lines[0]["content"] == content
 
 
-# -- as the other programs write them ------------------------------------------------------------------
-
-
-def jsonl(*records: dict[str, Any]) -> bytes:
-    return b"".join(json.dumps(record).encode() + b"\n" for record in records)
-
-
 def test_a_compaction_of_annabelle_comes_in_as_an_overlay_line() -> None:
-    data = jsonl(
-        {
-            "type": "header",
-            "chatId": "8304042211",
-            "agentId": "annabelle",
-            "createdAt": "2026-02-11T01:14:59.755Z",
-        },
-        {
-            "type": "compaction",
-            "summary": "They asked.",
-            "compactedTurns": 25,
-            "timestamp": "2026-02-11T02:30:00Z",
-        },
-        {
-            "type": "turn",
-            "user": "What emails do I have?",
-            "assistant": "Twenty.",
-            "timestamp": "2026-02-11T02:31:00Z",
-            "toolsUsed": ["gmail"],
-            "tokens": {"prompt": 12, "completion": 3},
-            "messages": [
-                {
-                    "role": "assistant",
-                    "content": [
-                        {"type": "tool-call", "toolCallId": "t", "toolName": "gmail", "input": {"n": 1}}
-                    ],
-                },
-                {
-                    "role": "tool",
-                    "content": [
-                        {
-                            "type": "tool-result",
-                            "toolCallId": "t",
-                            "toolName": "gmail",
-                            "output": {"type": "json", "value": {"n": 20}},
-                        }
-                    ],
-                },
-            ],
-        },
-    )
+    data = records("""
+{"type": "header", "chatId": "8304042211", "agentId": "annabelle", "createdAt": "2026-02-11T01:14:59.755Z"},
+{"type": "compaction", "summary": "They asked.", "compactedTurns": 25, "timestamp": "2026-02-11T02:30:00Z"},
+{"type": "turn", "user": "What emails do I have?", "assistant": "Twenty.",
+ "timestamp": "2026-02-11T02:31:00Z", "toolsUsed": ["gmail"], "tokens": {"prompt": 12, "completion": 3},
+ "messages": [
+   {"role": "assistant", "content": [
+     {"type": "tool-call", "toolCallId": "t", "toolName": "gmail", "input": {"n": 1}}]},
+   {"role": "tool", "content": [
+     {"type": "tool-result", "toolCallId": "t", "toolName": "gmail",
+      "output": {"type": "json", "value": {"n": 20}}}]}]}
+""")
 
-    (found,) = annabelle.decode({"8304042211.jsonl": data})
+    (found,) = annabelle.decode({"8304042211.jsonl": jsonl(*data)})
 
     assert found.session_id == "8304042211"
     summary, *lines = found.lines
@@ -311,14 +276,8 @@ def test_a_torn_line_and_unknown_records_of_an_overlay_session_cost_themselves()
 
 def test_the_files_of_a_compacted_folder_come_oldest_first() -> None:
     old = jsonl({"ts": 1740000000, "role": "user", "content": "hi"})
-    new = jsonl(
-        {
-            "ts": 1740000100.5,
-            "role": "system",
-            "content": "Summary: hi",
-            "metadata": {"type": "compact", "previousSession": "20260225T143000.jsonl"},
-        }
-    )
+    more = {"type": "compact", "previousSession": "20260225T143000.jsonl"}
+    new = jsonl({"ts": 1740000100.5, "role": "system", "content": "Summary: hi", "metadata": more})
 
     found = archive.decode({"main/current.jsonl": new, "main/20260225T143000.jsonl": old})
 

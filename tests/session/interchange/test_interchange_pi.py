@@ -13,14 +13,10 @@ from session.interchange import openclaw, pi
 from session.interchange.conversation import BadFormat, Conversation, Line
 from session.interchange.openclaw import our_key
 from session.interchange.parts import calls_of
+from tests.session.interchange.test_interchange_odd import AT, jsonl, records
 
-AT = "2026-02-11T01:14:59.755Z"
 HEADER = {"type": "session", "version": 3, "id": "5f3c0a", "timestamp": AT}
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(40)
-
-
-def jsonl(*records: dict[str, Any]) -> bytes:
-    return b"".join(json.dumps(record).encode() + b"\n" for record in records)
 
 
 def said(id_: str, parent: str | None, role: str, text: str) -> dict[str, Any]:
@@ -61,13 +57,7 @@ def test_an_entry_without_a_parent_follows_the_one_before_it() -> None:
     plain = [
         {"type": "message", "timestamp": AT, "message": {"role": "user", "content": text}} for text in "abcd"
     ]
-    summary = {
-        "type": "compaction",
-        "timestamp": AT,
-        "summary": "S",
-        "firstKeptEntryIndex": 3,
-        "tokensBefore": 9,
-    }
+    summary = {"type": "compaction", "summary": "S", "firstKeptEntryIndex": 3, "tokensBefore": 9}
 
     found = read({**HEADER, "modelId": "m"}, *plain, summary, *plain[:1])
 
@@ -86,20 +76,13 @@ def test_an_entry_without_a_parent_follows_the_one_before_it() -> None:
 
 @pytest.mark.parametrize(("kept", "first"), [("b", 1), ("elsewhere", 2)])
 def test_a_compaction_becomes_an_overlay_line(kept: str, first: int) -> None:
+    compaction = {"type": "compaction", "id": "c", "parentId": "b", "summary": "S", "tokensBefore": 7}
+    files = {"readFiles": ["r"], "modifiedFiles": ["m"]}
     found = read(
         HEADER,
         said("a", None, "user", "one"),
         said("b", "a", "assistant", "two"),
-        {
-            "type": "compaction",
-            "id": "c",
-            "parentId": "b",
-            "timestamp": AT,
-            "summary": "S",
-            "firstKeptEntryId": kept,
-            "tokensBefore": 7,
-            "details": {"readFiles": ["r"], "modifiedFiles": ["m"]},
-        },
+        {**compaction, "timestamp": AT, "firstKeptEntryId": kept, "details": files},
         said("d", "c", "user", "three"),
     )
 
@@ -111,27 +94,14 @@ def test_a_compaction_becomes_an_overlay_line(kept: str, first: int) -> None:
 
 
 def test_calls_results_and_thinking() -> None:
-    call = {"type": "toolCall", "id": "t1", "name": "bash", "arguments": {"command": "ls"}}
-    usage = {"input": 3, "output": 5, "cacheRead": 100, "cacheWrite": 20, "cost": {"total": 0.25}}
-    answer = {
-        "role": "assistant",
-        "content": [{"type": "thinking", "thinking": "hm"}, {"type": "text", "text": "I look."}, call],
-        "provider": "p",
-        "model": "big",
-        "usage": usage,
-        "timestamp": 1,
-    }
-    result = {
-        "role": "toolResult",
-        "toolCallId": "t1",
-        "toolName": "bash",
-        "content": [
-            {"type": "text", "text": "a.txt"},
-            {"type": "image", "data": "", "mimeType": "image/png"},
-        ],
-        "isError": True,
-        "details": {"exit": 1},
-    }
+    answer, result = records("""
+{"role": "assistant", "provider": "p", "model": "big", "timestamp": 1,
+ "content": [{"type": "thinking", "thinking": "hm"}, {"type": "text", "text": "I look."},
+             {"type": "toolCall", "id": "t1", "name": "bash", "arguments": {"command": "ls"}}],
+ "usage": {"input": 3, "output": 5, "cacheRead": 100, "cacheWrite": 20, "cost": {"total": 0.25}}},
+{"role": "toolResult", "toolCallId": "t1", "toolName": "bash", "isError": true, "details": {"exit": 1},
+ "content": [{"type": "text", "text": "a.txt"}, {"type": "image", "data": "", "mimeType": "image/png"}]}
+""")
 
     found = read(HEADER, said("a", None, "user", "list"), entry("b", "a", answer), entry("c", "b", result))
 
@@ -168,14 +138,7 @@ def test_what_extensions_and_hands_put_into_the_context_comes_in_as_words_of_the
     found = read(
         HEADER,
         entry("a", None, command),
-        {
-            "type": "custom_message",
-            "id": "b",
-            "parentId": "a",
-            "timestamp": AT,
-            "content": "note",
-            "display": False,
-        },
+        {"type": "custom_message", "id": "b", "parentId": "a", "content": "note", "display": False},
         {"type": "branch_summary", "id": "c", "parentId": "b", "timestamp": AT, "summary": "elsewhere"},
         {"type": "session_info", "id": "d", "parentId": "c", "timestamp": AT, "name": "cat"},
         entry("e", "d", {"role": "later", "content": "?"}),

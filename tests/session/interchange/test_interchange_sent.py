@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,15 +33,6 @@ def came_from(*records: dict[str, Any]) -> Conversation:
     return found
 
 
-def as_once_written(conversation: Conversation) -> Conversation:
-    """As imports wrote it before: the summary points at the line behind itself."""
-    lines = [
-        {**line, "first_kept": at + 1} if line.get("kind") == "overlay" else line
-        for at, line in enumerate(conversation.lines)
-    ]
-    return replace(conversation, lines=tuple(lines))
-
-
 async def sent(place: Chat, conversation: Conversation) -> list[object]:
     assert await adopt(place.store, KEY, conversation, session_id=NEW)
     await place.say("now")
@@ -50,18 +40,13 @@ async def sent(place: Chat, conversation: Conversation) -> list[object]:
 
 
 @pytest.mark.parametrize("preset", ["overlay", "budget", "annabelle"])
-@pytest.mark.parametrize("once", [False, True], ids=["as written now", "as once written"])
 @pytest.mark.parametrize("before", [[], BEFORE], ids=["opens the file", "behind turns"])
 @pytest.mark.parametrize("after", [[], AFTER], ids=["ends the file", "before a turn"])
 async def test_a_compaction_opens_the_history_and_what_follows_it_is_sent(
-    tmp_path: Path, before: list[dict[str, Any]], after: list[dict[str, Any]], once: bool, preset: str
+    tmp_path: Path, before: list[dict[str, Any]], after: list[dict[str, Any]], preset: str
 ) -> None:
-    conversation = came_from(*before, COMPACTION, *after)
-    if once:
-        conversation = as_once_written(conversation)
-
     async with chat(tmp_path, preset) as place:
-        summary, *rest, newest = await sent(place, conversation)
+        summary, *rest, newest = await sent(place, came_from(*before, COMPACTION, *after))
 
         assert "They asked for mails." in str(summary)
         assert str(summary).startswith(SUMMARY_HEAD) == (preset != "budget")
@@ -79,25 +64,15 @@ async def test_the_newest_of_several_compactions_counts(tmp_path: Path) -> None:
         assert "They booked a flat." in str(found[0])
         assert found[1:3] == ["q2", "a2"]
         assert "They asked for mails." not in place.told()
-
-
-async def test_memory_still_takes_in_what_the_summary_stands_for(tmp_path: Path) -> None:
-    async with chat(tmp_path) as place:
-        await sent(place, came_from(*BEFORE, COMPACTION, *AFTER))
-
+        # Memory still takes in what the summary stands for.
         view = await place.store.look(KEY)
         assert view.last_consolidated == 0
         assert [line["content"] for line in view.lines(0, 4)] == ["q0", "a0", "q1", "a1"]
 
 
-@pytest.mark.parametrize("once", [False, True], ids=["as written now", "as once written"])
-async def test_the_next_compaction_takes_the_imported_summary_in(tmp_path: Path, once: bool) -> None:
-    conversation = came_from(*BEFORE, COMPACTION, *AFTER)
-    if once:
-        conversation = as_once_written(conversation)
-
+async def test_the_next_compaction_takes_the_imported_summary_in(tmp_path: Path) -> None:
     async with chat(tmp_path) as place:
-        await sent(place, conversation)
+        await sent(place, came_from(*BEFORE, COMPACTION, *AFTER))
         while not place.model.summaries:
             await place.say()
 
@@ -107,14 +82,9 @@ async def test_the_next_compaction_takes_the_imported_summary_in(tmp_path: Path,
         assert "q1" not in asked
 
 
-@pytest.mark.parametrize("once", [False, True], ids=["as written now", "as once written"])
-async def test_undo_takes_nothing_back_from_before_the_summary(tmp_path: Path, once: bool) -> None:
-    conversation = came_from(*BEFORE, COMPACTION)
-    if once:
-        conversation = as_once_written(conversation)
-
+async def test_undo_takes_nothing_back_from_before_the_summary(tmp_path: Path) -> None:
     async with chat(tmp_path) as place:
-        await adopt(place.store, KEY, conversation, session_id=NEW)
+        await adopt(place.store, KEY, came_from(*BEFORE, COMPACTION), session_id=NEW)
         transcript = (await place.store.look(KEY)).transcript
 
         assert last_exchange(transcript.messages, transcript.index.records, history_start=0) is None
@@ -122,14 +92,12 @@ async def test_undo_takes_nothing_back_from_before_the_summary(tmp_path: Path, o
 
 @pytest.mark.parametrize("name", ["annabelle", "overlay", "nanobot"])
 async def test_it_goes_out_again_as_it_came(tmp_path: Path, name: str) -> None:
-    """Also where an earlier import wrote it: what follows the summary stays behind it."""
-    for conversation in (came_from(COMPACTION, *AFTER), as_once_written(came_from(COMPACTION, *AFTER))):
-        async with chat(tmp_path) as place:
-            await adopt(place.store, KEY, conversation, session_id=NEW)
-            out = FORMATS[name].encode(of_view(await place.store.look(KEY)))
-            await place.store.clear(KEY)
+    async with chat(tmp_path) as place:
+        await adopt(place.store, KEY, came_from(COMPACTION, *AFTER), session_id=NEW)
+        out = FORMATS[name].encode(of_view(await place.store.look(KEY)))
+        await place.store.clear(KEY)
 
-            (found,) = FORMATS[name].decode(out.files)
-            summary, *rest = await sent(place, found)
-            assert "They asked for mails." in str(summary)
-            assert rest[:2] == ["q2", "a2"]
+        (found,) = FORMATS[name].decode(out.files)
+        summary, *rest = await sent(place, found)
+        assert "They asked for mails." in str(summary)
+        assert rest[:2] == ["q2", "a2"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime
+from datetime import UTC
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +13,14 @@ import pytest
 
 from session.models.model import Answer, ToolCall
 from session.store.store import Session, Store
-from session.tools import Toolbox
 from session.tools.files import Ls
 from session.transcript.key import SessionKey
 from session.transcript.transcript import make_line
 from session.turn.commands import Commands, parse
-from session.turn.turn import Request, StopSwitch, TurnContext, TurnLimits, Turns
+from session.turn.turn import Request, StopSwitch
 from tests.contracts.models import Script, Step
 from tests.session.transcript.test_edge_sessions import EDGES, FOREIGN, key_of, workspace_with
+from tests.session.turn_place import turns_of
 from tests.support import peers
 from tests.support.guarantee import guarantee
 from tests.support.peers import NANOBOT_014, NANOBOT_022, Peer
@@ -84,19 +84,8 @@ class Ours:
 
     def __init__(self, workspace: Path) -> None:
         self.store = Store(workspace, zone=UTC)
-        self._files = workspace / "files"
         self.model = Script()
-        self._turns = Turns(
-            model=self.model,
-            toolbox=Toolbox([Ls()]),
-            limits=TurnLimits(),
-            zone=UTC,
-            clock=lambda: datetime.now(UTC),
-            turn_context=self._surroundings,
-        )
-
-    async def _surroundings(self, session: Session, request: Request) -> TurnContext:
-        return TurnContext(parts=(), files=self._files, tools=("ls",))
+        self._turns = turns_of(self.model, [Ls()], workspace / "files")
 
     async def turn(self, text: str, *steps: Step, key: str = ADA) -> None:
         self.model.steps += steps

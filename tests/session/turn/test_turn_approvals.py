@@ -19,7 +19,7 @@ from session.models.model import Answer, Meter, ToolCall, ToolSpec, Usage
 from session.store.store import Session
 from session.tools import Toolbox
 from session.turn.turn import INTERRUPTED, STOPPED, StopSwitch
-from tests.session.turn_place import ADA, Counter, TurnRig, call, roles, turn_rig
+from tests.session.turn_place import ADA, CALLS, Counter, TurnRig, call, roles, turn_rig
 
 
 class Bell(Counter):
@@ -113,27 +113,35 @@ async def test_the_same_call_in_the_next_round_is_asked_anew(tmp_path: Path) -> 
         assert on.rig.tool.calls == ["1"]
 
 
-async def test_what_was_begun_before_a_crash_is_not_run_again(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("why", "said"),
+    [
+        ("begun before a crash", INTERRUPTED),
+        ("denied by a policy", "error: not run: the policy of this gateway does not allow count here"),
+        ("a file not to be believed", "error: not run: its approval can no longer be read"),
+    ],
+)
+async def test_what_was_allowed_is_not_run_any_more(tmp_path: Path, why: str, said: str) -> None:
     async with place(tmp_path, call("1"), Answer("done"), count="ask") as on:
         approval = await on.waits()
         on.say(approval)
-        on.files.begin(approval.id)
+        if why == "begun before a crash":
+            on.files.begin(approval.id)
+        elif why == "denied by a policy":
+            on.gate.rules = PolicyRules(tools={"count": "deny"})
+        else:
+            (on.files.folder / f"{approval.id}.json").write_text("{}")
 
         await on.rig.run()
 
         assert on.rig.tool.calls == []
-        assert await on.results() == [INTERRUPTED]
+        assert await on.results() == [said]
 
 
 async def test_a_call_that_was_never_asked_for_is_asked_for_after_a_crash(tmp_path: Path) -> None:
     """The line was stored, and the gateway died before anybody was asked: the line tells of it."""
     async with place(tmp_path, Answer("done"), count="ask") as on:
-        fields = {"name": "count", "arguments": '{"n": "1"}'}
-        asked = [{"id": "c1", "type": "function", "function": fields}]
-        await on.rig.stored(
-            {"role": "user", "content": "hello"},
-            {"role": "assistant", "content": None, "tool_calls": asked, "asks": ["c1"]},
-        )
+        await on.rig.stored({"role": "user", "content": "hello"}, {**CALLS, "asks": ["c1"]})
         on.say(await on.waits())
 
         await on.rig.run()
@@ -141,28 +149,20 @@ async def test_a_call_that_was_never_asked_for_is_asked_for_after_a_crash(tmp_pa
         assert await on.results() == ["counted 1"]
 
 
-async def test_a_policy_that_denies_meanwhile_holds(tmp_path: Path) -> None:
-    async with place(tmp_path, call("1"), Answer("done"), count="ask") as on:
-        on.say(await on.waits())
-        on.gate.rules = PolicyRules(tools={"count": "deny"})
-
-        await on.rig.run()
-
-        assert on.rig.tool.calls == []
-        assert await on.results() == ["error: not run: the policy of this gateway does not allow count here"]
-
-
 async def test_a_turn_that_is_stopped_while_it_waits_runs_nothing(tmp_path: Path) -> None:
     """Its line says that the call was not run; what it cost so far counts."""
-    wanted = calls(("c1", "count", "a"), ("c2", "ring", "b"))
+    wanted = replace(calls(("c1", "count", "a"), ("c2", "ring", "b")), usage=Usage(100, 20, 0.5))
     async with place(tmp_path, wanted, count="ask") as on:
         approval = await on.waits()
-        stop = StopSwitch()
+        stop, meter = StopSwitch(), Meter()
         stop.pull()
 
-        reply = await on.rig.run(stop=stop)
+        async with on.rig.store.open(ADA) as session:
+            asked = Request(id="m1", key=ADA, text="hello")
+            reply = await on.rig.turns.run(session, asked, stop=stop, meter=meter)
 
         assert reply.silent
+        assert meter.usage == Usage(100, 20, 0.5)
         assert await on.results() == [STOPPED, STOPPED]
         assert roles(await on.rig.lines())[-1] == "assistant"
         assert on.told == ["cancelled"]
@@ -184,28 +184,3 @@ async def test_what_fails_anyway_is_asked_of_nobody(tmp_path: Path) -> None:
         assert "longer than" in said[1]
         assert "there is no tool" in said[2]
         assert on.files.all() == []
-
-
-async def test_a_file_that_cannot_be_believed_runs_nothing(tmp_path: Path) -> None:
-    async with place(tmp_path, call("1"), Answer("done"), count="ask") as on:
-        approval = await on.waits()
-        (on.files.folder / f"{approval.id}.json").write_text("{}")
-
-        await on.rig.run()
-
-        assert on.rig.tool.calls == []
-        assert await on.results() == ["error: not run: its approval can no longer be read"]
-
-
-async def test_what_a_turn_cost_before_it_waited_counts_when_it_is_stopped(tmp_path: Path) -> None:
-    paid = replace(call("1"), usage=Usage(100, 20, 0.5))
-    async with place(tmp_path, paid, count="ask") as on:
-        await on.waits()
-        stop, meter = StopSwitch(), Meter()
-        stop.pull()
-
-        async with on.rig.store.open(ADA) as session:
-            asked = Request(id="m1", key=ADA, text="hello")
-            await on.rig.turns.run(session, asked, stop=stop, meter=meter)
-
-        assert meter.usage == Usage(100, 20, 0.5)
