@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from copy import deepcopy
 from datetime import UTC, datetime
@@ -18,14 +17,14 @@ from session.context.prepared import KEPT_FROM, lines_from, prepared
 from session.context.request import sent_from
 from session.models.model import Echo, PartKind
 from session.store.store import Session, Store
-from session.tools import Toolbox
 from session.transcript.attachments import Album
 from session.transcript.history import is_message, visible
 from session.transcript.key import SessionKey
 from session.transcript.line import decode, dump, make_line
 from session.transcript.transcript import Transcript, fresh
-from session.turn.turn import Request, StopSwitch, TurnContext, TurnLimits, Turns
+from session.turn.turn import Request, StopSwitch, Turns
 from tests.contracts.models import Script
+from tests.session.turn_place import turns_of
 from tests.session.wild_lines import LINES
 from tests.support.examples import drawn
 
@@ -196,7 +195,7 @@ def _compare(workspace: Path, steps: Any, stored: Any) -> None:
 async def test_turns_go_on_from_what_is_kept_and_send_the_same(tmp_path: Path) -> None:
     """Of a long chat each request of later turns is the one before, and what was said since."""
     store, model = Store(tmp_path, zone=UTC), Script()
-    turns = _turns(model)
+    turns = turns_of(model, [], tmp_path, clock=lambda: NOON)
     try:
         async with store.open(ADA) as session:
             await session.append(_said(KEPT_FROM))
@@ -215,7 +214,7 @@ async def test_turns_go_on_from_what_is_kept_and_send_the_same(tmp_path: Path) -
 async def test_what_is_kept_is_weighed_and_given_up_before_a_conversation(tmp_path: Path) -> None:
     """A cache that is too small for both keeps the conversations, and none of what can be made anew."""
     store = Store(tmp_path, zone=UTC, cache_bytes=200_000)
-    turns = _turns(Script())
+    turns = turns_of(Script(), [], tmp_path, clock=lambda: NOON)
     others = [SessionKey(f"telegram:{number}") for number in range(2, 5)]
     try:
         async with store.open(ADA) as session:
@@ -239,21 +238,6 @@ async def test_what_is_kept_is_weighed_and_given_up_before_a_conversation(tmp_pa
 def _said(count: int) -> list[dict[str, Any]]:
     roles = ("user", "assistant")
     return [make_line(roles[i % 2], f"{i}: some words", NOON.isoformat()) for i in range(count)]
-
-
-def _turns(model: Script) -> Turns:
-    async def told(session: Session, request: Request) -> TurnContext:
-        await asyncio.sleep(0)
-        return TurnContext(parts=(), files=Path(), tools=())
-
-    return Turns(
-        model=model,
-        toolbox=Toolbox([]),
-        limits=TurnLimits(),
-        zone=UTC,
-        clock=lambda: NOON,
-        turn_context=told,
-    )
 
 
 async def _ask(turns: Turns, session: Session, id_: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 from session.mcp.approvals import Record, RecordFile, settled
+from session.mcp.fit import Fitted
 from session.mcp.listing import (
     MAX_DESCRIPTION_CHARS,
     MAX_LIST_BYTES,
@@ -149,15 +151,6 @@ def test_one_bad_row_of_a_list_spoils_no_other() -> None:
     assert len(listing.problems) == 7
 
 
-def test_a_list_has_an_end() -> None:
-    rows = [{"name": f"t{number:03}", "inputSchema": ANY} for number in range(MAX_TOOLS + 2)]
-
-    listing = read_listing(rows)
-
-    assert len(listing.tools) == MAX_TOOLS
-    assert listing.problems == ["t128: the list is too long", "t129: the list is too long"]
-
-
 def in_pages(folder: Path, rows: list[dict[str, Any]], size: int) -> ServerSpec:
     """A server that lists these tools, so many at a time."""
     list_file = folder / "list.json"
@@ -246,26 +239,17 @@ def test_the_first_list_is_approved_and_no_later_one(tmp_path: Path) -> None:
     assert file.read().changes == []
 
 
-def test_an_empty_list_is_no_first_sight() -> None:
+def test_what_is_a_change_of_a_list() -> None:
+    """Neither an empty list before, nor what comes back as it was, a trusted server or another address is."""
     record = settled(Record(), listing(), identity="i", trusted=False)
+    for rows in ([("a", "1")], []):
+        record = settled(record, listing(*rows), identity="i", trusted=False)
+        assert record.changes == ([] if rows else [("removed", "a", "")])
 
-    assert settled(record, listing(("a", "1")), identity="i", trusted=False).changes == []
-
-
-def test_what_comes_back_as_it_was_is_still_approved() -> None:
-    record = settled(Record(), listing(("a", "1")), identity="i", trusted=False)
-    record = settled(record, listing(), identity="i", trusted=False)
-
-    assert [
-        tool.name for tool in settled(record, listing(("a", "1")), identity="i", trusted=False).usable
-    ] == ["a"]
-
-
-def test_a_trusted_server_may_change_and_another_address_is_another_server() -> None:
-    record = settled(Record(), listing(("a", "1")), identity="i", trusted=False)
-
-    assert settled(record, listing(("a", "2")), identity="i", trusted=True).changes == []
-    assert settled(record, listing(("a", "2")), identity="j", trusted=False).changes == []
+    back = settled(record, listing(("a", "1")), identity="i", trusted=False)
+    assert ([tool.name for tool in back.usable], back.changes) == (["a"], [])
+    assert settled(back, listing(("a", "2")), identity="i", trusted=True).changes == []
+    assert settled(back, listing(("a", "2")), identity="j", trusted=False).changes == []
 
 
 async def test_a_changed_tool_is_withheld_until_it_is_approved(tmp_path: Path) -> None:
@@ -304,3 +288,79 @@ async def test_tools_are_known_before_the_server_is_up(tmp_path: Path) -> None:
     async with kept_up(dead, tmp_path) as again:
         assert [tool.name for tool in again.tools] == names
         assert await fault(again, "echo") == "not running: it exited with code 1"
+
+
+TEXT = {"type": "string"}
+ROOT_REF = {"$ref": "#/$defs/a", "$defs": {"a": {"type": "object", "properties": {"x": TEXT}}}}
+SCHEMAS: list[dict[str, Any]] = [
+    {},
+    {"anyOf": [{"properties": {"a": TEXT}, "required": ["a"]}, {"properties": {"b": TEXT}}]},
+    {"oneOf": [{"properties": {"a": TEXT}}, {"properties": {"a": {"type": "integer"}}}], "not": {}},
+    {"allOf": [{"properties": {"a": TEXT}, "required": ["a"]}], "properties": {"b": TEXT}, "enum": [{}]},
+    ROOT_REF,
+    {
+        "properties": {
+            "list": {"type": "array"},
+            "deep": {"items": {"type": ["array", "null"]}, "type": "array"},
+        }
+    },
+    {"properties": {"pair": {"type": "array", "items": [TEXT, {"type": "number"}]}}},
+    {
+        "properties": {
+            "t": {"type": "array", "prefixItems": [TEXT]},
+            "o": {"properties": {"l": {"type": "array"}}},
+        }
+    },
+    {"properties": {"$filter": TEXT, "filter": TEXT, "a b": TEXT, "x" * 90: TEXT, "ü": True}},
+]
+
+
+def refused(schema: Any, *, root: bool = True) -> str:
+    """Say what some provider refuses about a schema."""
+    if root and (
+        schema.get("type") != "object" or {"anyOf", "oneOf", "allOf", "enum", "not"} & schema.keys()
+    ):
+        return "root"
+    if not isinstance(schema, dict):
+        return "no object"
+    kinds = schema.get("type")
+    if "array" in (kinds if isinstance(kinds, list) else [kinds]) and not isinstance(
+        schema.get("items"), dict
+    ):
+        return "items"
+    for name, each in schema.get("properties", {}).items():
+        if not re.fullmatch(r"[a-zA-Z0-9_.-]{1,64}", name) or (found := refused(each, root=False)):
+            return f"{name}: {found if re.fullmatch(r'[a-zA-Z0-9_.-]{1,64}', name) else 'key'}"
+    return refused(schema["items"], root=False) if "items" in schema else ""
+
+
+@pytest.mark.parametrize("schema", SCHEMAS)
+def test_no_provider_refuses_what_is_offered(schema: dict[str, Any]) -> None:
+    assert fault_of(schema) == "" or "items" in str(schema)
+    assert refused(Fitted(schema).parameters) == ""
+
+
+def test_choices_at_the_root_are_properties() -> None:
+    """What all choices ask for is required, what one asks for is not; two kinds of one name are a choice."""
+    one = {"properties": {"a": TEXT, "id": TEXT}, "required": ["id", "a"]}
+    two = {"properties": {"a": {"type": "integer"}, "id": TEXT}, "required": ["id"]}
+
+    found = Fitted({"anyOf": [one, two]}).parameters
+
+    assert found["required"] == ["id"]
+    assert found["properties"] == {"a": {"anyOf": [TEXT, {"type": "integer"}]}, "id": TEXT}
+
+
+def test_arguments_go_back_under_the_servers_names() -> None:
+    """At any depth that the schema describes; what it leaves open stays as it is."""
+    row = {"type": "object", "properties": {"$top": {"type": "integer"}}}
+    free = {"type": "object"}
+    schema = {"properties": {"$filter": TEXT, "rows": {"type": "array", "items": row}, "free": free}}
+    fit = Fitted({**schema, "required": ["$filter"]})
+
+    assert fit.parameters["required"] == ["filter"]
+    assert fit.restore({"filter": "x", "rows": [{"top": 3}], "free": {"filter": 1, "top": 2}}) == {
+        "$filter": "x",
+        "rows": [{"$top": 3}],
+        "free": {"filter": 1, "top": 2},
+    }

@@ -13,8 +13,21 @@ from session.mcp.errors import CallLate
 from session.mcp.process import Launched
 from session.mcp.server import Server
 from session.mcp.spec import ServerSpec
-from tests.session.mcp.mcp_place import GOOD, TIME, WILD, called, fault, kept_up, noted, spec_of, up_again
+from tests.session.mcp.mcp_place import (
+    GOOD,
+    TOKEN,
+    WILD,
+    at,
+    called,
+    fault,
+    kept_up,
+    noted,
+    served,
+    spec_of,
+    up_again,
+)
 from tests.support.guarantee import guarantee
+from tests.support.ports import KeptPort
 from tests.support.until import until
 
 pytestmark = guarantee(
@@ -28,17 +41,6 @@ def alive(pid: int) -> bool:
     except ProcessLookupError:
         return False
     return True
-
-
-async def test_a_server_from_a_registry_tells_the_time(tmp_path: Path) -> None:
-    async with kept_up(ServerSpec("time", command=[str(TIME)]), tmp_path) as server:
-        answer = await called(
-            server, "convert_time", source_timezone="UTC", time="12:00", target_timezone="Asia/Tokyo"
-        )
-
-        assert [tool.name for tool in server.tools] == ["convert_time", "get_current_time"]
-        assert "T21:00:00+09:00" in answer.text
-        assert not answer.is_error
 
 
 async def test_both_eras_are_spoken(tmp_path: Path) -> None:
@@ -132,13 +134,10 @@ async def test_one_that_floods_fails_its_call_and_is_started_again(
         assert not alive(int(noted(log)[0].split()[1]))
 
 
-async def test_what_is_no_message_is_passed_over(tmp_path: Path) -> None:
-    async with kept_up(spec_of(WILD, tmp_path / "log"), tmp_path) as server:
+async def test_what_is_no_message_no_text_or_no_fitting_result_costs_itself_alone(tmp_path: Path) -> None:
+    """Also where a server writes to its stderr without end."""
+    async with kept_up(spec_of(WILD, tmp_path / "log", env={"START": "noise"}), tmp_path) as server:
         assert (await called(server, "garbage", words="hello")).text.startswith("| hello")
-
-
-async def test_what_is_no_text_is_named(tmp_path: Path) -> None:
-    async with kept_up(spec_of(WILD, tmp_path / "log"), tmp_path) as server:
         assert (await called(server, "parts")).text.splitlines() == [
             "seen",
             "[image image/png, 3 bytes: not shown]",
@@ -146,10 +145,6 @@ async def test_what_is_no_text_is_named(tmp_path: Path) -> None:
             "inside",
             "[resource file:///b, unknown type: not shown]",
         ]
-
-
-async def test_a_result_that_is_not_what_was_said_of_it_fails_the_call(tmp_path: Path) -> None:
-    async with kept_up(spec_of(WILD, tmp_path / "log"), tmp_path) as server:
         assert await fault(server, "misfit") == (
             "its result does not fit its schema: $.n: not of type integer"
         )
@@ -179,11 +174,6 @@ async def test_one_that_dies_at_its_start_tells_no_secret(tmp_path: Path) -> Non
     assert "hunter2" not in repr(spec)
 
 
-async def test_what_it_writes_to_stderr_holds_up_nothing(tmp_path: Path) -> None:
-    async with kept_up(spec_of(WILD, tmp_path / "log", env={"START": "noise"}), tmp_path) as server:
-        assert (await called(server, "echo", words="heard")).text.startswith("| heard")
-
-
 async def test_what_nobody_foresaw_ends_no_other(tmp_path: Path) -> None:
     async def broken(spec: ServerSpec, argv: Sequence[str], folder: Path) -> Launched:
         raise RuntimeError("nobody foresaw that")
@@ -202,3 +192,88 @@ async def test_what_nobody_foresaw_ends_no_other(tmp_path: Path) -> None:
 async def test_a_program_that_is_not_there_is_named(tmp_path: Path) -> None:
     async with kept_up(ServerSpec("none", command=["no-such-program"]), tmp_path) as server:
         assert server.part()["error"] == "there is no program no-such-program"
+
+
+async def up(server: Server) -> None:
+    await until(lambda: server.part()["up"])
+
+
+@pytest.mark.parametrize(("era", "protocol"), [("new", "2026-07-28"), ("old", "2025-11-25")])
+async def test_either_era_is_spoken(tmp_path: Path, era: str, protocol: str) -> None:
+    log = tmp_path / "log"
+    with KeptPort() as port, served(log, port, era):
+        async with kept_up(at(tmp_path, port, timeout_s=0.5), tmp_path) as server:
+            await up(server)
+
+            assert (await server.look())[2] == protocol
+            assert (await called(server, "add", a=1, b=2)).text == "3"
+            assert "did not answer within 0.5 s" in await fault(server, "slow", seconds=60)
+            await until(lambda: noted(log)[-1] == "cancelled")
+            assert (await called(server, "add", a=3, b=4)).text == "7"
+
+
+async def test_a_server_that_was_away_is_found_again(tmp_path: Path) -> None:
+    """Nothing is asked twice: the call that met the outage fails."""
+    log = tmp_path / "log"
+    with KeptPort() as port:
+        async with kept_up(at(tmp_path, port), tmp_path) as server:
+            assert server.part()["error"] == "it cannot be reached"
+            with served(log, port):
+                await up(server)
+                assert (await called(server, "add", a=1, b=2)).text == "3"
+            assert "is not known" in await fault(server, "add", a=5, b=6)
+            await until(lambda: not server.part()["up"])
+
+            with served(log, port):
+                await up(server)
+                assert (await called(server, "add", a=7, b=8)).text == "15"
+    assert noted(log) == ["add 1 2", "add 7 8"]
+
+
+@pytest.mark.parametrize(
+    ("path", "token", "said"),
+    [
+        ("mcp", "wrong-wrong-wrong", "(HTTP 401)"),
+        ("told?key=open-sesame", TOKEN, "unknown key *** for key=***, ask for another (HTTP 401)"),
+        ("away", TOKEN, "not followed"),
+        ("bomb", TOKEN, "MB"),
+        ("packed", TOKEN, "its connection broke (DecodingError)"),
+        ("nowhere", TOKEN, "(HTTP 404)"),
+    ],
+)
+async def test_a_server_that_cannot_be_used_is_told_without_its_secrets(
+    tmp_path: Path, path: str, token: str, said: str
+) -> None:
+    """No redirect is followed to another host, and no answer is read without end."""
+    with KeptPort() as port, served(tmp_path / "log", port):
+        async with kept_up(at(tmp_path, port, path=path, token=token), tmp_path) as server:
+            await until(lambda: said in server.part()["error"])
+
+            assert token not in server.part()["error"]
+            assert server.tools == ()
+
+
+@pytest.mark.parametrize("line", ["no colon", "Bad Name: x", "X-Key: café", "X-Key: a\tb", "none", "endless"])
+async def test_a_file_that_holds_no_headers_is_named_with_the_line(tmp_path: Path, line: str) -> None:
+    """One that is not there, too; one without an end is read no further than it may go."""
+    spec, file = at(tmp_path, 9), tmp_path / "headers"
+    file.write_text(f"X-First: yes\n{line}\n")
+    said = ", line 2: not a header"
+    if line == "none":
+        file.unlink()
+        said = " cannot be read: No such file or directory"
+    elif line == "endless":
+        os.truncate(file, 2**42)
+        said = " has over 65536 bytes"
+
+    async with kept_up(spec, tmp_path) as server:
+        assert server.part()["error"] == f"headers_file {file}{said}"
+
+
+async def test_many_calls_at_once_are_told_apart(tmp_path: Path) -> None:
+    with KeptPort() as port, served(tmp_path / "log", port):
+        async with kept_up(at(tmp_path, port), tmp_path) as server:
+            await up(server)
+            answers = await asyncio.gather(*(called(server, "add", a=number, b=1) for number in range(30)))
+
+    assert [answer.text for answer in answers] == [str(number + 1) for number in range(30)]

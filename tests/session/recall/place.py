@@ -53,6 +53,16 @@ class Place:
                 ]
             )
 
+    async def end(self, key: SessionKey = ADA) -> None:
+        """End a session as ``/new`` does."""
+        async with self.store.open(key) as session:
+            await session.end()
+
+    async def record(self, kind: str, text: str = "", **fields: Any) -> None:
+        """Append a record of ours to Ada's session."""
+        async with self.store.open(ADA) as session:
+            await session.append([make_line("system", text, stamp(START, UTC), kind=kind, **fields)])
+
     async def find(self, key: SessionKey, text: str, *, limit: int = 10, **more: Any) -> list[Hit]:
         """Search as the chat itself does."""
         return (await self.search(key, text, limit=limit, **more)).hits

@@ -6,33 +6,12 @@ import asyncio
 import os
 import signal
 import sqlite3
-import sys
 from pathlib import Path
-from typing import Any
-
-import pytest
 
 from tests.session.recall.place import ADA, Place, place
 from tests.support.bulk import MESSAGES, child_of, fill, is_gone, stopped_in_the_midst, taken_in
 from tests.support.guarantee import guarantee
 from tests.support.until import until
-
-_started: list[list[str]] = []
-
-
-def _note(event: str, arguments: tuple[Any, ...]) -> None:
-    if event == "subprocess.Popen":
-        _started.append([str(word) for word in arguments[1]])
-
-
-sys.addaudithook(_note)
-
-
-@pytest.fixture
-def started() -> list[list[str]]:
-    """Which processes this one starts."""
-    _started.clear()
-    return _started
 
 
 async def until_whole(here: Place) -> None:
@@ -50,25 +29,6 @@ def sound(index: Path) -> bool:
         return bool(file.execute("PRAGMA integrity_check").fetchone() == ("ok",))
     finally:
         file.close()
-
-
-async def test_a_process_takes_in_what_is_much_and_none_what_is_little(
-    tmp_path: Path, started: list[list[str]]
-) -> None:
-    async with place(tmp_path) as here:
-        await here.say(ADA, "apples", "yes")
-        assert await here.texts(ADA, "apples") == ["apples"]
-        assert started == []
-        fill(tmp_path, ADA)
-
-        (hit,) = (await here.search(ADA, "ferret of 777", limit=1, within_s=60)).hits
-        assert len(started) == 1
-        await here.say(ADA, "pears", "yes")
-        assert "pears" in await here.texts(ADA, "pears")
-
-    assert "ferret of 777 " in hit.text
-    assert len(started) == 1
-    assert taken_in(here.index()) == MESSAGES + 2
 
 
 @guarantee("storage", "A kill during indexing leaves an intact search index and no stray process.")

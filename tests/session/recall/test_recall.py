@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sqlite3
 import unicodedata
@@ -10,12 +11,20 @@ from pathlib import Path
 
 import pytest
 
+from session.errors import StoreError
+from session.recall import recall
+from session.recall.index import VERSION
+from session.recall.scope_files import WHOSE
 from session.recall.sieve import Sieve
 from session.store import archived
 from session.store.fence import Fence
+from session.store.listing import key_at
+from session.transcript import beginning
+from session.transcript.agent import AGENT
 from session.transcript.line import make_line, stamp
-from tests.session.recall.place import ADA, BOB, GROUP, START, fact, place
+from tests.session.recall.place import ADA, BOB, GROUP, START, Place, fact, place
 from tests.support.guarantee import guarantee
+from tests.support.until import until
 
 
 def inside(folder: Path, word: str) -> list[str]:
@@ -65,22 +74,6 @@ async def test_what_was_said_on_the_day_of_the_question_comes_first(date: str, t
     assert {*alone[:4]} == {*then.values(), "nice then"}
 
 
-async def test_a_new_message_is_found_by_the_next_search(tmp_path: Path) -> None:
-    """Only what came since is read, over an end of the session too."""
-    async with place(tmp_path) as here:
-        await here.say(ADA, "apples", "yes")
-        assert await here.texts(ADA, "apples") == ["apples"]
-        await here.say(ADA, "bananas", "yes")
-        assert await here.texts(ADA, "bananas") == ["bananas"]
-        async with here.store.open(ADA) as session:
-            await session.end()
-        await here.say(ADA, "cherries", "yes")
-
-        found = [await here.texts(ADA, word) for word in ("apples", "bananas", "cherries")]
-
-    assert found == [["apples"], ["bananas"], ["cherries"]]
-
-
 @guarantee("leaks", "A search finds only text of its own scope.")
 async def test_a_chat_finds_nothing_of_another(tmp_path: Path) -> None:
     """Neither messages nor notes nor facts, and no word of it is in its index."""
@@ -96,7 +89,7 @@ async def test_a_chat_finds_nothing_of_another(tmp_path: Path) -> None:
 
 
 async def test_direct_chats_of_a_workspace_share_and_a_group_does_not(tmp_path: Path) -> None:
-    """With scope ``workspace`` a group finds its own alone, and nobody finds what was said in it."""
+    """A group finds its own alone and nobody finds what was said in it, also of what turns out to be one."""
     async with place(tmp_path, kind="workspace") as here:
         await here.say(ADA, "swordfish of ada", "ok")
         await here.say(BOB, "swordfish of bob", "ok")
@@ -106,16 +99,8 @@ async def test_direct_chats_of_a_workspace_share_and_a_group_does_not(tmp_path: 
         assert {hit.key for hit in await here.find(BOB, "swordfish")} == {ADA, BOB}
         assert await here.texts(GROUP, "swordfish") == ["swordfish of all"]
 
-
-async def test_a_chat_that_turns_out_to_be_a_group_leaves_the_shared_index(tmp_path: Path) -> None:
-    async with place(tmp_path, kind="workspace") as here:
-        await here.say(ADA, "hello", "ok")
-        await here.say(BOB, "swordfish of bob", "ok")
-        assert await here.texts(ADA, "swordfish") == ["swordfish of bob"]
-
         await here.say(BOB, "now a group", "ok", group=True)
-
-        assert await here.texts(ADA, "swordfish") == []
+        assert await here.texts(ADA, "swordfish") == ["swordfish of ada"]
         assert await here.texts(BOB, "swordfish") == ["swordfish of bob"]
 
 
@@ -123,9 +108,7 @@ async def test_what_was_withdrawn_is_found_no_more(tmp_path: Path) -> None:
     async with place(tmp_path) as here:
         await here.say(ADA, "apples", "yes", "swordfish", "no")
         assert await here.texts(ADA, "swordfish") == ["swordfish"]
-        async with here.store.open(ADA) as session:
-            at = stamp(START, UTC)
-            await session.append([{**make_line("system", "", at), "kind": "undo", "from": 2}])
+        await here.record("undo", **{"from": 2})
 
         assert await here.texts(ADA, "swordfish") == []
         assert await here.texts(ADA, "apples") == ["apples"]
@@ -138,17 +121,12 @@ async def test_a_deleted_message_is_found_no_more(tmp_path: Path) -> None:
     async with place(tmp_path) as here:
         await here.say(ADA, "swordfish", "what a swordfish", "apples", "no swordfish here")
         assert len(await here.texts(ADA, "swordfish")) == 3
-        async with here.store.open(ADA) as session:
-            at = stamp(START, UTC)
-            edit = {**make_line("system", "swordfish again", at), "kind": "note", "edits": "m0"}
-            await session.append([edit])
-            assert len(await here.texts(ADA, "swordfish")) == 3
-            note = {**make_line("system", "", at), "kind": "note", "edits": "m0", "deleted": True}
-            await session.append([note])
+        await here.record("note", "swordfish again", edits="m0")
+        assert len(await here.texts(ADA, "swordfish")) == 3
+        await here.record("note", edits="m0", deleted=True)
 
         assert await here.texts(ADA, "swordfish") == ["no swordfish here"]
-        async with here.store.open(ADA) as session:
-            await session.end()
+        await here.end()
         here.index().unlink()
         assert await here.texts(ADA, "swordfish apples") != []
         assert await here.texts(ADA, "swordfish") == ["no swordfish here"]
@@ -159,8 +137,7 @@ async def test_what_was_cleared_leaves_no_word(tmp_path: Path) -> None:
     """Neither in a hit nor in a byte of the index; ended sessions are found as before."""
     async with place(tmp_path) as here:
         await here.say(ADA, "apples", "yes")
-        async with here.store.open(ADA) as session:
-            await session.end()
+        await here.end()
         await here.say(ADA, "swordfish", "no")
         assert await here.texts(ADA, "swordfish") == ["swordfish"]
         assert inside(tmp_path / "state" / "recall", "swordfish")
@@ -178,8 +155,7 @@ async def test_a_deleted_session_leaves_no_word(tmp_path: Path) -> None:
     async with place(tmp_path) as here:
         for word in ("swordfish", "tunafish", "catfish"):
             await here.say(ADA, word, "no")
-            async with here.store.open(ADA) as session:
-                await session.end()
+            await here.end()
         assert len(await here.find(ADA, "swordfish tunafish")) == 2
         first, second, _ = sorted((tmp_path / "sessions/archive/telegram_1").iterdir())
         fence = Fence(here.store.layout, "telegram_1", owner="x")
@@ -245,26 +221,18 @@ async def test_what_a_compaction_kept_is_found_once(tmp_path: Path) -> None:
 
 async def test_neighbours_come_along_where_they_are_asked_for(tmp_path: Path) -> None:
     async with place(tmp_path) as here:
-        await here.say(ADA, "one", "two", "apples", "four", "five")
+        await here.say(ADA, "one", "two", "apples", "four", "five", "six")
+        await here.end()
+        await here.say(ADA, "pears", "yes")
 
         (hit,) = await here.find(ADA, "apples", neighbours=1)
         (plain,) = await here.find(ADA, "apples")
+        # A message of another session is none.
+        (alone,) = await here.find(ADA, "pears", neighbours=5)
 
     assert [each["text"] for each in hit.before] == ["two"]
     assert [(each["seq"], each["speaker"], each["text"]) for each in hit.after] == [(4, "assistant", "four")]
-    assert "before" not in plain.as_dict()
-
-
-async def test_a_message_of_another_session_is_no_neighbour(tmp_path: Path) -> None:
-    async with place(tmp_path) as here:
-        await here.say(ADA, "one", "two")
-        async with here.store.open(ADA) as session:
-            await session.end()
-        await here.say(ADA, "apples", "yes")
-
-        (hit,) = await here.find(ADA, "apples", neighbours=5)
-
-    assert hit.before == []
+    assert ("before" in plain.as_dict(), alone.before) == (False, [])
 
 
 @pytest.mark.parametrize(
@@ -327,9 +295,7 @@ async def test_an_edit_is_found_by_its_newest_text_alone(tmp_path: Path, taken_i
         for text in ("plums", "pears"):
             if taken_in_before:
                 await here.find(ADA, "apples")
-            async with here.store.open(ADA) as session:
-                at = stamp(START, UTC)
-                await session.append([{**make_line("system", text, at), "kind": "note", "edits": "m0"}])
+            await here.record("note", text, edits="m0")
 
         (hit,) = await here.find(ADA, "pears")
         assert await here.texts(ADA, "apples plums") == []
@@ -342,8 +308,7 @@ async def test_a_big_scope_is_read_a_bit_at_a_time(tmp_path: Path) -> None:
     async with place(tmp_path) as here:
         for number in range(3):
             await here.say(ADA, *(f"apples {number}.{each}" for each in range(600)))
-            async with here.store.open(ADA) as session:
-                await session.end()
+            await here.end()
 
         first = await here.search(ADA, "apples", within_s=0.0)
         last = first
@@ -375,8 +340,219 @@ async def test_an_imported_workspace_without_ids_is_found(tmp_path: Path) -> Non
     assert (hit.text, hit.message_id, hit.at, hit.seq) == ("apples", None, None, 1)
 
 
-async def test_nothing_is_made_for_a_chat_that_is_not_there(tmp_path: Path) -> None:
-    async with place(tmp_path) as here:
-        assert await here.find(ADA, "apples") == []
+DAMAGES = {
+    "deleted": lambda path: path.unlink(),
+    "empty": lambda path: path.write_bytes(b""),
+    "truncated": lambda path: path.write_bytes(path.read_bytes()[: path.stat().st_size // 2]),
+    "torn": lambda path: path.write_bytes(path.read_bytes()[:3000]),
+    "overwritten": lambda path: path.write_bytes(
+        path.read_bytes()[:2048] + b"\x5a" * (path.stat().st_size - 2048)
+    ),
+    "no database": lambda path: path.write_bytes(b"what is this " * 1000),
+}
 
-    assert not (tmp_path / "sessions").exists()
+
+@guarantee("storage", "A search that meets a damaged index builds it again.")
+@pytest.mark.parametrize("damage", [*DAMAGES, "future", "past", "foreign"])
+@pytest.mark.parametrize("is_open", [False, True])
+async def test_a_damaged_index_is_made_anew(tmp_path: Path, damage: str, is_open: bool) -> None:
+    """By the search that meets it, in this process or the next one."""
+    async with place(tmp_path) as here:
+        await here.say(ADA, *(f"{word} {number}" for number in range(40) for word in ("apples", "pears")))
+        assert len(await here.find(ADA, "apples", limit=100)) == 40
+        path = here.index()
+        if is_open:
+            spoil(path, damage)
+            assert len(await here.find(ADA, "apples", limit=100)) == 40
+    if not is_open:
+        spoil(path, damage)
+
+    async with place(tmp_path) as here:
+        found = await here.search(ADA, "apples", limit=100)
+
+        assert (len(found.hits), found.all) == (40, True)
+    file = sqlite3.connect(path)
+    assert file.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+    assert file.execute("PRAGMA user_version").fetchone() == (VERSION,)
+    file.close()
+
+
+def spoil(path: Path, damage: str) -> None:
+    if damage in DAMAGES:
+        for suffix in ("-wal", "-shm"):
+            path.with_name(path.name + suffix).unlink(missing_ok=True)
+        DAMAGES[damage](path)
+        return
+    if damage == "foreign":
+        path.unlink()
+    with sqlite3.connect(path) as file:
+        if damage == "foreign":
+            file.execute("CREATE TABLE sources (what TEXT)")
+        else:
+            file.execute(f"PRAGMA user_version={99 if damage == 'future' else -1}")
+    file.close()
+
+
+async def test_an_index_that_cannot_be_made_is_said_and_not_raised_by_turns(tmp_path: Path) -> None:
+    """A folder in its place: a search says so; nothing else notices."""
+    async with place(tmp_path) as here:
+        await here.say(ADA, "apples", "yes")
+        here.index().mkdir(parents=True)
+
+        with pytest.raises(StoreError, match="is not available"):
+            await here.find(ADA, "apples")
+        await here.say(ADA, "pears", "yes")
+
+
+async def test_two_processes_keep_one_index(tmp_path: Path) -> None:
+    """Each finds what was said through the other, once."""
+    async with place(tmp_path) as one, place(tmp_path) as two:
+        await one.say(ADA, "apples", "yes")
+        assert await one.texts(ADA, "apples") == await two.texts(ADA, "apples") == ["apples"]
+        await two.say(ADA, "more apples", "yes")
+
+        for here in (one, two):
+            assert sorted(await here.texts(ADA, "apples")) == ["apples", "more apples"]
+
+
+async def test_what_was_edited_by_hand_is_found_as_it_stands(tmp_path: Path) -> None:
+    async with place(tmp_path) as here:
+        await here.say(ADA, "swordfish", "yes", "apples", "no")
+        assert await here.texts(ADA, "swordfish") == ["swordfish"]
+        path = tmp_path / "sessions/telegram_1.jsonl"
+        path.write_bytes(path.read_bytes().replace(b"swordfish", b"pineapple"))
+
+        assert await here.texts(ADA, "swordfish") == []
+        assert await here.texts(ADA, "pineapple") == ["pineapple"]
+
+
+@pytest.mark.parametrize("damage", ["bom", "garbage", "torn", "no head"])
+async def test_a_damaged_transcript_is_searched_as_far_as_it_can_be_read(tmp_path: Path, damage: str) -> None:
+    async with place(tmp_path) as here:
+        await here.say(ADA, "apples", "yes", "pears", "no")
+        path = tmp_path / "sessions/telegram_1.jsonl"
+        data = path.read_bytes()
+        head, rest = data.split(b"\n", 1)
+        path.write_bytes(
+            {
+                "bom": b"\xef\xbb\xbf" + data,
+                "garbage": head + b"\n{{{\n" + rest,
+                "torn": data + b'{"role": "us',
+                "no head": rest,
+            }[damage]
+        )
+
+    async with place(tmp_path) as here:
+        assert await here.texts(ADA, "apples") == ["apples"]
+        assert await here.texts(ADA, "pears") == ["pears"]
+
+
+async def test_a_renewed_line_1_costs_no_new_reading_and_loses_nothing(tmp_path: Path) -> None:
+    """A checkpoint moves every line: they are found where they stand now."""
+    async with place(tmp_path) as here:
+        await here.say(ADA, "apples", "yes")
+        assert await here.texts(ADA, "apples") == ["apples"]
+        async with here.store.open(ADA) as session:
+            await session.checkpoint(metadata={"instructions": "be brief " * 50})
+        await here.say(ADA, "pears", "yes")
+
+        assert await here.texts(ADA, "apples") == ["apples"]
+        assert await here.texts(ADA, "pears") == ["pears"]
+        with sqlite3.connect(here.index()) as file:
+            assert file.execute("SELECT count(*), max(id) FROM sources").fetchone() == (1, 1)
+        file.close()
+
+
+LONG = {AGENT: "work", "instructions": "漢" * 90_000}
+
+
+async def found_by(here: Place, agent: str) -> list[str]:
+    scope = await here.circles.of_key(ADA, agent=agent)
+    return [hit.text for hit in (await here.recall.search(scope, ADA, "swordfish", limit=5)).hits]
+
+
+async def test_long_instructions_leave_an_ended_session_with_its_agent(tmp_path: Path) -> None:
+    async with place(tmp_path) as here:
+        await here.say(ADA, "the password is swordfish", "noted")
+        async with here.store.open(ADA) as session:
+            await session.checkpoint(metadata=LONG)
+            id_, layout, stem = session.session_id, here.store.layout, session.stem
+            assert await asyncio.to_thread(session.is_still, id_)
+            assert archived.is_there(layout, stem, id_)
+            assert key_at(session.path, stem) == ADA
+            await session.end()
+
+        assert await found_by(here, "") == []
+        assert await found_by(here, "work") == ["the password is swordfish"]
+
+
+@pytest.mark.parametrize(
+    ("first", "agent"),
+    [
+        ('{"_type":"metadata","metadata":{"agent":"work\n', None),
+        ("\n", None),
+        ('{"a":' + "1" * 90_000 + "\n", None),
+        # It never had one.
+        ("", ""),
+    ],
+)
+def test_a_session_with_a_lost_line_1_is_nobodys(tmp_path: Path, first: str, agent: str | None) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text(first + '{"role":"user","content":"a"}\n')
+
+    whose = WHOSE.get(path)
+    assert (None if whose is None else whose.agent) == agent
+
+
+def test_a_line_1_longer_than_any_may_be_is_nobodys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(beginning, "MAX_LINE_BYTES", 1000)
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"_type":"metadata","key":"a","metadata":{"a":"' + "x" * 1000 + '"}}\n')
+
+    assert WHOSE.get(path) is None
+    assert archived.read_beginning(path, "a") is None
+    assert key_at(path, "a") == ""
+
+
+# A machine that stands still for longer than this is taken for chats that rest.
+QUIET_S = 1.5
+TALKED = ["word " * 2_000] * 8
+
+
+@pytest.mark.slow
+async def test_what_chats_said_is_taken_in_when_none_has_talked_for_a_while(tmp_path: Path) -> None:
+    """Not so long after the first of many turns, in the midst of the others."""
+    async with place(tmp_path, quiet_s=QUIET_S) as here:
+        await here.say(ADA, *TALKED)
+        keeping = asyncio.create_task(here.recall.run())
+        await talk(here, 2 * QUIET_S)
+        assert not here.index().exists()
+        await until(here.index().exists)
+        keeping.cancel()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("asked", [False, True])
+async def test_what_a_search_left_unread_or_waited_for_long_waits_for_no_rest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: bool
+) -> None:
+    """Somebody was told that not all was searched, or the first search would find it unread."""
+    if not asked:
+        monkeypatch.setattr(recall, "LATEST_S", 0.5)
+    async with place(tmp_path, quiet_s=100 * QUIET_S) as here:
+        await here.say(ADA, *TALKED)
+        keeping = asyncio.create_task(here.recall.run())
+        if asked:
+            here.recall.want(ADA)
+        talking = asyncio.create_task(talk(here, 60))
+        await until(here.index().exists)
+        assert not talking.done()
+        talking.cancel()
+        keeping.cancel()
+
+
+async def talk(here: Place, seconds: float) -> None:
+    """Tell of turns, one right after the other."""
+    for _ in range(round(seconds / 0.02)):
+        here.recall.note(ADA)
+        await asyncio.sleep(0.02)

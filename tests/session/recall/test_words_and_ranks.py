@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import re
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from session.recall.finding import Question, find
 from session.recall.index import Piece, Source, WordIndex
 from session.recall.ranking import Traits, rank
-from session.recall.reading import of_line
-from session.recall.words import days, expression, indexed, names, terms
+from session.recall.reading import Kind, of_line, of_notes
+from session.recall.sieve import Sieve
+from session.recall.words import days, names, terms
 
 
 @pytest.mark.parametrize(
@@ -60,12 +65,6 @@ def test_a_name_is_written_as_one_and_does_not_begin_the_question() -> None:
 )
 def test_a_date_in_a_question_is_a_pattern_of_days(question: str, named: list[str]) -> None:
     assert days(question) == named
-
-
-def test_nothing_in_a_word_is_an_operator() -> None:
-    assert expression("and") == '"and"'
-    assert expression("狗叫") == '"狗  叫"'
-    assert indexed("ein 狗x") == "ein  狗 x"
 
 
 def test_a_word_counts_for_what_stands_beside_it_too() -> None:
@@ -119,3 +118,75 @@ def test_in_a_big_index_a_common_word_counts_beside_a_rare_one(tmp_path: Path) -
     assert set(both[:2]) == {"common swordfish 4", "common swordfish 900"}
     assert both[2] == "swordfish alone 2001"
     assert all(seq is not None and seq > 900 for seq in newest)
+
+
+PARAGRAPH = re.compile(rb"[^\n]*\S[^\n]*(?:\n[^\n]*\S[^\n]*)*")
+LINE = re.compile(rb"[^\n]*\S[^\n]*")
+NOTES = st.lists(st.sampled_from(["a", "b c", "#", "\n", "\n\n", " ", "\t", "\r\n", "\x0b", "é"])).map(
+    "".join
+)
+
+
+def of(notes: str, kind: Kind) -> list[tuple[int, int, int]]:
+    return [(piece.seq, piece.at, piece.size) for piece in of_notes(notes.encode(), kind)]
+
+
+@given(NOTES)
+def test_each_line_has_its_number_and_its_place(notes: str) -> None:
+    data = notes.encode()
+    found = [each for each in LINE.finditer(data) if not each[0].strip().startswith(b"#")]
+
+    assert of(notes, "memory") == [
+        (data.count(b"\n", 0, each.start()) + 1, each.start(), len(each[0])) for each in found
+    ]
+
+
+@given(NOTES)
+def test_each_paragraph_is_a_piece(notes: str) -> None:
+    found = [each for each in PARAGRAPH.finditer(notes.encode()) if not each[0].strip().startswith(b"#")]
+
+    assert of(notes, "history") == [
+        (number, each.start(), len(each[0])) for number, each in enumerate(found, 1)
+    ]
+
+
+def test_a_line_of_spaces_is_looked_at_once() -> None:
+    """From each of its characters on it would take an hour, in which no chat is answered."""
+    for kind in ("memory", "history", "fact"):
+        assert of_notes(b" " * 1_000_000 + b"\n", kind) == []
+
+
+def line(text: str, *, raw: bool = True) -> bytes:
+    return json.dumps({"role": "user", "content": text}, ensure_ascii=not raw).encode()
+
+
+@pytest.mark.parametrize(
+    ("question", "text"),
+    [
+        ("delivery", "About the DELIVERIES of May"),
+        ("Where did he go?", "he went home"),
+        ("cafe", "im Café"),
+        ("café", "the cafe"),
+        ("Straße", "STRASSE"),
+        ("東京", "東京へ"),
+        ("привет", "Привет!"),
+        ("x", "an x here"),
+    ],
+)
+def test_what_may_be_found_passes(question: str, text: str) -> None:
+    assert Sieve(question).may_hold(line(text))
+
+
+def test_what_cannot_be_found_is_held_back() -> None:
+    """A writer that escapes what is not ASCII hides a word from its bytes, and a question without it all."""
+    assert not Sieve("delivery").may_hold(line("nothing of the kind"))
+    assert not Sieve("delivery").may_hold(line("schön"))
+    assert Sieve("schoen").may_hold(line("schön", raw=False))
+    assert (Sieve("東京").lets_all_pass, Sieve("tokyo").lets_all_pass) == (True, False)
+
+
+@pytest.mark.parametrize("question", ["on March 9th", "in March", "2026-03", "3月9日"])
+def test_what_was_said_on_the_day_of_the_question_passes(question: str) -> None:
+    """Though it holds no word of it; another month does not where the question has no word but these."""
+    assert Sieve(question).may_hold(b'{"content":"yes","timestamp":"2026-03-09T10:00:00"}')
+    assert not Sieve("in March").may_hold(b'{"content":"yes","timestamp":"2026-04-09T10:00:00"}')
