@@ -68,6 +68,32 @@ def test_of_one_scope_one_runs_and_the_others_follow_it() -> None:
     assert place.take() == ["c"]
 
 
+def test_whoever_is_let_go_of_holds_up_nobody() -> None:
+    """It was the next of its scope, and had been called; the ones behind it are called instead."""
+    place = Place()
+    jobs = {key: place.put(key, scope="team") for key in "abc"}
+    place.take()
+    place.waiting.done(jobs["a"])
+    place.waiting.forget(jobs["b"])
+
+    assert place.take() == ["c"]
+    assert [job in place.waiting for job in jobs.values()] == [False, False, True]
+    assert [place.waiting.running(job) for job in jobs.values()] == [False, False, True]
+
+
+def test_one_that_finds_another_scope_leaves_its_own_to_the_others() -> None:
+    """A chat that has moved to another circle since writes elsewhere than it was known to."""
+    place = Place()
+    moved, left = place.put("a", scope="old"), place.put("b", scope="old")
+    assert place.take() == ["a"]
+    place.waiting[moved].scope = "new"
+    place.waiting.done(moved)
+
+    assert place.take() == ["b"]
+    place.waiting.done(left)
+    assert len(place.waiting) == 0
+
+
 def test_one_that_gives_up_its_place_calls_the_others() -> None:
     """Those of the scope that it was known to write to, and of the one that it turned out to write to."""
     place = Place()
