@@ -259,6 +259,13 @@ async def ask(daemon: Daemon, key: str, id: str, text: str, *, wait_s: float = 6
         await asyncio.sleep(0.2)
 
 
+async def answer_to(daemon: Daemon, key: str, id: str, text: str, *, wait_s: float = 60) -> dict[str, Any]:
+    """Return the answer to a message; fail where none comes."""
+    answer = await ask(daemon, key, id, text, wait_s=wait_s)
+    assert answer is not None, text
+    return answer
+
+
 async def status(daemon: Daemon) -> dict[str, Any]:
     """Return what the daemon says of itself: its lanes, queues, parts and background work."""
     async with httpx.AsyncClient(timeout=30) as client:
