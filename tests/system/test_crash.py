@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import re
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -14,12 +14,11 @@ from typing import Any
 import pytest
 
 from session.turn.commands import REOPENED, WITHDRAWN
-from tests.support.broker import Broker
 from tests.support.foreign import foreign, inbound, put
 from tests.support.guarantee import guarantee
 from tests.support.harness import Daemon, ask, status
 from tests.support.model_server import model_process, read_log
-from tests.support.place import archives, contents, head_of, is_named, lines_of, on, transcript, with_model
+from tests.support.place import archives, contents, head_of, is_named, lines_of, transcript, with_model
 from tests.support.until import until
 from tests.support.verdict import check
 
@@ -56,7 +55,8 @@ MODEL_POINTS = ["ask.before:2", "ask.after:3", "tool.before:1", "tool.after:2", 
 @asynccontextmanager
 async def dying(workspace: Path, point: str, config: dict[str, Any]) -> AsyncIterator[Daemon]:
     """Run a daemon that dies at ``point``, and then one that does not, under one name."""
-    daemon = await Daemon(workspace, role=config.pop("role", "all"), config=config, kill_at=point).start()
+    role = "session" if "broker.url" in config else "all"
+    daemon = await Daemon(workspace, role=role, config=config, kill_at=point).start()
     try:
         yield daemon
     finally:
@@ -75,32 +75,65 @@ async def persistent(daemon: Daemon, key: str, id: str, text: str) -> str:
             await asyncio.sleep(0.1)
 
 
-async def over_http(daemon: Daemon, texts: dict[str, list[str]]) -> dict[str, str]:
-    """Send each chat's messages one after the other, through the death and after it."""
-    replies: dict[str, str] = {}
+class Through:
+    """Sends the messages of chats through the death of a daemon, over HTTP or as a foreign program.
 
-    async def chat(name: str) -> None:
-        for number, text in enumerate(texts[name]):
-            replies[f"{name}{number}"] = await persistent(daemon, f"web:{name}", f"{name}{number}", text)
+    ``stem`` and ``ids`` name a chat's file and its messages there.
+    """
 
-    async with asyncio.TaskGroup() as group:
-        group.create_task(daemon.reborn())
-        for name in texts:
-            group.create_task(chat(name))
-    return replies
+    def __init__(self, queue: dict[str, Any]) -> None:
+        self.queue = queue
+        self._channel = "foreign" if queue else "web"
+
+    def key(self, chat: str) -> str:
+        return f"{self._channel}:{chat}"
+
+    def stem(self, chat: str) -> str:
+        return f"{self._channel}_{chat}"
+
+    def ids(self, chat: str, numbers: Iterable[int]) -> list[str]:
+        return [f"{chat}{number}" if self.queue else f"web:{chat}{number}" for number in numbers]
+
+    async def begin(self, daemon: Daemon, chat: str, text: str) -> None:
+        """Send the first message of a chat alone."""
+        if self.queue:
+            body = inbound(self.key(chat), f"{chat}0", text)
+            await put(self.queue["broker.url"], body, name=self.queue["broker.name"])
+        else:
+            await persistent(daemon, self.key(chat), f"{chat}0", text)
+
+    async def say(self, daemon: Daemon, texts: dict[str, list[str]]) -> dict[str, str]:
+        """Return the reply to each message; over RabbitMQ all are put at once, and no text differs."""
+        if not self.queue:
+            return await self._over_http(daemon, texts)
+        async with foreign(self.queue["broker.url"], name=self.queue["broker.name"]) as client:
+            for chat, lines in texts.items():
+                for number, text in enumerate(lines):
+                    await client.put(inbound(self.key(chat), f"{chat}{number}", text))
+            await daemon.reborn()
+            taken = await client.collect("foreign", sum(map(len, texts.values())), timeout_s=90)
+        once_each(taken)
+        in_order(taken)
+        return {reply["in_reply_to"]: reply["text"] for reply in taken}
+
+    async def _over_http(self, daemon: Daemon, texts: dict[str, list[str]]) -> dict[str, str]:
+        """Send each chat's messages one after the other, through the death and after it."""
+        replies: dict[str, str] = {}
+
+        async def chat(name: str) -> None:
+            for number, text in enumerate(texts[name]):
+                replies[f"{name}{number}"] = await persistent(daemon, f"web:{name}", f"{name}{number}", text)
+
+        async with asyncio.TaskGroup() as group:
+            group.create_task(daemon.reborn())
+            for name in texts:
+                group.create_task(chat(name))
+        return replies
 
 
-async def over_rabbit(
-    daemon: Daemon, url: str, texts: dict[str, list[str]], *, name: str
-) -> list[dict[str, Any]]:
-    """Publish everything at once as a foreign program, then take the replies."""
-    async with foreign(url, name=name) as client:
-        for chat, lines in texts.items():
-            for number, text in enumerate(lines):
-                await client.put(inbound(f"foreign:{chat}", f"{chat}{number}", text))
-        await daemon.reborn()
-        wanted = sum(len(lines) for lines in texts.values())
-        return await client.collect("foreign", wanted, timeout_s=90)
+@pytest.fixture
+def through(queue: dict[str, Any]) -> Through:
+    return Through(queue and {**queue, "broker.partitions": 2})
 
 
 def once_each(replies: list[dict[str, Any]]) -> None:
@@ -122,86 +155,58 @@ def in_order(replies: list[dict[str, Any]]) -> None:
 
 
 @guarantee("loss", "A kill at any hand-over loses no message and repeats no answer, with either broker.")
-@pytest.mark.parametrize("point", ECHO_POINTS)
-async def test_embedded_loses_and_repeats_nothing(tmp_path: Path, point: str) -> None:
+@guarantee("order", "A kill at any hand-over keeps the replies in order over RabbitMQ.")
+@pytest.mark.parametrize(
+    ("queue", "point"),
+    [
+        *(("rabbitmq", point) for point in ECHO_POINTS + RABBIT_POINTS),
+        *(("embedded", point) for point in ECHO_POINTS),
+    ],
+    indirect=["queue"],
+)
+async def test_a_kill_loses_and_repeats_nothing(tmp_path: Path, through: Through, point: str) -> None:
     texts = {name: [f"{name} says {n}" for n in range(PER_KEY)] for name in KEYS}
-    async with dying(tmp_path, point, {}) as daemon:
-        replies = await over_http(daemon, texts)
+    async with dying(tmp_path, point, through.queue) as daemon:
+        replies = await through.say(daemon, texts)
 
-    verdict = check(tmp_path, {f"web_{name}": [f"web:{name}{n}" for n in range(PER_KEY)] for name in KEYS})
+    verdict = check(tmp_path, {through.stem(name): through.ids(name, range(PER_KEY)) for name in KEYS})
     assert verdict.sound, verdict
     assert replies == {f"{name}{n}": f"echo: {name} says {n}" for name in KEYS for n in range(PER_KEY)}
 
 
-@guarantee("loss", "A kill at any hand-over loses no message and repeats no answer, with either broker.")
-@guarantee("order", "A kill at any hand-over keeps the replies in order over RabbitMQ.")
-@pytest.mark.parametrize("point", ECHO_POINTS + RABBIT_POINTS)
-async def test_rabbitmq_loses_and_repeats_nothing(
-    tmp_path: Path, point: str, broker: Broker, broker_name: str
-) -> None:
-    config = {"role": "session", **on(broker, broker_name, partitions=2)}
-    texts = {name: [f"{name} says {n}" for n in range(PER_KEY)] for name in KEYS}
-    async with dying(tmp_path, point, config) as daemon:
-        replies = await over_rabbit(daemon, broker.url, texts, name=broker_name)
-
-    verdict = check(tmp_path, {f"foreign_{name}": [f"{name}{n}" for n in range(PER_KEY)] for name in KEYS})
-    assert verdict.sound, verdict
-    once_each(replies)
-    in_order(replies)
-
-
 @guarantee("once", "`/new` ends one session and starts one, wherever the gateway is killed.")
 @pytest.mark.parametrize("point", NEW_POINTS)
-@pytest.mark.parametrize("kind", ["embedded", "rabbitmq"])
 async def test_a_new_that_dies_ends_one_session_and_begins_one(
-    tmp_path: Path, point: str, kind: str, broker: Broker, broker_name: str
+    tmp_path: Path, point: str, through: Through
 ) -> None:
-    texts = {"ann": ["one", "two", "/new", "three"]}
-    if kind == "embedded":
-        async with dying(tmp_path, point, {}) as daemon:
-            replies = await over_http(daemon, texts)
-        stem, id_ = "web_ann", "web:ann{}"
-    else:
-        async with dying(tmp_path, point, {"role": "session", **on(broker, broker_name)}) as daemon:
-            taken = await over_rabbit(daemon, broker.url, texts, name=broker_name)
-        once_each(taken)
-        in_order(taken)
-        replies = {reply["in_reply_to"]: reply["text"] for reply in taken}
-        stem, id_ = "foreign_ann", "ann{}"
+    async with dying(tmp_path, point, through.queue) as daemon:
+        replies = await through.say(daemon, {"ann": ["one", "two", "/new", "three"]})
 
+    stem = through.stem("ann")
     assert len(archives(tmp_path, stem)) == 1
     assert contents(tmp_path, stem) == ["one", "echo: one", "two", "echo: two", "three", "echo: three"]
     assert "new conversation" in replies["ann2"]
-    assert check(tmp_path, {stem: [id_.format(number) for number in (0, 1, 3)]}).sound
+    assert check(tmp_path, {stem: through.ids("ann", (0, 1, 3))}).sound
 
 
 @pytest.mark.parametrize(
-    ("kind", "point"),
+    ("queue", "point"),
     [("embedded", point) for point in MEMORY_POINTS] + [("rabbitmq", point) for point in MEMORY_POINTS[1::2]],
+    indirect=["queue"],
 )
-async def test_a_consolidation_that_dies_is_done_once(
-    tmp_path: Path, kind: str, point: str, broker: Broker, broker_name: str
-) -> None:
+async def test_a_consolidation_that_dies_is_done_once(tmp_path: Path, through: Through, point: str) -> None:
     """One paragraph for each stretch, the pointer behind the last one, and the model asked once for it."""
     log = tmp_path / "model.log"
     workspace = tmp_path / "workspace"
-    texts = {"ann": [f"message {number}" for number in range(4)]}
+    stem, ids = through.stem("ann"), through.ids("ann", range(4))
     async with model_process(log) as (url, _):
-        config = with_model(url, **{"memory.window": 4})
-        if kind == "rabbitmq":
-            config |= {"role": "session", **on(broker, broker_name)}
+        config = with_model(url, **{"memory.window": 4}, **through.queue)
         async with dying(workspace, point, config) as daemon:
-            if kind == "embedded":
-                stem, ids = "web_ann", [f"web:ann{number}" for number in range(4)]
-                await persistent(daemon, "web:ann", "ann0", "message 0")
-                await named(workspace, stem)
-                await over_http(daemon, texts)
-            else:
-                stem, ids = "foreign_ann", [f"ann{number}" for number in range(4)]
-                await put(broker.url, inbound("foreign:ann", "ann0", "message 0"), name=broker_name)
-                await named(workspace, stem)
-                once_each(await over_rabbit(daemon, broker.url, texts, name=broker_name))
-            await persistent(daemon, "web:ann" if kind == "embedded" else "foreign:ann", "last", "and on")
+            await through.begin(daemon, "ann", "message 0")
+            # Nothing else of the background runs beside its memory.
+            await until(lambda: is_named(workspace, stem), 120)
+            await through.say(daemon, {"ann": [f"message {number}" for number in range(4)]})
+            await persistent(daemon, through.key("ann"), "last", "and on")
             await settled(daemon)
 
     folder = workspace / "memory" / "chats" / stem
@@ -216,11 +221,6 @@ async def test_a_consolidation_that_dies_is_done_once(
     assert len(marks) <= len(about_memory) <= len(marks) + (point == "state_file.before:3")
 
 
-async def named(workspace: Path, stem: str) -> None:
-    """Wait until the background has named a session, so that nothing else of it runs beside its memory."""
-    await until(lambda: is_named(workspace, stem), 120)
-
-
 async def settled(daemon: Daemon) -> None:
     """Wait until no consolidation runs or waits."""
 
@@ -233,36 +233,27 @@ async def settled(daemon: Daemon) -> None:
 
 @guarantee("once", "A crash costs at most the one model request that was in progress.")
 @pytest.mark.parametrize("point", MODEL_POINTS)
-@pytest.mark.parametrize("kind", ["embedded", "rabbitmq"])
 async def test_tools_and_model_calls_survive_with_one_bill(
-    tmp_path: Path, point: str, kind: str, broker: Broker, broker_name: str
+    tmp_path: Path, point: str, through: Through
 ) -> None:
     """At most one request per message and round, plus the one that its chat had under way at the kill."""
     log = tmp_path / "model.log"
     workspace = tmp_path / "workspace"
     read, write = '[[tool:ls {"path": "."}]]', '[[tool:write {"path": "note.txt", "content": "x"}]]'
     texts = {"ann": [f"{read} ann 1", "ann 2"], "bob": [f"{write} bob 1", "bob 2"]}
-    async with model_process(log) as (url, _):
-        config = with_model(url)
-        if kind == "rabbitmq":
-            config |= {"role": "session", **on(broker, broker_name, partitions=2)}
-        async with dying(workspace, point, config) as daemon:
-            if kind == "embedded":
-                await over_http(daemon, texts)
-                stems, ids = {n: f"web_{n}" for n in texts}, "web:{}{}"
-            else:
-                replies = await over_rabbit(daemon, broker.url, texts, name=broker_name)
-                once_each(replies)
-                in_order(replies)
-                stems, ids = {n: f"foreign_{n}" for n in texts}, "{}{}"
+    async with (
+        model_process(log) as (url, _),
+        dying(workspace, point, with_model(url, **through.queue)) as daemon,
+    ):
+        await through.say(daemon, texts)
 
-    verdict = check(workspace, {stem: [ids.format(n, i) for i in range(2)] for n, stem in stems.items()})
+    verdict = check(workspace, {through.stem(name): through.ids(name, range(2)) for name in texts})
     assert verdict.sound, verdict
     asked = [entry["text"] for entry in read_log(log) if entry["event"] == "arrived"]
     rounds = 2 + 1
     for name in texts:
         assert rounds <= sum(name in text for text in asked) <= rounds + 1
-    results = [line for line in lines_of(workspace, stems["bob"]) if line["role"] == "tool"]
+    results = [line for line in lines_of(workspace, through.stem("bob")) if line["role"] == "tool"]
     assert len(results) == 1
 
 
@@ -271,7 +262,7 @@ async def test_going_back_that_dies_happens_once(tmp_path: Path, point: str) -> 
     """``/resume`` opens the old session, ``/undo`` takes back one exchange, ``/retry`` asks one again."""
     texts = {"ann": ["one", "/new", "two", "/resume", "three", "/undo", "four", "/retry", "five"]}
     async with dying(tmp_path, point, {}) as daemon:
-        replies = await over_http(daemon, texts)
+        replies = await Through({}).say(daemon, texts)
 
     kinds = [line.get("kind", line["role"]) for line in lines_of(tmp_path, "web_ann")]
     told = [line["content"] for line in lines_of(tmp_path, "web_ann") if line["role"] == "user"]

@@ -131,6 +131,7 @@ async def emptied(broker: Broker, prefix: str) -> None:
 async def test_a_broker_killed_while_200_letters_flow_loses_none(
     tmp_path: Path, own_broker: Broker, queue_type: str
 ) -> None:
+    """Over HTTP a message is refused meanwhile, and answered once it is back, under the same id."""
     chats = [f"c{number}" for number in range(10)]
     ids = {chat: [f"{chat}-{number:02d}" for number in range(20)] for chat in chats}
     config = on(own_broker, f"kill-{queue_type}", partitions=2, **{"broker.queue_type": queue_type})
@@ -148,11 +149,25 @@ async def test_a_broker_killed_while_200_letters_flow_loses_none(
             for chat in chats:
                 group.create_task(write(chat))
             await daemon.said("turn.replied", times=20)
-            await asyncio.to_thread(own_broker.restart)
+            own_broker.kill()
+            try:
+                async with httpx.AsyncClient(base_url=daemon.url, timeout=30) as http:
+                    body = {"chat_id": "a", "text": "one", "id": "1"}
+                    refused = await http.post("/v1/messages", json=body)
+                    ready = await http.get("/readyz")
+            finally:
+                await asyncio.to_thread(own_broker.start)
+        async with asyncio.timeout(120):
+            while (found := await ask(daemon, "web:a", "1", "one")) is None:
+                await asyncio.sleep(0.1)
         wanted = [f"{id_}#reply" for each in ids.values() for id_ in each]
         texts = await client.answered(*wanted, within_s=90)
         assert await daemon.stop() == 0
 
+    assert (refused.status_code, ready.status_code) == (503, 503)
+    assert "again" in refused.json()["hint"]
+    assert found["reply"] == "echo: one"
+    assert contents(tmp_path, "web_a") == ["one", "echo: one"]
     assert texts == {f"{id_}#reply": f"echo: I am {id_}" for each in ids.values() for id_ in each}
     assert {(reply["id"], reply["text"]) for reply in client.replies} == set(texts.items())
     for chat in chats:
@@ -196,29 +211,6 @@ async def until_not_ready(daemon: Daemon) -> None:
         await until(so, 120)
 
 
-async def test_http_says_503_while_the_broker_is_away_and_the_same_id_works_after(
-    tmp_path: Path, own_broker: Broker
-) -> None:
-    async with Daemon(tmp_path, role="session", config=on(own_broker, "away")) as daemon:
-        own_broker.kill()
-        try:
-            async with httpx.AsyncClient(timeout=30) as client:
-                body = {"chat_id": "a", "text": "one", "id": "1"}
-                answer = await client.post(f"{daemon.url}/v1/messages", json=body)
-                ready = await client.get(f"{daemon.url}/readyz")
-        finally:
-            await asyncio.to_thread(own_broker.start)
-        assert answer.status_code == 503
-        assert "again" in answer.json()["hint"]
-        assert ready.status_code == 503
-        async with asyncio.timeout(120):
-            while (found := await ask(daemon, "web:a", "1", "one")) is None:
-                await asyncio.sleep(0.1)
-
-    assert found["reply"] == "echo: one"
-    assert contents(tmp_path, "web_a") == ["one", "echo: one"]
-
-
 # -- two daemons on one workspace ------------------------------------------------------------------
 
 
@@ -255,27 +247,6 @@ async def test_a_killed_daemons_turn_is_gone_on_with_by_the_other(
     results = [line for line in lines_of(tmp_path, STEM) if line["role"] == "tool"]
     assert len(results) == 1
     assert "is_error" not in results[0]
-
-
-async def test_a_tool_that_may_have_acted_is_not_run_again_by_the_other_daemon(
-    tmp_path: Path, broker: Broker, broker_name: str
-) -> None:
-    async with ModelServer() as model:
-        config = on(broker, broker_name) | with_model(model)
-        first = await Daemon(tmp_path, role="session", config=config, kill_at="tool.after:1").start()
-        async with Steady(broker.url, name=broker_name) as client:
-            write = '[[tool:write {"path": "a.txt", "content": "x"}]]'
-            await client.put(inbound(KEY, "m1", f"one {write}"))
-            assert await first.died() == -signal.SIGKILL
-            (written,) = tmp_path.glob("files/**/a.txt")
-            written.unlink()
-            async with Daemon(tmp_path, role="session", config=config):
-                await client.answered("m1#reply")
-
-    (result,) = [line for line in lines_of(tmp_path, STEM) if line["role"] == "tool"]
-    assert result["content"] == "outcome unknown: interrupted"
-    assert not written.exists()
-    assert len(model.seen) == 2
 
 
 @guarantee("writer", "A frozen process that wakes after a take-over writes nothing and sends no request.")

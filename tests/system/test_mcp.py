@@ -146,50 +146,30 @@ async def test_a_call_that_a_kill_interrupts_is_made_once(tmp_path: Path, repeat
     assert result.endswith("\n| waited") if repeatable else result == "outcome unknown: interrupted"
 
 
-async def test_a_call_of_a_server_that_is_configured_no_more_is_not_lost_sight_of(tmp_path: Path) -> None:
-    log = tmp_path / "state/mcp/good/log"
+async def test_a_call_ends_with_stop_and_with_its_daemon(tmp_path: Path) -> None:
+    """A server that hangs hears nothing and ends all the same; its call is not lost sight of without it."""
+    log, wild = tmp_path / "state/mcp/good/log", tmp_path / "state/mcp/wild"
     async with ModelServer() as model:
-        model.script.append(calling("mcp_good_slow", seconds=60))
-        async with Daemon(tmp_path, config=with_model(model, mcp={"good": table(GOOD)})) as daemon:
+        model.script += [calling("mcp_good_slow", seconds=60), calling("mcp_wild_hang")]
+        servers = {"good": table(GOOD), "wild": table(WILD)}
+        async with Daemon(tmp_path, config=with_model(model, mcp=servers)) as daemon:
             await up(daemon, "good")
-            asking = asyncio.create_task(ask(daemon, KEY, "1", "wait a little"))
+            await up(daemon, "wild")
+            asking = [asyncio.create_task(ask(daemon, "web:b", "1", "wait a little"))]
             await until(lambda: noted(log), 60)
+            await ask(daemon, "web:b", "2", "/stop")
+            await until(lambda: noted(log)[-1] == "cancelled", 60)
+            asking.append(asyncio.create_task(ask(daemon, KEY, "1", "wait for ever")))
+            await until(lambda: noted(wild / "log"), 60)
+            assert processes_in(wild)
             await daemon.kill()
+            await until(lambda: not processes_in(wild), 60)
         async with Daemon(tmp_path, config=with_model(model)) as daemon:
             await until(lambda: len(lines_of(tmp_path, "web_a")) == 4, 60)
-            asking.cancel()
+            for each in asking:
+                each.cancel()
 
     assert results(tmp_path) == ["outcome unknown: interrupted"]
-
-
-async def test_a_server_that_hangs_ends_with_its_daemon(tmp_path: Path) -> None:
-    """It hears nothing any more, and is not told: the daemon is killed."""
-    folder = tmp_path / "state/mcp/wild"
-    async with ModelServer() as model:
-        model.script.append(calling("mcp_wild_hang"))
-        async with Daemon(tmp_path, config=with_model(model, mcp={"wild": table(WILD)})) as daemon:
-            await up(daemon, "wild")
-            asking = asyncio.create_task(ask(daemon, KEY, "1", "wait for ever"))
-            await until(lambda: noted(folder / "log"), 60)
-            assert processes_in(folder)
-            await daemon.kill()
-
-            await until(lambda: not processes_in(folder), 60)
-            asking.cancel()
-
-
-async def test_stop_ends_a_call_there(tmp_path: Path) -> None:
-    log = tmp_path / "state/mcp/good/log"
-    async with ModelServer() as model:
-        model.script.append(calling("mcp_good_slow", seconds=60))
-        async with Daemon(tmp_path, config=with_model(model, mcp={"good": table(GOOD)})) as daemon:
-            await up(daemon, "good")
-            asking = asyncio.create_task(ask(daemon, KEY, "1", "wait a little"))
-            await until(lambda: noted(log), 60)
-            await ask(daemon, KEY, "2", "/stop")
-            await until(lambda: noted(log)[-1] == "cancelled", 60)
-            asking.cancel()
-            assert await daemon.stop() == 0
 
 
 @guarantee("security", "A changed tool of an MCP server is shown, and not offered before it is approved.")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,7 @@ from tests.support.harness import Daemon
 from tests.support.model_server import ModelServer, Seen
 from tests.support.place import lines_of, on, with_model
 from tests.support.telegram_server import TelegramServer
-from tests.system.platform_place import ADA, apart, with_discord, with_telegram
+from tests.system.platform_place import ADA, with_discord, with_telegram
 
 GROUP = -1001234567890
 ME = "@gate_test_bot"
@@ -115,16 +116,14 @@ async def test_a_paste_is_one_turn_on_discord(tmp_path: Path) -> None:
     assert lines[-1]["answers"] == [line["message_id"] for line in lines[:3]]
 
 
-@pytest.mark.parametrize("queue", ["embedded", "rabbitmq"])
 @pytest.mark.timeout(300)
 async def test_an_adapter_killed_between_two_parts_still_asks_once(
-    tmp_path: Path, broker: Broker, broker_name: str, queue: str
+    tmp_path: Path, queue: dict[str, Any]
 ) -> None:
     """The first part is in the queue, the second one's file hangs: Telegram has all of them still."""
     async with TelegramServer() as server, ModelServer() as model:
-        config = with_telegram(server, stream=False) | with_model(model)
-
-        async def die(daemon: Daemon) -> None:
+        config = with_telegram(server, stream=False) | with_model(model, **queue)
+        async with Daemon(tmp_path, config=config) as daemon:
             hangs = server.fail("getFile", how="hang", containing="file-2")
             ids = album(server, ADA, ["these", "", ""], of="1", names="abc")
             await server.until(lambda: hangs.hits)
@@ -136,13 +135,6 @@ async def test_an_adapter_killed_between_two_parts_still_asks_once(
             await server.until(lambda: server.confirmed >= ids[-1])
             server.write(ADA, "and now?")
             await server.until(lambda: len(server.sent_to(ADA)) == 2)
-
-        if queue == "embedded":
-            async with Daemon(tmp_path, config=config) as daemon:
-                await die(daemon)
-        else:
-            async with apart(tmp_path, broker, broker_name, config) as (_, channels):
-                await die(channels)
         assert all(f"{name}.png" in question(model.seen[0]) for name in "abc")
         assert len(model.turns) == 2
     lines = lines_of(tmp_path, f"telegram_{ADA}")

@@ -11,11 +11,10 @@ from typing import Any
 
 import pytest
 
-from tests.support.broker import Broker
 from tests.support.guarantee import guarantee
 from tests.support.harness import Daemon
 from tests.support.model_server import ModelServer
-from tests.support.place import lines_of, on, with_model
+from tests.support.place import lines_of, with_model
 from tests.support.telegram_server import TelegramServer
 from tests.system.platform_place import ADA, told, with_telegram
 
@@ -56,37 +55,33 @@ def results(workspace: Path, stem: str) -> list[str]:
 
 
 async def test_a_reminder_made_in_a_chat_comes_there_as_part_of_the_conversation(tmp_path: Path) -> None:
-    """It runs in the chat's own lane: the model sees what was said before, and who asks; then it is gone."""
+    """It runs in the chat's own lane: the model sees what was said before, and who asks; then it is gone.
+
+    Of a job of its own session the other chat sees the answer alone.
+    """
     async with TelegramServer() as server, ModelServer() as model:
-        server.add_chat(ADA)
+        for chat in (ADA, BOB):
+            server.add_chat(chat)
         async with Daemon(tmp_path, config=with_model(model, **with_telegram(server))):
             server.write(ADA, f"remind me {call('add', at=soon(), message='call mum')}")
-            await server.until(lambda: len(server.sent_to(ADA)) == 2, timeout_s=120)
+            server.write(BOB, f"do it {call('add', at=soon(), message='look', session='job')}")
+            for chat in (ADA, BOB):
+                await server.until(lambda chat=chat: len(server.sent_to(chat)) == 2, timeout_s=120)
             assert await until_jobs(tmp_path, lambda rows: not rows) == []
-        asked = model.turns[-1].messages
+        (asked,) = (seen.messages for seen in model.turns if seen.text.endswith("call mum"))
 
+    assert texts(server, BOB) == ["stub: do it", "stub: look"]
+    assert len(lines_of(tmp_path, f"telegram_{BOB}")) == 4
+    (own,) = (tmp_path / "sessions").glob("cron_*.jsonl")
+    assert "look" in own.read_text()
+    assert "call mum" not in own.read_text()
     assert texts(server) == ["stub: remind me", "stub: call mum"]
     said = [(line["role"], line.get("message_id", "")) for line in lines_of(tmp_path, f"telegram_{ADA}")]
     assert [role for role, _ in said] == ["user", "assistant", "tool", "assistant", "user", "assistant"]
     assert all(message_id.startswith("cron:") for _, message_id in said[4:])
-    assert not list((tmp_path / "sessions").glob("cron_*"))
     assert "remind me" in str(asked[:-1])
     assert "asked by: the clock, for the job “call mum” that was due at 2" in asked[-1]["content"]
     assert asked[-1]["content"].endswith("call mum")
-
-
-async def test_a_job_of_its_own_session_answers_in_the_chat(tmp_path: Path) -> None:
-    """Its conversation is its own; the chat sees the answer alone."""
-    async with TelegramServer() as server, ModelServer() as model:
-        server.add_chat(ADA)
-        async with Daemon(tmp_path, config=with_model(model, **with_telegram(server))):
-            server.write(ADA, f"do it {call('add', at=soon(), message='look', session='job')}")
-            await server.until(lambda: len(server.sent_to(ADA)) == 2, timeout_s=120)
-
-    assert texts(server) == ["stub: do it", "stub: look"]
-    assert len(lines_of(tmp_path, f"telegram_{ADA}")) == 4
-    (own,) = (tmp_path / "sessions").glob("cron_*.jsonl")
-    assert "look" in own.read_text()
 
 
 @guarantee("once", "A job that is requested in a chat is created once, wherever the gateway is killed.")
@@ -112,41 +107,33 @@ async def test_a_kill_while_a_job_is_made_makes_it_at_most_once(tmp_path: Path, 
     assert row["payload"]["owner"]["id"] == str(ADA)
 
 
-async def kill_in_a_run(workspace: Path, point: str, config: dict[str, Any], server: TelegramServer) -> None:
-    """Run a job in its chat's lane, between two messages, and die in the midst of its turn."""
-    async with Daemon(workspace, config=config) as quiet:
-        server.write(ADA, f"one {call('add', at=soon(8), message='the job')}")
-        await quiet.said("letter.delivered")
-        await quiet.stop()
-    async with Daemon(workspace, config=config, kill_at=point) as daemon:
-        await daemon.reborn()
-        await server.until(lambda: len(server.sent_to(ADA)) >= 2, timeout_s=120)
-        server.write(ADA, "two")
-        await server.until(lambda: len(server.sent_to(ADA)) >= 3, timeout_s=120)
-
-
 @guarantee("once", "Each run of a job is answered once, wherever the gateway is killed.")
-@pytest.mark.parametrize("point", ["ask.before:1", "append.after:1", "settle.before:1", "settle.after:1"])
-async def test_a_kill_in_a_run_answers_it_once(tmp_path: Path, point: str) -> None:
+@pytest.mark.parametrize(
+    ("queue", "point"),
+    [
+        ("rabbitmq", "publish.after:1"),
+        *(("embedded", at) for at in ("ask.before:1", "append.after:1", "settle.before:1", "settle.after:1")),
+    ],
+    indirect=["queue"],
+)
+async def test_a_kill_in_a_run_answers_it_once(tmp_path: Path, queue: dict[str, Any], point: str) -> None:
+    """A job in its chat's lane, between two messages, dies in the midst of its turn."""
     async with TelegramServer() as server, ModelServer() as model:
         server.add_chat(ADA)
-        await kill_in_a_run(tmp_path, point, with_model(model, **with_telegram(server)), server)
+        config = with_model(model, **with_telegram(server), **queue)
+        async with Daemon(tmp_path, config=config) as quiet:
+            server.write(ADA, f"one {call('add', at=soon(8), message='the job')}")
+            await quiet.said("letter.delivered")
+            await quiet.stop()
+        async with Daemon(tmp_path, config=config, kill_at=point) as daemon:
+            await daemon.reborn()
+            await server.until(lambda: len(server.sent_to(ADA)) >= 2, timeout_s=120)
+            server.write(ADA, "two")
+            await server.until(lambda: len(server.sent_to(ADA)) >= 3, timeout_s=120)
 
     assert texts(server) == ["stub: one", "stub: the job", "stub: two"]
     lines = lines_of(tmp_path, f"telegram_{ADA}")
     assert [line["content"] for line in lines if line["role"] == "user"][1:] == ["the job", "two"]
-
-
-@guarantee("once", "Each run of a job is answered once, wherever the gateway is killed.")
-async def test_a_kill_in_a_run_over_a_broker_answers_it_once(
-    tmp_path: Path, broker: Broker, broker_name: str
-) -> None:
-    async with TelegramServer() as server, ModelServer() as model:
-        server.add_chat(ADA)
-        config = on(broker, broker_name, **with_model(model, **with_telegram(server)))
-        await kill_in_a_run(tmp_path, "publish.after:1", config, server)
-
-    assert texts(server) == ["stub: one", "stub: the job", "stub: two"]
 
 
 # -- who may change what -------------------------------------------------------------------------------

@@ -6,15 +6,15 @@ import asyncio
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.support.broker import Broker
 from tests.support.discord_server import DiscordServer
 from tests.support.guarantee import guarantee
-from tests.support.harness import ROOT, Daemon, ask
+from tests.support.harness import ROOT, Daemon, answer_to
 from tests.support.model_server import ModelServer
-from tests.support.place import lines_of, on, with_model, write
+from tests.support.place import lines_of, with_model, write
 from tests.support.telegram_server import TelegramServer
 from tests.system.platform_place import ADA, told, with_discord, with_telegram
 
@@ -40,13 +40,26 @@ def results(workspace: Path, stem: str = f"telegram_{ADA}") -> list[str]:
     return [line["content"] for line in lines_of(workspace, stem) if line["role"] == "tool"]
 
 
-@pytest.mark.parametrize("point", ["", "tool.after:1", "append.after:3", "settle.before:1", "settle.after:1"])
-async def test_a_file_goes_out_once_with_its_answer(tmp_path: Path, point: str) -> None:
+@pytest.mark.parametrize(
+    ("queue", "point"),
+    [
+        ("embedded", ""),
+        ("embedded", "tool.after:1"),
+        ("embedded", "append.after:3"),
+        ("embedded", "settle.before:1"),
+        ("embedded", "settle.after:1"),
+        ("rabbitmq", "publish.after:1"),
+    ],
+    indirect=["queue"],
+)
+async def test_a_file_goes_out_once_with_its_answer(
+    tmp_path: Path, queue: dict[str, Any], point: str
+) -> None:
     """With its caption, and whatever dies on the way: the file is sent once, behind the answer."""
     write(folder(tmp_path) / "a" / "may.txt", "figures")
     async with TelegramServer() as server, ModelServer() as model:
         server.add_chat(ADA)
-        config = with_model(model, **with_telegram(server, stream=False))
+        config = with_model(model, **with_telegram(server, stream=False), **queue)
         async with Daemon(tmp_path, config=config, kill_at=point) as daemon:
             server.write(ADA, f"the figures {send('./a/may.txt', caption='of *May*')}")
             if point:
@@ -61,25 +74,6 @@ async def test_a_file_goes_out_once_with_its_answer(tmp_path: Path, point: str) 
         ("sendMessage", "stub: thanks", ""),
     ]
     assert results(tmp_path) == ["a/may.txt (7 bytes) will be sent with your answer"]
-
-
-async def test_over_a_broker_a_file_goes_out_once(tmp_path: Path, broker: Broker, broker_name: str) -> None:
-    write(folder(tmp_path) / "may.txt", "figures")
-    async with TelegramServer() as server, ModelServer() as model:
-        server.add_chat(ADA)
-        config = on(broker, broker_name, **with_model(model, **with_telegram(server, stream=False)))
-        async with Daemon(tmp_path, config=config, kill_at="publish.after:1") as daemon:
-            server.write(ADA, f"go {send('may.txt')}")
-            await daemon.reborn()
-            await server.until(lambda: len(server.sent_to(ADA)) == 2, timeout_s=120)
-            server.write(ADA, "thanks")
-            await server.until(lambda: len(server.sent_to(ADA)) == 3, timeout_s=120)
-
-    assert [(method, name) for method, _, name in shown(server)] == [
-        ("sendMessage", ""),
-        ("sendDocument", "may.txt"),
-        ("sendMessage", ""),
-    ]
 
 
 async def test_what_is_not_the_chats_own_is_not_sent(tmp_path: Path) -> None:
@@ -139,25 +133,16 @@ async def test_page_and_terminal_are_told_where_a_file_lies(tmp_path: Path) -> N
     file = folder(tmp_path, "cli_direct") / "may.txt"
     write(file, "figures")
     async with ModelServer() as model, Daemon(tmp_path, config=with_model(model)) as daemon:
-        reply = await ask(daemon, "cli:direct", "1", f"go {send('may.txt', caption='of May')}")
+        reply = await answer_to(daemon, "cli:direct", "1", f"go {send('may.txt', caption='of May')}")
+        words = ("-m", "gateway", "--workspace", str(tmp_path), "chat", "-m", f"so {send('may.txt')}")
         spoken = await asyncio.create_subprocess_exec(
-            *(
-                sys.executable,
-                "-m",
-                "gateway",
-                "--workspace",
-                str(tmp_path),
-                "chat",
-                "-m",
-                f"so {send('may.txt')}",
-            ),
+            *(sys.executable, *words),
             cwd=ROOT,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
         )
         printed, words = await spoken.communicate()
 
-    assert reply is not None
     assert (reply["reply"], reply["files"]) == ("stub: go", [f"{file}: of May"])
     assert printed == b"stub: so\n"
     assert str(file) in words.decode().split("\n")

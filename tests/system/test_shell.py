@@ -18,7 +18,7 @@ from session.tools.sandbox.sandbox import AS_ROOT_CURE
 from tests.gateway.service_place import UID, workspace_of_the_service
 from tests.session.tools.sandbox_place import SECRET, processes_with
 from tests.support.guarantee import guarantee
-from tests.support.harness import Daemon, ask, command, status
+from tests.support.harness import Daemon, answer_to, ask, command, status
 from tests.support.model_server import ModelServer
 from tests.support.place import lines_of, with_model
 from tests.support.until import until
@@ -54,7 +54,7 @@ async def test_a_command_runs_in_the_folder_of_its_chat_and_sees_no_other(tmp_pa
         config = on(model, **{"model.api_key": SECRET})
         async with Daemon(tmp_path, config=config) as daemon:
             await ask(daemon, "web:b", "0", calls("echo my diary > diary.txt; exit 3"))
-            answer = await ask(
+            await answer_to(
                 daemon,
                 KEY,
                 "1",
@@ -71,7 +71,6 @@ async def test_a_command_runs_in_the_folder_of_its_chat_and_sees_no_other(tmp_pa
             )
             _, printed = await command(tmp_path, "doctor", "--json", config=config)
 
-    assert answer is not None
     told = "\n".join(str(seen.messages) for seen in model.turns if "web:b" not in str(seen.messages))
     assert "exit code: 0\\nstdout:\\nx\\n" in told
     # Nothing that the daemon has open is handed on, and nothing of the machine is open to be changed.
@@ -171,28 +170,20 @@ def test_a_capability_of_the_gateway_is_none_of_its_commands() -> None:
     assert done.stdout == b"0 0 0 0 0 0 0\n", done.stderr
 
 
-@pytest.mark.ordinary_user
-async def test_stop_ends_a_command_and_its_children_at_once(tmp_path: Path, tag: str) -> None:
-    async with ModelServer() as model, Daemon(tmp_path, config=on(model)) as daemon:
-        turn = asyncio.create_task(ask(daemon, KEY, "1", calls(f"setsid sleep {tag} & sleep {tag}")))
-        await until(lambda: len(_sleeping(tag)) == 2)
-
-        await ask(daemon, KEY, "2", "/stop")
-
-        await until(lambda: not _sleeping(tag))
-        await turn
-        again = await ask(daemon, KEY, "3", "still there?")
-
-    assert again is not None
-    assert again["reply"] == "stub: still there?"
-
-
 @guarantee("security", "A command of a killed gateway ends with it and does not run again.")
 @pytest.mark.ordinary_user
 async def test_a_killed_daemon_takes_its_command_with_it_and_runs_it_never_again(
     tmp_path: Path, tag: str
 ) -> None:
+    """``/stop`` ends one with its children as well, and the chat goes on."""
     async with ModelServer() as model, Daemon(tmp_path, config=on(model)) as daemon:
+        turn = asyncio.create_task(ask(daemon, "web:b", "1", calls(f"setsid sleep {tag} & sleep {tag}")))
+        await until(lambda: len(_sleeping(tag)) == 2)
+        await ask(daemon, "web:b", "2", "/stop")
+        await until(lambda: not _sleeping(tag))
+        await turn
+        again = await answer_to(daemon, "web:b", "3", "still there?")
+
         words = calls(f"echo run >> runs.txt; (setsid sleep {tag} &); sleep {tag}")
         turn = asyncio.create_task(ask(daemon, KEY, "1", words))
         await until(lambda: len(_sleeping(tag)) == 2)
@@ -202,9 +193,9 @@ async def test_a_killed_daemon_takes_its_command_with_it_and_runs_it_never_again
         await until(lambda: not _sleeping(tag))
         await turn
         await daemon.start()
-        answer = await ask(daemon, KEY, "1", words)
+        await answer_to(daemon, KEY, "1", words)
 
-    assert answer is not None
+    assert again["reply"] == "stub: still there?"
     assert [path.read_text() for path in tmp_path.glob("files/chats/*/runs.txt")] == ["run\n"]
     assert "outcome unknown" in results(tmp_path)[0]
 
@@ -218,10 +209,9 @@ async def test_without_a_sandbox_a_command_is_refused_and_the_turn_goes_on(
         config = on(model)
         async with Daemon(tmp_path, config=config, anew=True) as daemon:
             await daemon.said("sandbox.missing")
-            answer = await ask(daemon, KEY, "1", calls("touch x"))
+            await answer_to(daemon, KEY, "1", calls("touch x"))
             code, printed = await command(tmp_path, "doctor", "--json", config=config)
 
-    assert answer is not None
     [said] = results(tmp_path)
     assert said == (
         "error: no command can be run: bubblewrap is not installed; "
@@ -244,36 +234,6 @@ async def test_what_is_said_is_cut_in_the_middle(tmp_path: Path) -> None:
     assert "bytes left out" in whole
     assert len(whole.encode()) <= 64 * 1024
     assert timed == "killed after 1 s: time limit\nstdout:\nearly\n"
-
-
-async def test_it_is_off_until_it_is_enabled_and_groups_have_it_where_it_is_named(tmp_path: Path) -> None:
-    offered = {}
-    for name, more in (
-        ("off", {}),
-        ("named", {"tools.direct": "shell"}),
-        ("on", {"tools.shell.enabled": "true"}),
-        ("group", {"tools.shell.enabled": "true", "tools.groups": "shell"}),
-    ):
-        async with (
-            ModelServer() as model,
-            Daemon(tmp_path / name, config=with_model(model, **more)) as daemon,
-        ):
-            await ask(daemon, "web:a", "1", "hello")
-            await ask(daemon, "telegram:1", "2", "hello")
-            direct, group = (
-                next(seen for seen in model.turns if seen.text == "hello" and ours in str(seen.messages[-1]))
-                for ours in ("web", "telegram")
-            )
-            offered[name] = ("shell" in direct.tools, "shell" in group.tools)
-            if name == "named":
-                assert b"tools.direct: shell is not enabled; set tools.shell.enabled = true" in daemon.log
-
-    assert offered == {
-        "off": (False, False),
-        "named": (False, False),
-        "on": (True, False),
-        "group": (True, True),
-    }
 
 
 def _sleeping(tag: str) -> list[int]:

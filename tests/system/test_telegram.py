@@ -6,8 +6,7 @@ import asyncio
 import json
 import random
 import re
-import signal
-from collections.abc import Mapping
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from tests.support.place import at_rest, contents, lines_of, on, transcript, wit
 from tests.support.socks_server import SocksServer
 from tests.support.telegram_server import TelegramServer
 from tests.support.until import until
-from tests.system.platform_place import ADA, Tap, apart, tapped, told, with_telegram
+from tests.system.platform_place import ADA, Tap, tapped, told, with_telegram
 
 
 async def test_a_stranger_pairs_and_is_answered(tmp_path: Path) -> None:
@@ -78,75 +77,38 @@ async def test_adapters_and_sessions_run_apart(tmp_path: Path, broker: Broker, b
 
 @guarantee("loss", "Kills of the Telegram adapter or of the whole gateway under load lose no message.")
 @pytest.mark.timeout(300)
-async def test_an_adapter_killed_while_300_messages_come_loses_none(
-    tmp_path: Path, broker: Broker, broker_name: str
+@pytest.mark.parametrize("queue", ["rabbitmq", "embedded"], indirect=True)
+async def test_a_process_killed_while_300_messages_come_loses_none(
+    tmp_path: Path, queue: dict[str, Any], request: pytest.FixtureRequest
 ) -> None:
-    """What the platform was told is done had been accepted by the broker; all are answered, in order."""
-    async with TelegramServer() as server:
-        config = with_telegram(server, stream=False)
-        async with (
-            apart(tmp_path, broker, broker_name, config) as (_, channels),
-            tapped(broker, broker_name) as tap,
-        ):
-            writing = asyncio.create_task(_write(server, 300, chats=40))
-            for _ in range(4):
-                await _until_more(server, 40, of=300)
-                channels.signal(signal.SIGKILL)
-                await channels.died()
-                await _check_confirmed(server, tap)
-                await channels.start()
-            ids = await writing
-            await server.until(lambda: len(_answered(server)) >= 300, timeout_s=120)
-            await _check_confirmed(server, tap)
+    """The adapter alone, or adapter, queue and sessions together: all are answered, in order.
 
-    _check_answers(server, ids)
-
-
-@guarantee("loss", "Kills of the Telegram adapter or of the whole gateway under load lose no message.")
-@pytest.mark.timeout(300)
-async def test_a_gateway_killed_while_300_messages_come_loses_none(tmp_path: Path) -> None:
-    """One process with the embedded queue: adapter, queue and sessions die together."""
-    async with (
-        TelegramServer() as server,
-        Daemon(tmp_path, config=with_telegram(server, stream=False)) as daemon,
-    ):
+    What the platform was told is done had been accepted by the broker.
+    """
+    async with TelegramServer() as server, AsyncExitStack() as stack:
+        config, tap = with_telegram(server, stream=False) | queue, None
+        if queue:
+            config |= {"broker.partitions": 4}
+            await stack.enter_async_context(Daemon(tmp_path, role="session", config=config))
+        daemon = Daemon(tmp_path, role="channels" if queue else "all", config=config)
+        await stack.enter_async_context(daemon)
+        if queue:
+            tap = await stack.enter_async_context(
+                tapped(request.getfixturevalue("broker"), queue["broker.name"])
+            )
         writing = asyncio.create_task(_write(server, 300, chats=40))
         for _ in range(4):
             await _until_more(server, 40, of=300)
-            daemon.signal(signal.SIGKILL)
-            await daemon.died()
+            await daemon.kill()
+            await _check_confirmed(server, tap)
             await daemon.start()
-        ids = await writing
+        written = await writing
         await server.until(lambda: len(_answered(server)) >= 300, timeout_s=120)
+        await _check_confirmed(server, tap)
 
-    _check_answers(server, ids)
-
-
-async def test_an_edit_changes_what_waits_and_is_noted_after(tmp_path: Path) -> None:
-    """A message edited while it waits is answered as edited; one edited later gets a note, and no turn."""
-    async with TelegramServer() as server, ModelServer() as model:
-        config = with_telegram(server, stream=False) | with_model(model)
-        async with Daemon(tmp_path, config=config):
-            edited = asyncio.Event()
-            model.script.append(Reply(text="stub: first", held=edited))
-            server.write(ADA, "first")
-            await model.arrived(1)
-            second = server.write(ADA, "secnod")
-            edit = server.write(ADA, "second", edited=server.message_of[second])
-            await server.until_confirmed(edit)
-            edited.set()
-            await server.said(ADA, lambda sent: sent.text == "stub: second")
-            late = server.write(ADA, "second, again", edited=server.message_of[second])
-            await server.until_confirmed(late)
-            server.write(ADA, "third")
-            await server.said(ADA, lambda sent: sent.text.startswith("stub: ") and "third" in sent.text)
-
-    texts = [sent.text for sent in server.sent_to(ADA)]
-    lines = lines_of(tmp_path, f"telegram_{ADA}")
-    notes = [line for line in lines if line.get("kind") == "note"]
-    assert texts == ["stub: first", "stub: second", "stub: third"]
-    assert [note["content"] for note in notes] == ["second, again"]
-    assert notes[0]["edits"] in {line["message_id"] for line in lines if line["role"] == "user"}
+    for chat, texts in written.items():
+        got = [sent.text.removeprefix("echo: ") for sent in server.sent_to(chat)]
+        assert list(dict.fromkeys(got)) == texts, chat
 
 
 async def test_topics_and_groups_are_conversations_of_their_own(tmp_path: Path) -> None:
@@ -197,24 +159,6 @@ async def test_a_wrong_token_stops_nothing_else(tmp_path: Path) -> None:
             assert not status["parts"]["telegram"]["up"]
             assert "token" in status["parts"]["telegram"]["error"]
             assert b"1:wrong" not in daemon.log
-
-
-async def test_a_streamed_draft_ends_in_the_exact_text(tmp_path: Path) -> None:
-    """The model writes slowly: one message grows by edits, and ends as the answer; no second one is sent."""
-    async with TelegramServer() as server, ModelServer() as model:
-        config = with_telegram(server) | with_model(model)
-        async with Daemon(tmp_path, config=config):
-            shown = asyncio.Event()
-            model.script.append(Reply(text="word " * 40, half=shown))
-            server.write(ADA, "write")
-            sent = await server.said(ADA, lambda sent: sent.text.startswith("word"))
-            shown.set()
-            lines = await _until_lines(tmp_path, f"telegram_{ADA}", 2)
-            await server.said(ADA, lambda sent: sent.text == lines[-1]["content"].strip())
-
-            assert server.actions
-            assert len(server.sent_to(ADA)) == 1
-            assert sent.message_id == server.edits[-1].message_id
 
 
 @guarantee("order", "The live preview of an answer never appears in the middle of an earlier answer.")
@@ -275,8 +219,10 @@ async def _until_shown_up(workspace: Path, session: Daemon) -> None:
         raise AssertionError(f"{parts}\n{session.log.decode()}") from None
 
 
-async def _check_confirmed(server: TelegramServer, tap: Tap) -> None:
+async def _check_confirmed(server: TelegramServer, tap: Tap | None) -> None:
     """What was confirmed to the platform is a part of what the broker accepted."""
+    if tap is None:
+        return
     confirmed = {number for _, number in server.confirmations}
     accepted = {int(id_.rpartition(":")[2]) for id_ in await tap.drain()}
     assert confirmed <= accepted
@@ -284,12 +230,6 @@ async def _check_confirmed(server: TelegramServer, tap: Tap) -> None:
 
 def _answered(server: TelegramServer) -> set[str]:
     return {sent.text for sent in server.sent}
-
-
-def _check_answers(server: TelegramServer, texts: Mapping[int, list[str]]) -> None:
-    for chat, written in texts.items():
-        got = [sent.text.removeprefix("echo: ") for sent in server.sent_to(chat)]
-        assert list(dict.fromkeys(got)) == written, chat
 
 
 async def _until_lines(workspace: Path, stem: str, count: int) -> list[dict[str, Any]]:

@@ -12,7 +12,7 @@ from urllib.parse import quote
 import httpx
 
 from tests.support.guarantee import guarantee
-from tests.support.harness import Daemon, ask, command, until_running
+from tests.support.harness import Daemon, answer_to, ask, command, until_running
 from tests.support.model_server import ModelServer, Reply
 from tests.support.otlp_receiver import OtlpReceiver, Span
 from tests.support.place import lines_of, with_model
@@ -40,6 +40,17 @@ async def shown(workspace: Path, config: dict[str, Any], *words: str) -> tuple[i
     return code, json.loads(out) if out else {}
 
 
+async def when(daemon: Daemon, message_id: str, state: str) -> dict[str, Any]:
+    """Wait until a message has come to a state; return its history."""
+
+    async def so() -> dict[str, Any] | None:
+        found = await traced(daemon, message_id)
+        return found if found.get("state") == state else None
+
+    told: dict[str, Any] = await until(so)
+    return told
+
+
 def names(found: dict[str, Any]) -> list[str]:
     return [step["step"] for step in found["steps"]]
 
@@ -59,10 +70,10 @@ async def test_from_accepted_to_sent(tmp_path: Path, queue: dict[str, Any]) -> N
             server.write(ADA, "/status")
             await server.said(ADA, lambda sent: sent.text.startswith("model:"))
             message_id = str(lines_of(tmp_path, f"telegram_{ADA}")[0]["message_id"])
-            await until(lambda: delivered(daemon, message_id))
+            await when(daemon, message_id, "delivered")
             found = await traced(daemon, message_id)
             following = message_id.rpartition(":")[0] + f":{int(message_id.rpartition(':')[2]) + 1}"
-            status = await until(lambda: delivered(daemon, following))
+            status = await when(daemon, following, "delivered")
             unknown = await traced(daemon, "telegram:1:1")
             async with httpx.AsyncClient() as client:
                 spent = (await client.get(f"{daemon.url}/v1/usage", params={"days": 2})).json()
@@ -94,11 +105,6 @@ async def test_from_accepted_to_sent(tmp_path: Path, queue: dict[str, Any]) -> N
     assert [(row["person"], row["prompt_tokens"]) for row in spent["people"]] == [
         (f"telegram:{ADA}", sum(step.get("prompt", 0) for step in found["steps"]))
     ]
-
-
-async def delivered(daemon: Daemon, message_id: str) -> dict[str, Any] | None:
-    found = await traced(daemon, message_id)
-    return found if found.get("state") == "delivered" else None
 
 
 async def test_what_waits_and_what_asks(tmp_path: Path, queue: dict[str, Any]) -> None:
@@ -142,21 +148,21 @@ async def test_together_parked_and_lost(tmp_path: Path, queue: dict[str, Any]) -
             asked += [asyncio.create_task(ask(daemon, "cli:ada", f"cli:{n}", f"m{n}")) for n in (1, 2)]
             await until_running(daemon, 2)
             release.set()
-            await asyncio.gather(*asked)
-            notice = await ask(daemon, "cli:ada", "cli:3", "refused")
-            parked = await until(lambda: set_aside(daemon, "cli:3"))
+            answers = await asyncio.gather(*asked)
+            await answer_to(daemon, "cli:ada", "cli:3", "refused")
+            parked = await when(daemon, "cli:3", "parked")
             lines = lines_of(tmp_path, "cli_ada")
             served = next(str(line["message_id"]) for line in lines if line.get("part_of"))
             leads = next(str(line["part_of"]) for line in lines if line.get("part_of"))
             together = await traced(daemon, served)
             model.script.append(Reply("now"))
             assert (await command(tmp_path, "parked", "retry", "cli:3", config=config))[0] == 0
-            again = await until(lambda: retried(daemon))
+            again = await when(daemon, "cli:3", "answered")
             await daemon.kill()
         code, left = await shown(tmp_path, config, "cli:3")
 
     assert running["state"] == "running"
-    assert notice is not None
+    assert [answer and answer["reply"] for answer in answers] == ["zero", "both", "both"]
     assert (parked["state"], the(parked, "told")["reason"]) == ("parked", "refused")
     assert the(together, "begun")["turn"] == leads
     assert together["state"] == "answered"
@@ -174,7 +180,7 @@ async def test_a_run_of_the_clock_and_a_subagent(tmp_path: Path, queue: dict[str
             async with Daemon(tmp_path, config=config) as daemon:
                 assert await ask(daemon, "web:ann", "web:1", "spawn count apples") is not None
                 subagent = await until(lambda: told(daemon))
-                result = await until(lambda: answered(daemon, f"{subagent['letter']}#result"))
+                result = await when(daemon, f"{subagent['letter']}#result", "answered")
                 asked, inner = await traced(daemon, "web:1"), await traced(daemon, subagent["letter"])
                 await command(
                     *(tmp_path, "cron", "add", "--at", "2099-01-01T09:00", "--message", "tick"), config=config
@@ -182,7 +188,7 @@ async def test_a_run_of_the_clock_and_a_subagent(tmp_path: Path, queue: dict[str
                 _, jobs = await command(tmp_path, "cron", "list", "--json", config=config)
                 job = json.loads(jobs)[0]["id"]
                 _, ran = await command(tmp_path, "cron", "run", job, "--json", config=config)
-                run = await until(lambda: answered(daemon, json.loads(ran)["id"]))
+                run = await when(daemon, json.loads(ran)["id"], "answered")
                 assert await daemon.stop() == 0
         code, at_rest = await shown(tmp_path, config, subagent["letter"])
 
@@ -213,18 +219,3 @@ async def told(daemon: Daemon) -> dict[str, Any] | None:
     found = await traced(daemon, "web:1")
     steps = [step for step in found.get("steps", []) if step["words"] == "the subagent is told"]
     return steps[0] if steps else None
-
-
-async def answered(daemon: Daemon, message_id: str) -> dict[str, Any] | None:
-    found = await traced(daemon, message_id)
-    return found if found.get("state") == "answered" else None
-
-
-async def set_aside(daemon: Daemon, message_id: str) -> dict[str, Any] | None:
-    found = await traced(daemon, message_id)
-    return found if found.get("state") == "parked" else None
-
-
-async def retried(daemon: Daemon) -> dict[str, Any] | None:
-    found = await traced(daemon, "cli:3")
-    return found if found["state"] == "answered" else None

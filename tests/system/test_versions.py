@@ -6,8 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from tests.support.guarantee import guarantee
 from tests.support.harness import Daemon, ask, command
 from tests.support.model_server import ModelServer, Reply
@@ -48,31 +46,6 @@ async def test_notes_that_cannot_be_shortened_stay_and_status_says_so(tmp_path: 
 
     assert "notes: MEMORY.md could not be shortened (1 time); raise memory.max_kb" in shown
     assert memory.read_text() == FIRST
-
-
-@pytest.mark.parametrize("point", ["notes.before:1", "notes.after:1", "notes.after:2"])
-async def test_a_daemon_killed_between_version_and_notes_keeps_each_text_once(
-    tmp_path: Path, point: str
-) -> None:
-    """The version is there before the new text, and the model is not asked again for it."""
-    memory = tmp_path / FOLDER / "MEMORY.md"
-    memory.parent.mkdir(parents=True)
-    memory.write_text(FIRST)
-    async with ModelServer() as model:
-        config = with_model(model, **{"facts.enabled": False})
-        async with Daemon(tmp_path, config=config, kill_at=point) as daemon:
-            await say(daemon, "1", "I like coffee")
-            model.script.append(noted(SECOND))
-            await say(daemon, "2", "/new")
-            await daemon.reborn()
-            await until(lambda: not list(tmp_path.glob("state/jobs/*.json")))
-            assert await daemon.stop() == 0
-        asked = [seen for seen in model.seen if seen.tools == ["save_memory"]]
-
-    assert memory.read_text() == SECOND
-    versions = [path.read_text() for path in (tmp_path / FOLDER / "versions").glob("*-MEMORY.md")]
-    assert versions == [FIRST]
-    assert len(asked) == 1
 
 
 @guarantee("sessions", "Earlier versions of a chat's memory are kept and can be restored, across kills.")

@@ -18,7 +18,7 @@ from websockets.asyncio.client import connect
 from tests.support.broker import Broker
 from tests.support.gateway_team import gone, pids, post, running, worker_of, workers
 from tests.support.guarantee import guarantee
-from tests.support.harness import Daemon, ask, command, status
+from tests.support.harness import Daemon, answer_to, ask, command, status
 from tests.support.model_server import ModelServer, Reply
 from tests.support.place import contents, on
 from tests.support.until import until
@@ -65,8 +65,7 @@ async def test_it_is_one_gateway_to_who_asks(team: Team) -> None:
     daemon = team.daemon
     before = sum((await metric(daemon, "chat_gateway_turns_total")).values())
     for number in range(8):
-        answer = await ask(daemon, f"web:c{number}", "m", f"question {number}")
-        assert answer is not None
+        answer = await answer_to(daemon, f"web:c{number}", "m", f"question {number}")
         assert answer["reply"] == f"stub: question {number}"
 
     found = await status(daemon)
@@ -124,7 +123,7 @@ async def test_what_runs_is_seen_streamed_stopped_and_cleared(team: Team) -> Non
 
             stopped = await post(daemon, "/v1/stop", {"key": "web:bob"})
             cleared = await post(daemon, "/clear-session", {"key": "web:eve"})
-            said = await ask(daemon, "web:dan", "1", "hello")
+            await answer_to(daemon, "web:dan", "1", "hello")
             kinds = [json.loads(await socket.recv())["kind"]]
             while kinds[-1] != "reply":
                 kinds.append(json.loads(await socket.recv())["kind"])
@@ -134,7 +133,6 @@ async def test_what_runs_is_seen_streamed_stopped_and_cleared(team: Team) -> Non
         assert traced["state"] == "running"
         assert held['chat_gateway_lanes{state="running"}'] == 3
         assert (stopped.status_code, cleared.status_code) == (202, 200)
-        assert said is not None
         assert "started" in kinds
         assert "delta" in kinds
         assert ended is not None

@@ -6,19 +6,15 @@ import contextlib
 import os
 import signal
 import socket
-from datetime import UTC
 from pathlib import Path
 
 from gateway.workers.count import ALONE
-from session.store.store import Store
-from session.transcript.key import SessionKey
 from tests.support.broker import Broker
-from tests.support.foreign import Steady, inbound
 from tests.support.gateway_team import gone, pids
 from tests.support.guarantee import guarantee
 from tests.support.harness import Daemon, ask
-from tests.support.model_server import ModelServer, Reply
-from tests.support.place import on, with_model
+from tests.support.place import on
+from tests.system.test_daemon import refused
 
 pytestmark = guarantee(
     "operation", "A worker that cannot start ends the gateway with its error and exit code."
@@ -32,13 +28,6 @@ if "gateway.cli.worker" in sys.orig_argv:
         file.write("x")
     os._exit(3)
 """
-# The second worker comes up never.
-SECOND_WAITS = """
-import sys, threading
-if "gateway.cli.worker" in sys.orig_argv and sys.orig_argv[5] == "2":
-    threading.Event().wait()
-"""
-ANN = SessionKey("foreign:ann")
 
 
 async def test_with_the_embedded_queue_it_works_in_one_process(tmp_path: Path) -> None:
@@ -59,12 +48,9 @@ async def test_it_ends_where_its_workers_cannot_start(
     starts = tmp_path / "starts"
     prefix = ("env", f"PYTHONPATH={tmp_path}", f"STARTS={starts}")
     config = on(broker, broker_name, **{"limits.workers": 2})
-    daemon = Daemon(tmp_path / "w", config=config, prefix=prefix)
-    await daemon.start(wait=False)
 
-    code = await daemon.died()
+    code, said = await refused(tmp_path / "w", config=config, prefix=prefix)
 
-    said = daemon.log.decode()
     assert code == 1
     assert len(starts.read_text()) <= 2
     assert "ended while it started (exit code 3)" in said
@@ -92,59 +78,16 @@ async def test_a_worker_that_can_start_no_more_ends_the_gateway_after_its_turns(
     assert b"daemon.draining" in daemon.log
 
 
-@guarantee("failures", "A turn that a shutdown cancels does not count as a crash of its message.")
-async def test_a_turn_that_a_signal_before_ready_cancels_is_struck_out(
-    broker: Broker, tmp_path: Path, broker_name: str
-) -> None:
-    """One worker runs it, the other one still starts."""
-    (tmp_path / "sitecustomize.py").write_text(SECOND_WAITS)
-    config = on(broker, broker_name, **{"limits.workers": 2, "limits.drain_s": 150.0})
-    prefix = ("env", f"PYTHONPATH={tmp_path}")
-    async with ModelServer() as model, Steady(broker.url, name=broker_name) as client:
-        model.script += [Reply(kind="hang")] * 2
-        for life in (1, 2):
-            daemon = Daemon(tmp_path / "w", config=config | with_model(model), prefix=prefix)
-            async with await daemon.start(wait=False):
-                if life == 1:
-                    await client.put(inbound(ANN, "m1", "hello"))
-                await model.arrived(life)
-
-                # A drain would take 150.
-                assert await daemon.stop(100) == 0
-            assert b"ready http" not in daemon.log
-            assert b"daemon.draining" not in daemon.log
-
-    store = Store(tmp_path / "w", zone=UTC)
-    async with store.open(ANN) as session:
-        assert session.journal.attempts("m1") == 0
-    await store.aclose()
-
-
 async def test_a_port_that_is_taken_starts_no_worker(tmp_path: Path) -> None:
     """It is taken before the broker is asked for anything: words and exit code as without workers."""
-    with socket.socket() as other:
-        other.bind(("127.0.0.1", 0))
-        other.listen()
-        port = other.getsockname()[1]
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
         config = {"broker.url": "amqp://guest:guest@127.0.0.1:1/", "http.port": port}
-        daemon = Daemon(tmp_path, verb=("run", "--workers", "2"), config=config)
-        await daemon.start(wait=False)
-
-        code = await daemon.died()
+        code, said = await refused(tmp_path, verb=("run", "--workers", "2"), config=config)
 
     assert code == 1
-    assert f"error: http.port {port} on 127.0.0.1 cannot be used" in daemon.log.decode()
-    assert b"worker" not in daemon.log
-
-
-async def test_adapters_alone_refuse_workers(tmp_path: Path) -> None:
-    """A sentence and 78, as for whatever cannot be used of what was asked."""
-    config = {"broker.url": "amqp://guest:guest@127.0.0.1:1/"}
-    daemon = Daemon(tmp_path, verb=("run", "--role", "channels", "--workers", "2"), config=config)
-    await daemon.start(wait=False)
-
-    assert await daemon.died() == 78
-    assert "error: --workers: a process of role channels runs no conversations" in daemon.log.decode()
+    assert f"error: http.port {port} on 127.0.0.1 cannot be used" in said
+    assert "worker" not in said
 
 
 async def test_the_second_signal_ends_a_worker_that_stands_still(
