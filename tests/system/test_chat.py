@@ -8,43 +8,75 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
 from gateway.app.daemons import DaemonRegistry
-from tests.support import forked
+from tests.gateway.cli_place import session_file
 from tests.system.terminal import PROMPTS, WITHIN_S, Terminal, command, daemon, environment, run, until_in
-
-
-@pytest.fixture
-def running(tmp_path: Path) -> Iterator[Path]:
-    with daemon(tmp_path):
-        yield tmp_path
-
 
 # -- the four situations -----------------------------------------------------------------------------
 
 
-def test_one_message_to_a_running_daemon(running: Path) -> None:
-    """`chat -m` attaches: the reply alone is on stdout, and the conversation is the daemon's."""
-    first = run(running, "chat", "-m", "hello")
-    status = json.loads(run(running, "status", "--json").stdout)
+def test_messages_to_a_running_daemon(tmp_path: Path) -> None:
+    """The reply alone is on stdout, whatever the key; lines of a pipe are messages; a notice is marked."""
+    imported = session_file(tmp_path / "heartbeat.jsonl", "heartbeat", "tick")
+    home = tmp_path / "w"
+    home.mkdir()
+    taken = run(home, "sessions", "import", "--from", "nanobot", str(imported))
+    with daemon(home) as process:
+        first = run(home, "chat", "-m", "hello")
+        status = json.loads(run(home, "status", "--json").stdout)
+        shown_status = run(home, "status").stdout
+        doctor = json.loads(run(home, "doctor", "--json").stdout)
+        other = run(home, "chat", "-m", "hi", "--key", "telegram:123")
+        slip = run(home, "chat", "-m", "hi", "--key", "heartbeet")
+        told = run(home, "chat", "-m", "there?", "--key", "heartbeat")
+        typed = run(home, "chat", "--key", "heartbeat", stdin="again?\n")
+        piped = run(home, "chat", stdin="one\ntwo\\\nlines\n\nlast")
+        too_large = run(home, "chat", stdin="x" * (2**20 + 1))
+    rows = json.loads(run(home, "sessions", "list", "--json").stdout)
+    shown = json.loads(run(home, "sessions", "show", "heartbeat", "--json").stdout)
 
+    assert taken.returncode == 0, taken.stderr
     assert (first.returncode, first.stdout) == (0, "echo: hello\n")
     assert "echo" in first.stderr
-    assert status["usage_today"]["turns"] == 1
+    assert (status["usage_today"]["turns"], status["running"], status["pid"]) == (1, True, process.pid)
+    assert "gateway: ready" in shown_status
+    queue = next(check for check in doctor if check["name"] == "broker")
+    assert (queue["level"], f"pid {process.pid}" in queue["text"]) == ("ok", True)
+    assert (other.returncode, other.stdout) == (0, "echo: hi\n")
+    # A key without a colon goes on, and by nobody's slip begins a session.
+    assert (slip.returncode, slip.stdout) == (1, "")
+    assert "try: a key is channel:chat_id" in slip.stderr
+    assert (told.returncode, told.stdout) == (0, "echo: there?\n"), told.stderr
+    assert typed.stdout.count("echo: again?") == 1
+    assert {row["key"] for row in rows} == {"cli:direct", "heartbeat", "telegram:123"}
+    said = ["tick", "there?", "echo: there?", "again?", "echo: again?"]
+    assert [line["content"] for line in shown["messages"]] == said
+    assert (piped.returncode, piped.stdout) == (0, "echo: one\necho: two\nlines\necho: last\n")
+    assert "! " in too_large.stdout
+    assert "1 MiB" in too_large.stdout
 
 
 def test_one_message_without_a_daemon(tmp_path: Path) -> None:
-    """Without a daemon `chat -m` works in its own process, opens no port, and keeps the conversation."""
+    """Without a daemon `chat -m` works in its own process, opens no port, and keeps the conversation.
+
+    `status` says that none runs, and reads what waits.
+    """
+    empty = run(tmp_path, "status")
     first = run(tmp_path, "chat", "-m", "hello")
+    resting = json.loads(run(tmp_path, "status", "--json").stdout)
 
     assert (first.returncode, first.stdout) == (0, "echo: hello\n"), first.stderr
     assert "echo" in first.stderr
     assert "ready" not in first.stderr
     assert DaemonRegistry(tmp_path).running() == []
+    assert empty.returncode == 0
+    assert "the gateway is not running" in empty.stderr
+    assert (resting["running"], resting["queues"]["inbound"]["count"]) == (False, 0)
     assert "echo: hello" in (tmp_path / "sessions" / "cli_direct.jsonl").read_text()
 
 
@@ -91,32 +123,6 @@ def test_timeout(tmp_path: Path, attached: bool) -> None:
     assert transcript.count("echo: one") == 1
 
 
-def test_notice_instead_of_a_reply(running: Path) -> None:
-    """What is a notice goes to stderr, and the command fails."""
-    done = run(running, "chat", "-m", "x" * 100, "--key", "web:a" + "b" * 10)
-    too_large = forked.run(
-        command(running, "chat"),
-        input="x" * (2**20 + 1),
-        text=True,
-        timeout=WITHIN_S,
-        env=environment(),
-    )
-
-    assert done.stdout == f"echo: {'x' * 100}\n"
-    assert "! " in too_large.stdout
-    assert "1 MiB" in too_large.stdout
-
-
-def test_any_key(running: Path) -> None:
-    """`--key` takes any key, and prints the reply; what is no key is said."""
-    other = run(running, "chat", "-m", "hi", "--key", "telegram:123")
-    bad = run(running, "chat", "-m", "hi", "--key", "nothing")
-
-    assert (other.returncode, other.stdout) == (0, "echo: hi\n")
-    assert bad.returncode == 1
-    assert "try:" in bad.stderr
-
-
 def test_wrong_token(tmp_path: Path) -> None:
     """A daemon that asks for another token refuses, and the hint names the key."""
     with daemon(tmp_path, environment(CHAT_GATEWAY_HTTP__TOKEN="right-token")):
@@ -129,13 +135,6 @@ def test_wrong_token(tmp_path: Path) -> None:
 
 
 # -- a conversation ----------------------------------------------------------------------------------
-
-
-def test_conversation_through_a_pipe(running: Path) -> None:
-    """Lines that are piped in are messages, one after the other; a backslash joins two lines."""
-    done = run(running, "chat", stdin="one\ntwo\\\nlines\n\nlast")
-
-    assert (done.returncode, done.stdout) == (0, "echo: one\necho: two\nlines\necho: last\n")
 
 
 @pytest.fixture
@@ -157,11 +156,12 @@ def test_ctrl_c_stops_the_turn(
 ) -> None:
     """Ctrl-C during a turn stops that turn, and the conversation goes on; Ctrl-D leaves with exit 0."""
     slow, prompt = {"CHAT_GATEWAY_MODEL__ECHO_DELAY_S": "20"}, PROMPTS[term]
-    with daemon(tmp_path, environment(**slow)) if attached else _nothing():
+    with daemon(tmp_path, environment(**slow)) if attached else nullcontext():
         chat = terminal(TERM=term, **slow)
         chat.until(prompt)
         chat.write("hello\r" if term != "dumb" else "hello\n")
-        _until_stored(tmp_path, "hello")
+        # The turn runs.
+        until_in(tmp_path / "sessions" / "cli_direct.jsonl", "hello")
         chat.write("\x03")
         chat.until("! Stopped")
         chat.until(prompt)
@@ -174,16 +174,6 @@ def test_ctrl_c_stops_the_turn(
     assert code == 0
     lines = (tmp_path / "sessions" / "cli_direct.jsonl").read_text().splitlines()
     assert json.loads(lines[-1])["stopped"] is True
-
-
-@contextmanager
-def _nothing() -> Iterator[None]:
-    yield
-
-
-def _until_stored(workspace: Path, text: str) -> None:
-    """Wait until the user line is on disk: the turn runs."""
-    until_in(workspace / "sessions" / "cli_direct.jsonl", text)
 
 
 def test_history_and_lines(tmp_path: Path, terminal: Callable[..., Terminal]) -> None:
@@ -203,24 +193,6 @@ def test_history_and_lines(tmp_path: Path, terminal: Callable[..., Terminal]) ->
 
 
 # -- looking -----------------------------------------------------------------------------------------
-
-
-def test_status_with_and_without_a_daemon(tmp_path: Path) -> None:
-    """`status` shows the running daemon; without one it reads what waits, and says that none runs."""
-    empty = run(tmp_path, "status")
-    run(tmp_path, "chat", "-m", "hello")
-    resting = run(tmp_path, "status", "--json")
-    with daemon(tmp_path) as process:
-        shown = run(tmp_path, "status")
-        as_json = json.loads(run(tmp_path, "status", "--json").stdout)
-
-    assert empty.returncode == 0
-    assert "the gateway is not running" in empty.stderr
-    assert not (tmp_path / "state" / "gateway.db").exists() or resting.returncode == 0
-    assert json.loads(resting.stdout)["running"] is False
-    assert json.loads(resting.stdout)["queues"]["inbound"]["count"] == 0
-    assert "gateway: ready" in shown.stdout
-    assert (as_json["running"], as_json["pid"]) == (True, process.pid)
 
 
 def test_parked_with_and_without_a_daemon(tmp_path: Path) -> None:

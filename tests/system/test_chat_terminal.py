@@ -37,6 +37,14 @@ def chat(tmp_path: Path) -> Iterator[Open]:
         one.close()
 
 
+def types(terminal: Terminal, line: str, *said: str) -> None:
+    """Type a line at the prompt, and wait for what comes of it."""
+    terminal.until(PROMPT)
+    terminal.write(line)
+    for text in said:
+        terminal.until(text)
+
+
 def leave(terminal: Terminal) -> int:
     terminal.until(PROMPT)
     terminal.write("\x04")
@@ -52,10 +60,7 @@ def objects(text: str) -> list[dict[str, object]]:
 
 def test_markdown_is_shown_in_colour(chat: Open) -> None:
     terminal = chat()
-    terminal.until(PROMPT)
-    terminal.write("**bold** &#27;]0;owned&#7; `code`\r")
-
-    terminal.until("echo: \x1b[1mbold\x1b[0m \ufffd]0;owned\ufffd ")
+    types(terminal, "**bold** &#27;]0;owned&#7; `code`\r", "echo: \x1b[1mbold\x1b[0m \ufffd]0;owned\ufffd ")
     assert leave(terminal) == 0
 
 
@@ -76,19 +81,9 @@ async def test_words_are_seen_before_their_line_is_full(tmp_path: Path, chat: Op
         assert await asyncio.to_thread(leave, terminal) == 0
 
 
-def test_no_color_gives_plain_text(chat: Open) -> None:
-    terminal = chat(NO_COLOR="1")
-    terminal.until(PROMPT)
-    terminal.write("**bold**\r")
-
-    terminal.until("echo: **bold**\r\n")
-
-
 def test_ctrl_c_drops_what_is_typed_and_then_leaves(chat: Open) -> None:
     terminal = chat()
-    terminal.until(PROMPT)
-    terminal.write("not this")
-    terminal.until("not this")
+    types(terminal, "not this", "not this")
     terminal.write("\x03")
     terminal.until(PROMPT)
     assert terminal.process.poll() is None
@@ -97,13 +92,16 @@ def test_ctrl_c_drops_what_is_typed_and_then_leaves(chat: Open) -> None:
     assert terminal.process.wait(WITHIN_S) == 130
 
 
-def test_a_dumb_terminal_gets_plain_text(chat: Open) -> None:
-    terminal = chat(TERM="dumb")
-    terminal.until(PROMPTS["dumb"])
-    terminal.write("**bold**\n")
+@pytest.mark.parametrize(
+    ("env", "end"), [({"TERM": "dumb"}, "\n"), ({"NO_COLOR": "1"}, "\r")], ids=["dumb", "no colour"]
+)
+def test_who_wants_none_gets_plain_text(chat: Open, env: dict[str, str], end: str) -> None:
+    terminal = chat(**env)
+    terminal.until(PROMPTS[env.get("TERM", "xterm")])
+    terminal.write(f"**bold**{end}")
 
     terminal.until("echo: **bold**\r\n")
-    assert "\x1b" not in terminal.seen
+    assert "TERM" not in env or "\x1b" not in terminal.seen
 
 
 # -- Tab ---------------------------------------------------------------------------------------------
@@ -113,24 +111,15 @@ def test_tab_completes_commands_keys_and_paths(tmp_path: Path, chat: Open) -> No
     run(tmp_path, "chat", "-m", "hello", "--key", "cli:garden")
     (tmp_path / "picture.png").write_bytes(PNG)
     terminal = chat()
-    terminal.until(PROMPT)
-
     # The line editor writes what is new of a line alone.
-    terminal.write("/und\t")
-    terminal.until("und")
-    terminal.until("o")
-    terminal.write("\r")
-    terminal.until("nothing to withdraw")
-    terminal.until(PROMPT)
-    terminal.write("/sessions cli:g\t")
-    terminal.until("arden")
-    terminal.write("\r")
-    terminal.until("now in cli:garden")
-    terminal.until(PROMPT)
-    terminal.write("!file pict\t")
-    terminal.until("ure.png")
-    terminal.write("\r")
-    terminal.until("picture.png (72 bytes)")
+    for typed, completed, said in (
+        ("/und\t", ("und", "o"), "nothing to withdraw"),
+        ("/sessions cli:g\t", ("arden",), "now in cli:garden"),
+        ("!file pict\t", ("ure.png",), "picture.png (72 bytes)"),
+    ):
+        types(terminal, typed, *completed)
+        terminal.write("\r")
+        terminal.until(said)
 
 
 # -- other conversations -----------------------------------------------------------------------------
@@ -159,17 +148,9 @@ def test_an_ended_session_is_chosen_and_goes_on(tmp_path: Path, chat: Open, atta
 
 def _choose(chat: Open) -> None:
     terminal = chat()
-    terminal.until(PROMPT)
-    terminal.write("/sessions\r")
-    terminal.until("cli:garden")
-    terminal.until("Which one?")
-    terminal.until(PROMPT)
-    terminal.write("1\r")
-    terminal.until("now in cli:garden")
-    terminal.until("continues")
-    terminal.until(PROMPT)
-    terminal.write("go on\r")
-    terminal.until("echo: go on")
+    types(terminal, "/sessions\r", "cli:garden", "Which one?")
+    types(terminal, "1\r", "now in cli:garden", "continues")
+    types(terminal, "go on\r", "echo: go on")
     assert leave(terminal) == 0
     assert "web:other" not in terminal.seen
 
@@ -178,11 +159,8 @@ def test_a_conversation_is_chosen_before_the_first_message(tmp_path: Path, chat:
     run(tmp_path, "chat", "-m", "hello", "--key", "cli:garden")
     terminal = chat("--list")
     terminal.until("Which one?")
-    terminal.until(PROMPT)
-    terminal.write("1\r")
-    terminal.until(PROMPT)
-    terminal.write("again\r")
-    terminal.until("echo: again")
+    types(terminal, "1\r")
+    types(terminal, "again\r", "echo: again")
 
     assert leave(terminal) == 0
     assert "echo: again" in (tmp_path / "sessions" / "cli_garden.jsonl").read_text()
@@ -230,21 +208,15 @@ def test_files_are_taken_along_from_the_terminal(tmp_path: Path, chat: Open) -> 
     (tmp_path / "a b.png").write_bytes(PNG)
     (tmp_path / "large.bin").write_bytes(bytes(2 * 2**20))
     terminal = chat(CHAT_GATEWAY_MEDIA__MAX_MB="1")
-    terminal.until(PROMPT)
     for line, said in (
         ("!file nothing.png", "nothing.png does not exist"),
         ("!file large.bin", "media.max_mb = 1"),
         (f"!file {tmp_path}", "is not a file"),
         ("!file a b.png", "a b.png (72 bytes) is attached"),
     ):
-        terminal.write(f"{line}\r")
-        terminal.until(said)
-        terminal.until(PROMPT)
-    terminal.write("look\r")
-    terminal.until("echo: look")
-    terminal.until(PROMPT)
-    terminal.write("again\r")
-    terminal.until("echo: again")
+        types(terminal, f"{line}\r", said)
+    types(terminal, "look\r", "echo: look")
+    types(terminal, "again\r", "echo: again")
 
     assert leave(terminal) == 0
     lines = objects((tmp_path / "sessions" / "cli_direct.jsonl").read_text())

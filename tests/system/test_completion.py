@@ -104,10 +104,3 @@ def test_no_application_is_imported_for_it(tmp_path: Path) -> None:
     assert "gateway.cli.completion" in imported
     assert "pydantic" not in imported
     assert "prompt_toolkit" not in imported
-
-
-def test_an_unknown_shell_is_named(tmp_path: Path) -> None:
-    done = run(tmp_path, "completion", "csh")
-
-    assert done.returncode == 2
-    assert "bash" in done.stderr

@@ -56,21 +56,6 @@ def test_no_key_is_told_at_once_and_nothing_is_sent(tmp_path: Path) -> None:
     assert not queues or queues["inbound"]["count"] == 0
 
 
-@pytest.mark.parametrize("beside", ["a daemon", "nothing"])
-async def test_a_refused_message_tells_the_operator_why(tmp_path: Path, beside: str) -> None:
-    """`chat -m` gives the provider's reason and what puts the message back, with a daemon or without."""
-    async with ModelServer() as server:
-        env = served(server)
-        server.script += [Reply(status=404)] * 4
-        with daemon(tmp_path, env) if beside == "a daemon" else nullcontext():
-            done = await asyncio.to_thread(run, tmp_path, "chat", "-m", "hello", env=env)
-
-    assert (done.returncode, done.stdout) == (1, "")
-    assert "error: " in done.stderr
-    assert "404" in done.stderr
-    assert "try: chat-gateway parked retry cli:" in done.stderr
-
-
 async def test_a_wait_that_is_too_short_tells_why_as_well(tmp_path: Path) -> None:
     async with ModelServer() as server:
         server.away = True
@@ -98,19 +83,24 @@ def test_a_daemon_without_a_key(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("attached", [True, False])
-async def test_a_refused_key_ends_the_wait(tmp_path: Path, attached: bool) -> None:
-    """A key that the provider refuses: exit 69 at the first notice, and the message is kept."""
+async def test_what_the_provider_refuses_tells_the_operator_why(tmp_path: Path, attached: bool) -> None:
+    """Of a message its reason and what puts it back; a key ends the wait with 69, and the message is kept."""
     async with ModelServer() as server:
         env = served(server)
 
-        def ask() -> subprocess.CompletedProcess[str]:
-            if not attached:
-                return run(tmp_path, "chat", "-m", "hi [[status:401]]", env=env)
-            with daemon(tmp_path, env):
-                return run(tmp_path, "chat", "-m", "hi [[status:401]]", env=env)
+        async def said(text: str) -> subprocess.CompletedProcess[str]:
+            return await asyncio.to_thread(run, tmp_path, "chat", "-m", text, env=env)
 
-        done = await asyncio.to_thread(ask)
+        server.script += [Reply(status=404)] * 4
+        with daemon(tmp_path, env) if attached else nullcontext():
+            refused = await said("hello")
+            server.script.clear()
+            done = await said("hi [[status:401]]")
 
+    assert (refused.returncode, refused.stdout) == (1, "")
+    assert "error: " in refused.stderr
+    assert "404" in refused.stderr
+    assert "try: chat-gateway parked retry cli:" in refused.stderr
     assert (done.returncode, done.stdout) == (UNREACHABLE, "")
     assert "(credentials)" in done.stderr
     assert "try: set OPENAI_API_KEY" in done.stderr

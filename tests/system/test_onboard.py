@@ -232,15 +232,8 @@ async def test_beside_a_gateway_that_runs(tmp_path: Path, onboard: Open) -> None
         "api_base": model.url,
         "api_key_file": "secrets/model.api_key",
     }
-    for noise in (
-        "Unclosed",
-        "typed-secret",
-        "the-key",
-        server.token,
-        "api_key_file that",
-        "--role channels",
-    ):
-        assert noise not in shown
+    noises = ("Unclosed", "typed-secret", "the-key", server.token, "api_key_file that", "--role channels")
+    assert [noise for noise in noises if noise in shown] == []
 
 
 @guarantee("operation", "A gateway that `onboard` started ends with it, however `onboard` ends.")
@@ -282,19 +275,9 @@ async def test_answers_by_options_over_a_pipe(tmp_path: Path) -> None:
         (tmp_path / "token").write_text(f"{server.token}\n")
         direct = server.dm("ada")
         owner = str(direct.recipient.id)
-        words = (
-            "--yes",
-            "--model",
-            "openai/stub",
-            "--platform",
-            "discord",
-            "--owner",
-            owner,
-            "--unit",
-            str(tmp_path),
-        )
-        files = ("--key-file", str(tmp_path / "key"), "--token-file", str(tmp_path / "token"))
-        process = await _piped(tmp_path, *words, *files)
+        words = f"--yes --model openai/stub --platform discord --owner {owner} --unit {tmp_path}"
+        words += f" --key-file {tmp_path}/key --token-file {tmp_path}/token"
+        process = await _piped(tmp_path, *words.split())
         try:
             await _reads(process, "Now write to the bot")
             server.write(direct, "it is me", user="ada")
@@ -313,23 +296,17 @@ async def test_answers_by_options_over_a_pipe(tmp_path: Path) -> None:
     assert f"--config {file} --workspace {tmp_path / 'w'} run\n" in unit
 
 
-async def test_a_dry_run_writes_nothing(tmp_path: Path) -> None:
+async def test_a_dry_run_writes_nothing_and_a_model_that_refuses_ends_a_script(tmp_path: Path) -> None:
     async with ModelServer() as model:
         file = written(tmp_path, model, "")
         (tmp_path / "key").write_text("the-key\n")
         before = file.read_bytes()
-        words = (
-            "--yes",
-            "--dry-run",
-            "--model",
-            "openai/stub",
-            "--platform",
-            "none",
-            "--unit",
-            str(tmp_path),
-        )
-        process = await _piped(tmp_path, *words, "--key-file", str(tmp_path / "key"))
+        words = f"--yes --dry-run --model openai/stub --platform none --unit {tmp_path}"
+        process = await _piped(tmp_path, *words.split(), "--key-file", str(tmp_path / "key"))
         out, said = (part.decode() for part in await asyncio.wait_for(process.communicate(), WITHIN_S))
+        model.script.append(Reply(status=401))
+        refused = await _piped(tmp_path, "--yes", "--model", "openai/stub", "--platform", "none")
+        _, refusal = await asyncio.wait_for(refused.communicate(), WITHIN_S)
 
     assert process.returncode == 0, said
     assert '+name = "openai/stub"  # for now\n' in out
@@ -339,19 +316,8 @@ async def test_a_dry_run_writes_nothing(tmp_path: Path) -> None:
     assert "Unclosed" not in said
     assert file.read_bytes() == before
     assert sorted(path.name for path in tmp_path.iterdir()) == ["config.toml", "key", "w"]
-
-
-async def test_a_model_that_refuses_ends_a_script(tmp_path: Path) -> None:
-    async with ModelServer() as model:
-        file = written(tmp_path, model, "")
-        before = file.read_bytes()
-        model.script.append(Reply(status=401))
-        process = await _piped(tmp_path, "--yes", "--model", "openai/stub", "--platform", "none")
-        said = (await asyncio.wait_for(process.communicate(), WITHIN_S))[1].decode()
-
-    assert process.returncode == 1
-    assert "try:" in said
-    assert file.read_bytes() == before
+    assert refused.returncode == 1
+    assert b"try:" in refusal
 
 
 async def _piped(tmp_path: Path, *words: str) -> forked.Awaited:
