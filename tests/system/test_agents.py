@@ -13,15 +13,20 @@ import httpx
 
 from gateway.turns.agents import GONE
 from tests.support.guarantee import guarantee
-from tests.support.harness import Daemon, ask, command
+from tests.support.harness import Daemon, answer_to, ask, command
 from tests.support.model_server import ModelServer
 from tests.support.place import archives, head_of, transcript, with_model, write
 from tests.support.until import until
 from tests.system.stray_cast import planted_fact
+from tests.system.test_sessions import told
 
 NUMBERS = ("one", "two", "four")
 AGENTS: dict[str, Any] = {
-    "coder": {"persona": "You are CODER.", "description": "writes code", "model": {"max_output_tokens": 77}},
+    "coder": {
+        "persona": "You are CODER.",
+        "description": "writes code",
+        "model": {"name": "openai/coding", "max_output_tokens": 77},
+    },
     "clerk": {"choosable": False, "memory": {"scope": "workspace"}},
 }
 BINDINGS = [
@@ -45,8 +50,7 @@ class Talk:
 
     async def __call__(self, key: str, text: str, id_: str = "") -> str:
         self._count += 1
-        answer = await ask(self.daemon, key, id_ or f"m{self._count}", text)
-        assert answer is not None
+        answer = await answer_to(self.daemon, key, id_ or f"m{self._count}", text)
         return str(answer["reply"])
 
 
@@ -57,7 +61,7 @@ def agents_of(workspace: Path, stem: str) -> list[str | None]:
 
 
 async def test_a_chat_goes_to_another_agent_and_back(tmp_path: Path) -> None:
-    """Each has its own persona, limits, sessions and notes; what was chosen holds over a restart."""
+    """Each has its own persona, limits, model, sessions and notes; what was chosen holds over a restart."""
     async with ModelServer() as model:
         config = configured(model)
         async with Daemon(tmp_path, config=config) as daemon:
@@ -74,6 +78,7 @@ async def test_a_chat_goes_to_another_agent_and_back(tmp_path: Path) -> None:
             await say("cli:ann", "hello four", "again3")
         one, two, three, four = model.turns
         _, listed = await command(tmp_path, "sessions", "list", "--json", config=config)
+        _, cost = await command(tmp_path, "usage", "--json", config=config)
 
     assert shown.startswith("default answers here. Others: coder (writes code).")
     assert chosen.startswith("coder answers here (writes code).")
@@ -85,6 +90,11 @@ async def test_a_chat_goes_to_another_agent_and_back(tmp_path: Path) -> None:
         False,
     ]
     assert [seen.body["max_tokens"] for seen in (one, two)] == [4096, 77]
+    # A bill names no model that was never asked.
+    assert {each["model"]: each["turns"] for each in json.loads(cost)["models"]} == {
+        "openai/stub": 2,
+        "openai/coding": 2,
+    }
     assert "hello one" not in json.dumps([two.body, three.body])
     assert "hello two" in json.dumps(three.body)
     assert not any(text in json.dumps(four.body) for text in ("hello two", "hello three"))
@@ -92,27 +102,12 @@ async def test_a_chat_goes_to_another_agent_and_back(tmp_path: Path) -> None:
     assert sorted(row["agent"] for row in json.loads(listed)) == ["coder", "default", "default"]
 
 
-async def test_what_a_turn_cost_counts_for_the_model_of_its_agent(tmp_path: Path) -> None:
-    """Not for that of the default one, by which a bill would name a model that was never asked."""
-    async with ModelServer() as model:
-        config = with_model(model, agents={"coder": {"model": {"name": "openai/coding"}}})
-        async with Daemon(tmp_path, config=config) as daemon:
-            say = Talk(daemon)
-            await say("cli:ann", "hello")
-            await say("cli:ann", "/agent coder")
-            await say("cli:ann", "hello coder")
-            await say("cli:ann", "and again")
-        _, told = await command(tmp_path, "usage", "--json", config=config)
-
-    assert [seen.body["model"] for seen in model.turns] == ["stub", "coding", "coding"]
-    assert {each["model"]: each["turns"] for each in json.loads(told)["models"]} == {
-        "openai/stub": 1,
-        "openai/coding": 2,
-    }
-
-
 async def test_the_most_specific_binding_decides_and_some_stay(tmp_path: Path) -> None:
-    """A channel, a chat within it, one that may not change, and an agent that no chat may choose."""
+    """A channel, a chat within it, one that may not change, and an agent that no chat may choose.
+
+    A bound command asks its agent, and the chat stays with it; of a model that is away its chats are told.
+    """
+    away = "the model does not answer right now"
     async with ModelServer() as model, Daemon(tmp_path, config=configured(model)) as daemon:
         say = Talk(daemon)
         by_channel, by_chat = await say("web:any", "/agent"), await say("web:bound", "/agent")
@@ -120,6 +115,21 @@ async def test_the_most_specific_binding_decides_and_some_stay(tmp_path: Path) -
         closed = [await say("cli:ann", text) for text in ("/agent clerk", "/agent codr", "/agent CODER")]
         bare = [await say("cli:bob", text) for text in ("/code", "/agent")]
         helped = await say("cli:bob", "/help")
+        assert model.turns == []
+
+        await say("cli:cem", "hello one")
+        assert await say("cli:cem", "/code two [[say:done]]", "code") == "done"
+        assert await say("cli:cem", "/code two [[say:done]]", "code") == "done"
+        await say("cli:cem", "three")
+        _, two, three = model.turns
+        waits = asyncio.ensure_future(ask(daemon, "cli:cem", "late", "[[status:503]]"))
+
+        async def is_told() -> bool:
+            return away in (await say("cli:cem", "/status")).splitlines()
+
+        await until(is_told)
+        assert away not in await say("cli:dan", "/status")
+        waits.cancel()
 
     assert by_channel.startswith("clerk answers here.")
     assert by_chat.startswith("coder answers here")
@@ -130,22 +140,10 @@ async def test_the_most_specific_binding_decides_and_some_stay(tmp_path: Path) -
     assert closed[2].startswith("coder answers here")
     assert all(said.startswith("coder answers here") for said in bare)
     assert "/code talks to the agent coder" in helped
-    assert model.turns == []
-
-
-async def test_a_bound_command_asks_its_agent_and_the_chat_stays_with_it(tmp_path: Path) -> None:
-    async with ModelServer() as model, Daemon(tmp_path, config=configured(model)) as daemon:
-        say = Talk(daemon)
-        await say("cli:ann", "hello one")
-        assert await say("cli:ann", "/code two [[say:done]]", "code") == "done"
-        assert await say("cli:ann", "/code two [[say:done]]", "code") == "done"
-        await say("cli:ann", "three")
-        _, two, three = model.turns
-
     assert all("CODER" in json.dumps(seen.body) for seen in (two, three))
     assert two.messages[-1]["content"].endswith("two [[say:done]]")
     assert "hello one" not in json.dumps([two.body, three.body])
-    assert agents_of(tmp_path, "cli_ann") == [None, "coder"]
+    assert agents_of(tmp_path, "cli_cem") == [None, "coder"]
 
 
 @guarantee(
@@ -163,7 +161,8 @@ async def test_what_the_configuration_changes_is_told_and_loses_nothing(tmp_path
             say = Talk(daemon)
             await say("cli:ann", "hello two", "two")
             await say("cli:ann", "hello three", "three")
-            notices = [text for kind, text in await told(daemon, "cli:ann", "three") if kind == "notice"]
+            events = await told(daemon, "cli:ann", "three")
+            notices = [event["text"] for event in events if event["kind"] == "notice"]
             _, checked = await command(tmp_path, "doctor", "--json", config=without)
         async with Daemon(tmp_path, config=configured(model)) as daemon:
             say = Talk(daemon)
@@ -180,21 +179,6 @@ async def test_what_the_configuration_changes_is_told_and_loses_nothing(tmp_path
     assert "hello two" not in json.dumps(four.body)
     assert older.endswith(": 2 messages.")
     assert "hello one" in transcript(tmp_path, "cli_ann").read_text()
-
-
-async def told(daemon: Daemon, key: str, last: str) -> list[tuple[str, str]]:
-    """Return kind and text of what a chat was told, up to the answer to its message ``last``."""
-    found: list[tuple[str, str]] = []
-    async with httpx.AsyncClient(timeout=30) as client:
-        headers = {"Last-Event-ID": "0"}
-        async with client.stream("GET", f"{daemon.url}/v1/events?key={key}", headers=headers) as stream:
-            async for line in stream.aiter_lines():
-                if line.startswith("data:"):
-                    event = json.loads(line.removeprefix("data:"))
-                    found.append((event["kind"], event["text"]))
-                    if event["kind"] == "reply" and event["in_reply_to"].endswith(last):
-                        break
-    return found
 
 
 async def test_jobs_and_subagents_are_the_agents_of_their_chat(tmp_path: Path) -> None:
@@ -304,18 +288,3 @@ async def test_a_former_conversation_is_opened_with_its_agent(tmp_path: Path) ->
     assert (code, shown, said, refused) == (0, 1, "", 1)
     assert "hello one" in json.dumps(two.body)
     assert "CODER" in json.dumps(two.body)
-
-
-async def test_status_says_of_the_model_of_its_own_chat_alone_that_it_is_away(tmp_path: Path) -> None:
-    away = "the model does not answer right now"
-    async with ModelServer() as model, Daemon(tmp_path, config=configured(model)) as daemon:
-        say = Talk(daemon)
-        await say("cli:ann", "/agent coder")
-        waits = asyncio.ensure_future(ask(daemon, "cli:ann", "late", "[[status:503]]"))
-
-        async def told() -> bool:
-            return away in (await say("cli:ann", "/status")).splitlines()
-
-        await until(told)
-        assert away not in await say("cli:bob", "/status")
-        waits.cancel()

@@ -12,11 +12,10 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.support.broker import Broker
 from tests.support.guarantee import guarantee
-from tests.support.harness import Daemon, ask, command
+from tests.support.harness import Daemon, answer_to, ask, command
 from tests.support.model_server import ModelServer, Seen
-from tests.support.place import head_of, lines_of, on, transcript, with_model
+from tests.support.place import head_of, lines_of, transcript, with_model
 from tests.support.until import until
 from tests.system.test_schedules import call
 
@@ -41,8 +40,7 @@ class Ann:
 
     async def says(self, text: str) -> str:
         self._count += 1
-        answer = await ask(self.daemon, KEY, f"{self.daemon.pid}-{self._count}", text)
-        assert answer is not None
+        answer = await answer_to(self.daemon, KEY, f"{self.daemon.pid}-{self._count}", text)
         return str(answer["reply"])
 
     async def runs(self, job_id: str) -> str:
@@ -85,17 +83,10 @@ async def serving(workspace: Path, config: dict[str, Any]) -> AsyncIterator[Ann]
             looking.cancel()
 
 
-@pytest.mark.parametrize("queue", ["embedded", "rabbitmq"])
-async def test_a_job_stays_with_the_agent_that_made_it(
-    tmp_path: Path, queue: str, request: pytest.FixtureRequest
-) -> None:
+async def test_a_job_stays_with_the_agent_that_made_it(tmp_path: Path, queue: dict[str, Any]) -> None:
     """Its words and answers reach no other agent, and the chat keeps its own; one that is gone loses none."""
-    more: dict[str, Any] = {}
-    if queue == "rabbitmq":
-        broker: Broker = request.getfixturevalue("broker")
-        more = on(broker, request.getfixturevalue("broker_name"))
     async with ModelServer() as model:
-        config = with_model(model, agents=CODER, **more)
+        config = with_model(model, agents=CODER, **queue)
         async with serving(tmp_path, config) as ann:
             here, own = await made(ann)
             listed, run = await ran_apart(tmp_path, ann, here, own)
@@ -112,7 +103,7 @@ async def test_a_job_stays_with_the_agent_that_made_it(
             assert (await ann.says("/agent")).startswith("default answers here")
             # What is left to be remembered of an agent that is gone is the default one's work.
             asked = [*model.seen, *model.asides]
-        await gone(tmp_path, model, with_model(model, **more), own)
+        await gone(tmp_path, model, with_model(model, **queue), own)
         async with serving(tmp_path, config) as ann:
             (one, _) = (await ann.http("GET", "/v1/parked"))["parked"]
             await ann.http("POST", f"/v1/parked/{one['id']}/retry")

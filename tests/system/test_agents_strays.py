@@ -1,4 +1,7 @@
-"""Two agents with two chats, each pair with its own secrets: no request has those of another."""
+"""Three agents with two chats, each pair with its own secrets: no request has those of another.
+
+One of the agents has one memory for all of its chats, which no other agent sees.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import pytest
 
-from tests.support.broker import Broker
 from tests.support.guarantee import guarantee
 from tests.support.harness import Daemon, command
 from tests.support.model_server import ModelServer
-from tests.support.place import archives, head_of, on, transcript, with_model, write
+from tests.support.place import archives, head_of, transcript, with_model, write
 from tests.support.until import until
 from tests.system.stray_cast import calls, planted_fact
 from tests.system.test_agents import Talk
@@ -24,9 +25,16 @@ from tests.system.test_agents import Talk
 pytestmark = guarantee("leaks", "Nothing of one agent appears to another, even within one chat.")
 
 SECRET = re.compile(r"sesame-([a-z]+-[a-z]+)-([a-z]+)")
-CHATS, AGENTS = ("ann", "bob"), ("default", "coder")
-OWNERS = [f"{chat}-{agent}" for chat, agent in product(CHATS, AGENTS)]
+MODELS = {"default": "stub", "coder": "other", "clerk": "third"}
+CHATS, AGENTS = ("ann", "bob"), ("default", "clerk", "coder")
 KINDS = ("profile", "memory", "known", "file", "said", "old", "task", "fact")
+
+
+def owner_of(chat: str, agent: str) -> str:
+    return "all-clerk" if agent == "clerk" else f"{chat}-{agent}"
+
+
+OWNERS = sorted({owner_of(chat, agent) for chat, agent in product(CHATS, AGENTS)})
 
 
 def secret(owner: str, kind: str) -> str:
@@ -40,13 +48,14 @@ def home(workspace: Path, agent: str) -> Path:
 def plant(workspace: Path) -> None:
     """Put a secret of each pair into each kind of file that it has, and a persona into each place for one."""
     for chat, agent in product(CHATS, AGENTS):
-        owner, top = f"{chat}-{agent}", home(workspace, agent)
-        memory = top / f"memory/chats/cli_{chat}"
+        owner, top = owner_of(chat, agent), home(workspace, agent)
+        below = "" if agent == "clerk" else f"chats/cli_{chat}"
+        memory = top / "memory" / below
         write(memory / "USER.md", secret(owner, "profile") + "\n")
         write(memory / "MEMORY.md", f"- {secret(owner, 'memory')}\n")
         write(memory / "HISTORY.md", f"[2026-01-01 09:00] {secret(owner, 'history')}\n")
         write(memory / "facts.jsonl", planted_fact(secret(owner, "known")))
-        write(top / f"files/chats/cli_{chat}/notes.txt", secret(owner, "file") + "\n")
+        write(top / "files" / below / "notes.txt", secret(owner, "file") + "\n")
     write(workspace / "AGENTS.md", "You are WORKSPACE.\n")
     write(workspace / "agents/coder/AGENTS.md", "You are CODER.\n")
 
@@ -54,7 +63,10 @@ def plant(workspace: Path) -> None:
 def configured(model: ModelServer, more: Mapping[str, Any]) -> dict[str, Any]:
     return with_model(
         model,
-        agents={"coder": {"model": {"name": "openai/other"}, "tools": {"policy": {"write": "ask"}}}},
+        agents={
+            "coder": {"model": {"name": "openai/other"}, "tools": {"policy": {"write": "ask"}}},
+            "clerk": {"model": {"name": "openai/third"}, "memory": {"scope": "workspace"}},
+        },
         **{"model.embedding": "openai/emb", "history.mode": "relevant", "history.exchanges_always": 1},
         **{"facts.idle_s": 1.0, "limits.background_calls_per_hour": 9999, **more},
     )
@@ -62,12 +74,13 @@ def configured(model: ModelServer, more: Mapping[str, Any]) -> dict[str, Any]:
 
 async def lived(say: Talk, http: httpx.AsyncClient, model: ModelServer, chat: str, agent: str) -> None:
     """Have one pair talk, search, read, start a subagent and a job, in two sessions."""
-    key, owner = f"cli:{chat}", f"{chat}-{agent}"
+    key, owner = f"cli:{chat}", owner_of(chat, agent)
     look = (
         ("read", {"path": "notes.txt"}),
         ("grep", {"pattern": "sesame"}),
         ("memory_search", {"query": "sesame said memory"}),
         ("read", {"path": "../../../agents/coder/files/chats/cli_ann/notes.txt"}),
+        ("read", {"path": "../agents/clerk/files/notes.txt"}),
         ("read", {"path": f"../../../../files/chats/cli_{chat}/notes.txt"}),
     )
     await say(key, f"/agent {agent}")
@@ -75,7 +88,7 @@ async def lived(say: Talk, http: httpx.AsyncClient, model: ModelServer, chat: st
     await say(key, "/new")
     await say(key, f"the words {secret(owner, 'said')} [[tool:{calls(look)}]]")
     await say(key, f"note this [[fact:{secret(owner, 'fact')}]] [[say:noted]]")
-    task = json.dumps({"task": f"look around {secret(owner, 'task')}", "label": "dig"})
+    task = json.dumps({"task": f"look around {secret(owner, 'task')} of {chat}", "label": "dig"})
     await say(key, f"[[tool:spawn {task}]] [[say:begun]]")
     # A job is the chat's, and reads what the agent of the moment has.
     job = {"at": "2099-01-01T09:00", "to": key}
@@ -85,7 +98,7 @@ async def lived(say: Talk, http: httpx.AsyncClient, model: ModelServer, chat: st
         )
     ).json()
     assert (await http.post(f"/v1/cron/{row['id']}/run")).status_code == 202
-    for word in (secret(owner, "task"), f"the job of {chat} and {agent}"):
+    for word in (f"{secret(owner, 'task')} of {chat}", f"the job of {chat} and {agent}"):
         await until(lambda word=word: _ended(model, word))
 
 
@@ -95,18 +108,11 @@ def _ended(model: ModelServer, word: str) -> bool:
     return any(word in each.text and "spawn" not in each.text for each in seen)
 
 
-@pytest.mark.parametrize("queue", ["embedded", "rabbitmq"])
-async def test_nothing_of_a_pair_is_seen_by_another(
-    tmp_path: Path, queue: str, request: pytest.FixtureRequest
-) -> None:
+async def test_nothing_of_a_pair_is_seen_by_another(tmp_path: Path, queue: dict[str, Any]) -> None:
     """Files, notes, facts, sessions, recall, vectors, subagents and jobs; verbs and usage tell them apart."""
-    more: dict[str, Any] = {}
-    if queue == "rabbitmq":
-        broker: Broker = request.getfixturevalue("broker")
-        more = on(broker, request.getfixturevalue("broker_name"))
     plant(tmp_path)
     async with ModelServer() as model:
-        config = configured(model, more)
+        config = configured(model, queue)
         async with Daemon(tmp_path, config=config) as daemon:
             say = Talk(daemon)
             async with httpx.AsyncClient(base_url=daemon.url, timeout=60) as http:
@@ -125,7 +131,7 @@ async def test_nothing_of_a_pair_is_seen_by_another(
         await kept(tmp_path, config)
     assert "openai/other" in usage
     assert "openai/stub" in usage
-    assert {row["agent"] for row in sessions} == {"default", "coder"}
+    assert {row["agent"] for row in sessions} == set(AGENTS)
 
 
 def _drawn(model: ModelServer) -> set[str]:
@@ -145,7 +151,7 @@ def asked(model: ModelServer) -> None:
         shown |= {(found[1], found[2]) for found in SECRET.finditer(text)}
         for owner in _owners(seen.body):
             # The model, too, is that of the agent; facts and names are asked with it as well.
-            assert seen.body["model"] == ("other" if owner.endswith("coder") else "stub"), (owner, text[:300])
+            assert seen.body["model"] == MODELS[owner.partition("-")[2]], (owner, text[:300])
         if seen in model.turns and "CODER" in text:
             assert "WORKSPACE" not in text
     assert shown >= set(product(OWNERS, KINDS)), sorted(set(product(OWNERS, KINDS)) - shown)
@@ -173,19 +179,20 @@ async def kept(workspace: Path, config: dict[str, Any]) -> None:
         for path in [*archives(workspace, f"cli_{chat}"), transcript(workspace, f"cli_{chat}")]:
             agent = head_of(path)["metadata"].get("agent", "default")
             found = {match[1] for match in SECRET.finditer(path.read_text())}
-            assert found <= {f"{chat}-{agent}"}, path
+            assert found <= {owner_of(chat, agent)}, path
     for agent in AGENTS:
         words = ("memory", "show", "cli:ann", "--agent", agent, "--json")
         _, printed = await command(workspace, *words, config=config)
-        assert {found[1] for found in SECRET.finditer(printed)} == {f"ann-{agent}"}
+        assert {found[1] for found in SECRET.finditer(printed)} == {owner_of("ann", agent)}
     # Of files and state of a scope none has a secret of another.
     for path in workspace.rglob("*"):
         name = path.relative_to(workspace).as_posix()
         if path.is_file() and name.startswith(("memory/", "files/", "agents/")):
-            agent = "coder" if name.startswith("agents/") else "default"
+            agent = name.split("/")[1] if name.startswith("agents/") else "default"
             owners = {match[1] for match in SECRET.finditer(path.read_text())}
             assert all(
-                owner.endswith(agent) and f"cli_{owner.partition('-')[0]}" in name for owner in owners
+                owner.endswith(agent) and (agent == "clerk" or f"cli_{owner.partition('-')[0]}" in name)
+                for owner in owners
             ), name
     code, printed = await command(workspace, "sessions", "verify", "--json", config=config)
     assert (code, json.loads(printed)) == (0, [])

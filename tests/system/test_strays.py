@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,9 +13,9 @@ import pytest
 from ulid import ULID
 
 from tests.support.guarantee import guarantee
-from tests.support.harness import Daemon, ask, command
+from tests.support.harness import Daemon, answer_to, command
 from tests.support.model_server import ModelServer
-from tests.support.place import archives, head_of, transcript, with_model, write
+from tests.support.place import archives, head_of, transcript, with_model
 from tests.support.telegram_server import TelegramServer
 from tests.support.until import until
 from tests.system.platform_place import with_telegram
@@ -24,11 +23,8 @@ from tests.system.stray_cast import (
     PEOPLE,
     Cast,
     asked_for,
-    calls,
     key_of,
     letters,
-    planted_fact,
-    secret,
     stem_of,
     strays,
 )
@@ -40,8 +36,7 @@ CASTS = [Cast("chat", range(111, 131)), Cast("workspace", (111, 112))]
 async def spoke(daemon: Daemon, server: TelegramServer | None, chat: int | str, text: str) -> str:
     """Say something in a chat, and return what it is answered."""
     if isinstance(chat, str):
-        answer = await ask(daemon, chat, str(ULID()), text)
-        assert answer is not None
+        answer = await answer_to(daemon, chat, str(ULID()), text)
         return str(answer["reply"])
     assert server is not None
 
@@ -192,119 +187,3 @@ def kept(workspace: Path, cast: Cast) -> None:
                 assert not strays(text, owner), path
         for path in (transcript(workspace, stem_of(chat)), *archives(workspace, stem_of(chat))):
             assert not strays(path.read_text(), owner), path
-
-
-AGENTS = {"": "chat", "coder": "chat", "clerk": "workspace"}
-# Two chats of one person, and one of nobody in particular; of each the secrets of three agents.
-AGENT_CHATS = ("cli:ada", "cli:phone", "web:bob")
-
-
-def owner_of(chat: str, agent: str) -> str:
-    """Say whose memory a chat has with an agent."""
-    shared = "everybody" if AGENTS[agent] == "workspace" else "ada" if "cli:" in chat else stem_of(chat)
-    return f"{agent or 'default'}{shared}".replace("_", "").replace(":", "")
-
-
-def folders_of(workspace: Path, chat: str, agent: str) -> tuple[Path, Path]:
-    """Return the folders of memory and files that a chat has with an agent."""
-    home = workspace / "agents" / agent if agent else workspace
-    scope = "people/ada" if "cli:" in chat else f"chats/{stem_of(chat)}"
-    below = "" if AGENTS[agent] == "workspace" else scope
-    return home / "memory" / below, home / "files" / below
-
-
-def plant_agents(workspace: Path) -> None:
-    for chat in AGENT_CHATS:
-        for agent in AGENTS:
-            owner, (memory, files) = owner_of(chat, agent), folders_of(workspace, chat, agent)
-            write(memory / "MEMORY.md", f"- {secret(owner, 'memory')}\n")
-            write(memory / "USER.md", f"{secret(owner, 'profile')}\n")
-            write(memory / "HISTORY.md", f"[2026-01-01 09:00] {secret(owner, 'history')}\n")
-            write(memory / "facts.jsonl", planted_fact(secret(owner, "known")))
-            write(files / "notes.txt", f"{secret(owner, 'file')}\n")
-
-
-def lives(chat: str, agent: str) -> Sequence[str]:
-    """Return what is said to one agent in a chat."""
-    owner = owner_of(chat, agent)
-    who = f"i-am-{letters(owner)}"
-    look: Sequence[tuple[str, Mapping[str, str]]] = (
-        ("read", {"path": "notes.txt"}),
-        ("grep", {"pattern": "sesame"}),
-        ("memory_search", {"query": "i am words sesame"}),
-        ("read", {"path": "../agents/clerk/files/notes.txt"}),
-        ("read", {"path": "agents/coder/files/notes.txt"}),
-        ("ls", {"path": ".."}),
-    )
-    told = f"{who} {secret(owner, 'words')} [[tool:{calls(look)}]] [[say:{who} [his](../bob/notes.txt)]]"
-    noted = f"{who} note this [[fact:{secret(owner, 'fact')}]]"
-    return [f"/agent {agent or 'default'}", told, "/memory", "/new", noted, f"{who} more", "/memory"]
-
-
-@guarantee("leaks", "Nothing of one agent appears to another, even within one chat.")
-async def test_nothing_of_an_agent_is_seen_by_another(tmp_path: Path) -> None:
-    """Two more agents in the chats of one person and of another: requests, tools, replies, facts."""
-    plant_agents(tmp_path)
-    agents = {name: {"memory": {"scope": kind}} for name, kind in AGENTS.items() if name}
-    answers: dict[tuple[str, str], list[str]] = {}
-    async with ModelServer() as model:
-        config = with_model(model, agents=agents, people={"ada": ["cli:ada", "cli:phone"]})
-        config |= {"facts.idle_s": 1.0, "limits.background_calls_per_hour": 9999}
-        async with Daemon(tmp_path, config=config) as daemon:
-            for _ in range(2):
-                for agent in AGENTS:
-                    for chat in AGENT_CHATS:
-                        said = [await spoke(daemon, None, chat, text) for text in lives(chat, agent)]
-                        answers.setdefault((chat, agent), []).extend(said)
-            await until(lambda: all(drawn_by(tmp_path, chat, agent) for chat, agent in answers), 120)
-            await until(lambda: not list((tmp_path / "state/jobs").glob("*.json")), 120)
-            found = await searched(daemon)
-            assert await daemon.stop() == 0
-        printed = {chat: await shown(tmp_path, config, chat) for chat in AGENT_CHATS}
-
-    for (chat, agent), said in answers.items():
-        owner = owner_of(chat, agent)
-        assert not strays(json.dumps(said), owner), (chat, agent, said)
-        assert secret(owner, "known") in said[2], said
-    requests = [json.dumps(seen.body) for seen in [*model.seen, *model.asides]]
-    for text in requests:
-        owner = asked_for(text) or ""
-        assert not strays(text, owner), (owner, strays(text, owner))
-    whose = summaries(tmp_path)
-    told = [(asked_for(text), found) for text in requests for found in re.findall(r"\] (Summary \d+)", text)]
-    assert told
-    for owner, summary in told:
-        assert owner is not None and owner.startswith(whose[summary]), (owner, summary)
-    for chat, agent in answers:
-        for kind in ("memory", "profile", "known", "file", "words", "history", "fact"):
-            wanted = secret(owner_of(chat, agent), kind)
-            assert any(wanted in text for text in requests), wanted
-    for chat, text in [*found.items(), *printed.items()]:
-        assert secret(owner_of(chat, "clerk"), "history") in text
-        assert not strays(text, owner_of(chat, "clerk")), chat
-    for chat, agent in answers:
-        for folder in folders_of(tmp_path, chat, agent):
-            for path in folder.rglob("*") if AGENTS[agent] == "chat" else folder.glob("*"):
-                text = path.read_text() if path.is_file() else ""
-                assert not strays(text, owner_of(chat, agent)), path
-
-
-def summaries(workspace: Path) -> dict[str, str]:
-    """Map the summary of each ended session to the name of its agent."""
-    heads = [head_of(path)["metadata"] for chat in AGENT_CHATS for path in archives(workspace, stem_of(chat))]
-    return {head["summary"].partition(" (")[0]: head.get("agent", "default") for head in heads}
-
-
-def drawn_by(workspace: Path, chat: str, agent: str) -> bool:
-    path = folders_of(workspace, chat, agent)[0] / "facts.jsonl"
-    return secret(owner_of(chat, agent), "fact") in path.read_text()
-
-
-async def searched(daemon: Daemon) -> dict[str, str]:
-    """Return what a search of each chat finds, which is with the agent that it has now."""
-    found = {}
-    async with httpx.AsyncClient(base_url=daemon.url, timeout=60) as http:
-        for chat in AGENT_CHATS:
-            query = {"key": chat, "q": "sesame history memory", "limit": "1000"}
-            found[chat] = (await http.get("/v1/memory/search", params=query)).text
-    return found
