@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tests.support.broker import Broker
 from tests.support.discord_server import DiscordServer
-from tests.support.harness import Daemon, ask, command
+from tests.support.harness import Daemon, answer_to, ask, command
 from tests.support.model_server import ModelServer, Reply
 from tests.support.place import lines_of, on
 from tests.support.until import until
@@ -62,9 +62,8 @@ async def test_the_operator_decides_over_http(tmp_path: Path, broker: Broker, br
             assert (await decide(other, row["id"], "perhaps"))[0] == 400
             assert (await decide(other, row["id"], "deny"))[0] == 200
             assert (await decide(one, row["id"], "allow"))[0] == 409
-            answer = await ask(one, "web:ann", "m1", "note: milk")
+            answer = await answer_to(one, "web:ann", "m1", "note: milk")
 
-        assert answer is not None
         assert (answer["kind"], answer["reply"]) == ("reply", "not noted")
     assert written(tmp_path) == []
     assert results(lines_of(tmp_path, "web_ann")) == [

@@ -7,8 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from tests.support.guarantee import guarantee
 from tests.support.harness import Daemon, status
 from tests.support.model_server import ModelServer, Reply
@@ -67,26 +65,6 @@ async def test_a_pressed_button_lets_the_call_run_once(tmp_path: Path, queue: di
     assert [each.text for each in server.sent[1:]] == ["noted"]
     assert len(model.turns) == 2
     assert lines_of(tmp_path, f"telegram_{ADA}")[1]["asks"]
-
-
-async def test_two_presses_at_once_are_one_word(tmp_path: Path) -> None:
-    """Both are taken up; the first one counts, the other is told."""
-    async with TelegramServer() as server, ModelServer() as model:
-        alerted = asyncio.Event()
-        # Behind the end of the turn there is no such request any more.
-        model.script.extend([writing("milk"), Reply("not noted", held=alerted)])
-        async with Daemon(tmp_path, config=asks(model) | with_telegram(server)):
-            prompt, buttons = await asked(server, ADA)
-            server.press(ADA, prompt.message_id, buttons["Deny"])
-            late = server.press(ADA, prompt.message_id, buttons["Allow"])
-            await server.alerted(late, "Already decided: denied")
-            alerted.set()
-            await server.said(ADA, approved("not noted"))
-
-    assert written(tmp_path) == []
-    assert results(lines_of(tmp_path, f"telegram_{ADA}")) == [
-        f"error: not run: Person {ADA} ({ADA}) denied this call"
-    ]
 
 
 @guarantee(
@@ -160,22 +138,38 @@ async def test_a_turn_that_waits_holds_no_place(tmp_path: Path) -> None:
     assert written(tmp_path) == ["milk"]
 
 
-@pytest.mark.parametrize("word", ["/stop", "/new"])
-async def test_a_turn_that_waits_is_ended(tmp_path: Path, word: str) -> None:
-    """The call is not run, a later press is told so, and the chat goes on."""
+async def test_a_turn_that_waits_is_ended(tmp_path: Path) -> None:
+    """By ``/stop``, ``/new``, a message in mode ``interrupt``, and with its conversation: nothing is run.
+
+    A later press is told so, and the chat goes on.
+    """
+    ways = {"/stop": "Stopped.", "leave it": "well then", "/new": "A new conversation begins."}
     async with TelegramServer() as server, ModelServer() as model:
-        model.script.append(writing("milk"))
-        async with Daemon(tmp_path, config=asks(model) | with_telegram(server)):
+        config = asks(model, **{"limits.queue_mode": "interrupt"}) | with_telegram(server)
+        async with Daemon(tmp_path, config=config) as daemon:
+            model.script.append(writing("milk"))
             prompt, buttons = await asked(server, ADA)
-            server.write(ADA, word)
-            await server.said(ADA, approved("Stopped." if word == "/stop" else "A new conversation begins."))
-            await server.said(ADA, approved("Stopped before anybody decided"))
+            await told(tmp_path, "sessions", "clear", f"telegram:{ADA}", "--everything")
+            await until(lambda: _waits(daemon, None))
             press = server.press(ADA, prompt.message_id, buttons["Allow"])
-            await server.alerted(press, "Too late: the answer was stopped")
-            server.write(ADA, "/help")
-            await server.said(ADA, approved("/resume"))
+            await server.alerted(press, "There is no such approval request")
+            assert list((tmp_path / "state" / "approvals").iterdir()) == []
+            for chat, (word, answer) in enumerate(ways.items(), 101):
+                model.script.append(writing("milk"))
+                prompt, buttons = await asked(server, chat, user=chat)
+                if word == "leave it":
+                    model.script.append(Reply(answer))
+                server.write(chat, word)
+                await server.said(chat, approved(answer))
+                await server.until(lambda prompt=prompt: "Stopped before anybody decided" in prompt.text)
+                press = server.press(chat, prompt.message_id, buttons["Allow"])
+                await server.alerted(press, "Too late: the answer was stopped")
+                server.write(chat, "/help")
+                await server.said(chat, approved("/resume"))
+
     assert written(tmp_path) == []
-    assert results(lines_of(tmp_path, f"telegram_{ADA}")) == ["not run: the turn was stopped"]
+    for chat in (101, 102, 103):
+        assert results(lines_of(tmp_path, f"telegram_{chat}")) == ["not run: the turn was stopped"], chat
 
 
 async def test_a_message_that_comes_meanwhile_enters_the_turn_that_goes_on(tmp_path: Path) -> None:
@@ -193,34 +187,6 @@ async def test_a_message_that_comes_meanwhile_enters_the_turn_that_goes_on(tmp_p
     assert [line["role"] for line in lines] == ["user", "assistant", "tool", "user", "assistant"]
     assert len(lines[-1]["answers"]) == 2
     assert written(tmp_path) == ["milk"]
-
-
-async def test_a_message_may_end_a_turn_that_waits(tmp_path: Path) -> None:
-    """Mode ``interrupt``: the call is not run, and the next message is answered."""
-    async with TelegramServer() as server, ModelServer() as model:
-        model.script.extend([writing("milk"), Reply("well then")])
-        interrupt = {"limits.queue_mode": "interrupt"}
-        async with Daemon(tmp_path, config=asks(model, **interrupt) | with_telegram(server)):
-            prompt, _ = await asked(server, ADA)
-            server.write(ADA, "leave it")
-            await server.said(ADA, approved("well then"))
-            await server.until(lambda: "Stopped before anybody" in prompt.text)
-    assert written(tmp_path) == []
-    assert results(lines_of(tmp_path, f"telegram_{ADA}")) == ["not run: the turn was stopped"]
-
-
-async def test_what_was_asked_goes_with_its_conversation(tmp_path: Path) -> None:
-    """``sessions clear`` ends the turn that waits, and nothing of the call is kept."""
-    async with TelegramServer() as server, ModelServer() as model:
-        model.script.append(writing("milk"))
-        async with Daemon(tmp_path, config=asks(model) | with_telegram(server)) as daemon:
-            prompt, buttons = await asked(server, ADA)
-            await told(tmp_path, "sessions", "clear", f"telegram:{ADA}", "--everything")
-            await until(lambda: _waits(daemon, None))
-            press = server.press(ADA, prompt.message_id, buttons["Allow"])
-            await server.alerted(press, "There is no such approval request")
-    assert list((tmp_path / "state" / "approvals").iterdir()) == []
-    assert written(tmp_path) == []
 
 
 async def _waits(daemon: Daemon, count: int | None) -> bool:

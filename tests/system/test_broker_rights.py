@@ -94,34 +94,36 @@ async def test_an_adapter_makes_the_queue_of_its_replies(broker: Broker, broker_
             await until(placed, 60)
 
 
-async def test_an_adapter_may_set_a_reply_aside(broker: Broker, broker_name: str) -> None:
-    """What its platform refuses for good is parked, where the session daemons list it."""
+async def test_each_role_does_its_work_and_no_more(broker: Broker, broker_name: str) -> None:
+    """Of an adapter, somebody else's program and the sessions; the policy holds for each of their queues."""
+    urls = {role: user(broker, broker_name, role, "telegram") for role in ("channels", "program")}
     session_url = user(broker, broker_name, "session")
-    channels_url = user(broker, broker_name, "channels", "telegram")
-    async with serving(session_url, broker_name) as session:
+    run(broker, broker_name, "policies.sh")
+    async with serving(session_url, broker_name, queue_type="quorum") as session:
         await session.ready()
-        async with serving(channels_url, broker_name) as channels:
+        async with serving(urls["channels"], broker_name, queue_type="quorum") as channels:
             await channels.ready()
             await session.put(Post(outbound("telegram"), "telegram:1", "a", b"{}"))
             async with channels.take(outbound("telegram")) as letters:
                 letter = await anext(aiter(letters))
                 await channels.park(letter, ParkedAs("telegram:1", "refused", 1))
-
-            parked = await session.parked()
-            assert [(one.id, one.box) for one in parked] == [("a", outbound("telegram"))]
-
-
-@pytest.mark.parametrize("role", ["channels", "program"])
-async def test_no_more_is_allowed(broker: Broker, broker_name: str, role: str) -> None:
-    """Each of these is refused to the user of an adapter, and to that of somebody else's program."""
-    session_url = user(broker, broker_name, "session")
-    url = user(broker, broker_name, role, "telegram")
-    async with serving(session_url, broker_name) as session:
-        await session.ready()
+        # What a platform refuses for good the session daemons list.
+        parked = await session.parked()
+        assert [(one.id, one.box) for one in parked] == [("a", outbound("telegram"))]
+        listed = broker.ctl("list_queues", "name", "policy").splitlines()
+        broker.ctl("clear_policy", f"{broker_name}-balanced")
         for channel in ("telegram", "discord"):
             await session.put(Post(outbound(channel), f"{channel}:1", channel, b"{}"))
-        assert await allowed(url, broker_name) == []
-        assert await _counted(session) == 1
+        for url in urls.values():
+            assert await allowed(url, broker_name) == []
+        assert (await session.depths(["discord"]))[outbound("discord")].count == 1
+    async with await aio_pika.connect(session_url) as connection:
+        with pytest.raises(ChannelAccessRefused):
+            await (await connection.channel()).declare_queue(f"other-{broker_name}")
+
+    ours = [line.split("\t") for line in listed if line.startswith(f"{broker_name}.")]
+    assert len(ours) > PARTITIONS
+    assert {policy for _, policy in ours} == {f"{broker_name}-balanced"}
 
 
 async def test_who_may_take_no_messages_says_so_once(broker: Broker, broker_name: str) -> None:
@@ -141,37 +143,6 @@ async def test_who_may_take_no_messages_says_so_once(broker: Broker, broker_name
             f"user 'channels-{broker_name}' may not use queue '{broker_name}.inbound."
         )
         assert said["hint"].startswith("rabbitmqctl set_permissions")
-
-
-async def _counted(session: object) -> int:
-    depths = await session.depths(["discord"])  # type: ignore[attr-defined]
-    return int(depths[outbound("discord")].count)
-
-
-async def test_the_session_user_has_nothing_of_others(broker: Broker, broker_name: str) -> None:
-    """Its rights end with the names of its gateway."""
-    url = user(broker, broker_name, "session")
-    async with await aio_pika.connect(url) as connection:
-        with pytest.raises(ChannelAccessRefused):
-            await (await connection.channel()).declare_queue(f"other-{broker_name}")
-
-
-async def test_the_policy_matches_the_queues_and_takes_no_letter(broker: Broker, broker_name: str) -> None:
-    """It is in force for each queue of the gateway, and letters come as they went."""
-    run(broker, broker_name, "policies.sh")
-    try:
-        async with serving(broker.url, broker_name, queue_type="quorum") as mailbox:
-            await mailbox.ready()
-            await mailbox.put(Post(outbound("shop"), "shop:1", "a", b"{}"))
-            async with mailbox.take(outbound("shop")) as letters:
-                assert (await anext(aiter(letters))).id == "a"
-            listed = broker.ctl("list_queues", "name", "policy").splitlines()
-    finally:
-        broker.ctl("clear_policy", f"{broker_name}-balanced")
-
-    ours = [line.split("\t") for line in listed if line.startswith(f"{broker_name}.")]
-    assert len(ours) > PARTITIONS
-    assert {policy for _, policy in ours} == {f"{broker_name}-balanced"}
 
 
 def test_a_role_that_there_is_not_is_refused() -> None:

@@ -14,6 +14,7 @@ import pytest
 from tests.support.guarantee import guarantee
 from tests.support.harness import ROOT, Daemon, ask, command
 from tests.support.place import lines_of
+from tests.system.test_daemon import refused
 
 
 def sample(folder: Path) -> Path:
@@ -45,12 +46,11 @@ async def test_a_start_refuses_a_newer_file(tmp_path: Path, name: str) -> None:
     raised(workspace / name)
     before = (workspace / name).read_bytes()
 
-    daemon = await Daemon(workspace).start(wait=False)
-    code = await daemon.died()
+    code, said = await refused(workspace)
 
-    assert code == 78, daemon.log.decode()
-    assert b"written by a newer version of chat-gateway: version 9, not 1" in daemon.log
-    assert b"install that version of chat-gateway" in daemon.log
+    assert code == 78, said
+    assert "written by a newer version of chat-gateway: version 9, not 1" in said
+    assert "install that version of chat-gateway" in said
     assert (workspace / name).read_bytes() == before
 
 
@@ -62,20 +62,19 @@ async def test_state_of_an_earlier_version_is_refused_until_a_reset(tmp_path: Pa
     (workspace / "state" / name).write_bytes(b"earlier")
     before = sorted((workspace / "state").rglob("*"))
 
-    daemon = await Daemon(workspace).start(wait=False)
-    code = await daemon.died()
+    code, said = await refused(workspace)
     verb = await command(workspace, "sessions", "list")
 
     assert code == verb[0] == 78
-    assert f"written by an earlier development version (it holds {name})" in daemon.log.decode()
-    assert "chat-gateway run --reset-state" in daemon.log.decode()
+    assert f"written by an earlier development version (it holds {name})" in said
+    assert "chat-gateway run --reset-state" in said
     assert sorted((workspace / "state").rglob("*")) == before
 
     lines = lines_of(workspace, "cli_tools")
     async with Daemon(workspace, verb=("run", "--reset-state")) as reset:
         answer = await ask(reset, "cli:tools", "cli:new", "hello again")
         status = await command(workspace, "status", "--json")
-        refused = await command(workspace, "run", "--reset-state")
+        beside = await command(workspace, "run", "--reset-state")
         assert await reset.stop() == 0
 
     [former] = workspace.glob("state-before-reset-*")
@@ -84,4 +83,4 @@ async def test_state_of_an_earlier_version_is_refused_until_a_reset(tmp_path: Pa
     assert answer is not None
     assert lines_of(workspace, "cli_tools")[: len(lines)] == lines
     assert json.loads(status[1])["queues"]["parked"]["count"] == 0
-    assert refused[0] == 73
+    assert beside[0] == 73

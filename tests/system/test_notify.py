@@ -68,8 +68,8 @@ class Told:
 
 
 @pytest.fixture
-async def told(tmp_path: Path) -> AsyncIterator[Told]:
-    listening = Told(tmp_path)
+async def told(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Told]:
+    listening = Told(tmp_path, abstract=getattr(request, "param", False))
     yield listening
     listening.close()
 
@@ -80,6 +80,7 @@ def gateway(workspace: Path, told: Told, *, stuck: bool = False, **config: Any) 
     return Daemon(workspace, prefix=told.prefix(), program=program, config=config)
 
 
+@pytest.mark.parametrize("told", [True], indirect=True, ids=["a name without a file"])
 async def test_it_is_ready_when_it_serves_and_says_when_it_ends(tmp_path: Path, told: Told) -> None:
     """READY comes once its clients are served, STOPPING with the time for a drain when it is told to end."""
     async with gateway(tmp_path / "workspace", told, limits__drain_s=100.0) as daemon:
@@ -139,19 +140,6 @@ async def test_a_slow_model_feeds_the_watchdog_and_a_blocked_loop_does_not(
         assert await daemon.died() == -signal.SIGABRT
         # The log says where it stood.
         assert b"_block" in daemon.log
-
-
-async def test_a_name_without_a_file_is_heard_and_no_child_inherits_it(tmp_path: Path) -> None:
-    """An abstract socket is spoken to; the environment of the process no longer names it."""
-    told = Told(tmp_path, abstract=True)
-    try:
-        async with gateway(tmp_path / "workspace", told) as daemon:
-            seen = await told.until("READY")
-
-            assert seen[-1]["READY"] == "1"
-            assert daemon.alive
-    finally:
-        told.close()
 
 
 async def test_nobody_is_told_where_nobody_asks(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ import pytest
 from tests.support.guarantee import guarantee
 from tests.support.harness import Daemon
 from tests.support.model_server import ModelServer, Reply
+from tests.support.place import with_model
 from tests.support.until import until
 
 TOKEN = "correct-horse-battery-staple"
@@ -34,13 +35,7 @@ async def serving(
 ) -> AsyncIterator[tuple[Daemon, ModelServer, openai.AsyncOpenAI]]:
     """A daemon with a model of its own, and the client for it."""
     async with ModelServer() as model:
-        config = {
-            "model.name": "openai/stub",
-            "model.api_base": model.url,
-            "http.token": TOKEN,
-            **queue,
-            **more,
-        }
+        config = with_model(model, **{"http.token": TOKEN}, **queue, **more)
         async with Daemon(workspace, config=config) as daemon, client_of(daemon) as client:
             yield daemon, model, client
 
@@ -55,6 +50,12 @@ def said(text: str) -> Any:
     return [{"role": "user", "content": text}]
 
 
+async def ask(client: openai.AsyncOpenAI, text: str = "", *, user: str = "ada", **more: Any) -> Any:
+    named = {"user": user} if user else {}
+    given = {"model": "chat-gateway", "messages": said(text), **named, **more}
+    return await client.chat.completions.create(**given)
+
+
 async def streamed(stream: Any) -> tuple[str, list[Any]]:
     chunks = [chunk async for chunk in stream]
     return "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices), chunks
@@ -63,38 +64,24 @@ async def streamed(stream: Any) -> tuple[str, list[Any]]:
 async def test_what_the_client_can_do(tmp_path: Path, queue: dict[str, Any]) -> None:
     """Plain, streaming, models, several chats side by side, and errors as the client knows them."""
     async with serving(tmp_path, queue) as (_, model, client):
-        ask = client.chat.completions.create
-        plain = await ask(model="chat-gateway", user="ada", messages=said("My name is Ada."))
-        later = await ask(
-            model="openai/stub",
-            user="ada",
-            messages=[{"role": "system", "content": "Be a pirate."}, *said("Who am I?")],
-        )
+        plain = await ask(client, "My name is Ada.")
+        pirate = [{"role": "system", "content": "Be a pirate."}, *said("Who am I?")]
+        later = await ask(client, model="openai/stub", messages=pirate)
+        more = {"stream": True, "stream_options": {"include_usage": True}}
         text, chunks = await streamed(
-            await ask(
-                model="chat-gateway",
-                messages=said("[[long:200]]"),
-                stream=True,
-                stream_options={"include_usage": True},
-                extra_headers={"X-Chat-Id": "bob"},
-            )
+            await ask(client, "[[long:200]]", user="", extra_headers={"X-Chat-Id": "bob"}, **more)
         )
-        beside = await asyncio.gather(
-            *(
-                ask(model="chat-gateway", user=f"chat{n}", messages=said(f"[[delay:0.3]] {n}"))
-                for n in range(4)
-            )
-        )
+        beside = await asyncio.gather(*(ask(client, f"[[delay:0.3]] {n}", user=f"chat{n}") for n in range(4)))
         names = [each.id async for each in client.models.list()]
         one = await client.models.retrieve("chat-gateway")
         refused = []
         for options, words in (
-            ({"api_key": "wrong"}, {"model": "chat-gateway"}),
+            ({"api_key": "wrong"}, {}),
             ({}, {"model": "gpt-nowhere"}),
-            ({}, {"model": "chat-gateway", "n": 2}),
+            ({}, {"n": 2}),
         ):
             with pytest.raises(openai.APIStatusError) as error:
-                await client.with_options(**options).chat.completions.create(**words, messages=said("hi"))
+                await ask(client.with_options(**options), "hi", user="", **words)
             refused.append(error.value)
 
     assert plain.choices[0].message.content == "stub: My name is Ada."
@@ -132,33 +119,17 @@ async def test_a_repeat_is_not_asked_twice(tmp_path: Path, queue: dict[str, Any]
     async with serving(tmp_path, queue) as (daemon, model, client):
         release = asyncio.Event()
         model.script.append(Reply("once", held=release))
+        header = {"Idempotency-Key": "k1"}
         patient = client.with_options(max_retries=10)
-        asking = asyncio.create_task(
-            patient.chat.completions.create(
-                model="chat-gateway",
-                user="ada",
-                messages=said("How often?"),
-                extra_headers={"Idempotency-Key": "k1"},
-            )
-        )
+        asking = asyncio.create_task(ask(patient, "How often?", extra_headers=header))
         await model.arrived(1)
         release.set()
         await daemon.kill()
         await daemon.start()
         answer = await asking
-        again = await client.chat.completions.create(
-            model="chat-gateway",
-            user="ada",
-            messages=said("How often?"),
-            extra_headers={"Idempotency-Key": "k1"},
-        )
+        again = await ask(client, "How often?", extra_headers=header)
         with pytest.raises(openai.ConflictError):
-            await client.chat.completions.create(
-                model="chat-gateway",
-                user="ada",
-                messages=said("Another text"),
-                extra_headers={"Idempotency-Key": "k1"},
-            )
+            await ask(client, "Another text", extra_headers=header)
         async with httpx.AsyncClient(base_url=daemon.url, trust_env=False) as web:
             headers = {"Authorization": f"Bearer {TOKEN}"}
             listed = (await web.get("/v1/sessions", headers=headers)).json()["sessions"]
@@ -171,29 +142,22 @@ async def test_a_repeat_is_not_asked_twice(tmp_path: Path, queue: dict[str, Any]
 async def test_who_breaks_off_stops_the_turn(tmp_path: Path, queue: dict[str, Any]) -> None:
     """As with OpenAI a closed stream ends its turn; with an Idempotency-Key it goes on for the repeat."""
     async with serving(tmp_path, queue) as (_, model, client):
-        ask = client.chat.completions.create
         # An answer is four pieces: the word to stop has seconds to arrive before the last one.
         slowly, text = "[[long:4000]] [[slow:1.5]]", "[[long:4000]] [[slow:0.05]]"
-        stream = await ask(model="chat-gateway", user="ada", messages=said(slowly), stream=True)
+        stream = await ask(client, slowly, stream=True)
         async for chunk in stream:
             if chunk.choices[0].delta.content:
                 break
         await stream.close()
         await until(lambda: any(each.outcome == "aborted" for each in model.seen), 30)
 
-        header = {"Idempotency-Key": "keep"}
-        kept = await ask(
-            model="chat-gateway", user="bob", messages=said(text), stream=True, extra_headers=header
-        )
+        repeated = {"user": "bob", "stream": True, "extra_headers": {"Idempotency-Key": "keep"}}
+        kept = await ask(client, text, **repeated)
         async for chunk in kept:
             if chunk.choices[0].delta.content:
                 break
         await kept.close()
-        answer, _ = await streamed(
-            await ask(
-                model="chat-gateway", user="bob", messages=said(text), stream=True, extra_headers=header
-            )
-        )
+        answer, _ = await streamed(await ask(client, text, **repeated))
 
     assert len(answer) == 4000
     assert [each.outcome for each in model.seen] == ["aborted", "answered"]
@@ -206,34 +170,29 @@ async def test_a_model_names_an_agent(tmp_path: Path, queue: dict[str, Any]) -> 
     """One chat has one agent at a time: naming another ends the conversation; what may not be is refused."""
     async with serving(tmp_path, queue, agents=AGENTS, bindings=BINDINGS) as (daemon, model, client):
 
-        async def ask(name: str, user: str, text: str, key: str = "") -> str:
+        async def told_by(name: str, user: str, text: str, key: str = "") -> str:
             header = {"Idempotency-Key": key} if key else {}
-            answer = await client.chat.completions.create(
-                model=name, user=user, messages=said(text), extra_headers=header
-            )
+            answer = await ask(client, text, user=user, model=name, extra_headers=header)
             return str(answer.choices[0].message.content)
 
         names = [each.id async for each in client.models.list()]
         told = [
-            await ask("default", "ada", "one"),
-            await ask("coder", "ada", "two", "k2"),
-            await ask("chat-gateway", "ada", "three"),
-            await ask("coder", "ada", "two", "k2"),
-            await ask("default", "ada", "/agent"),
-            await ask("default", "ada", "four"),
-            await ask("clerk", "books", "five"),
+            await told_by("default", "ada", "one"),
+            await told_by("coder", "ada", "two", "k2"),
+            await told_by("chat-gateway", "ada", "three"),
+            await told_by("coder", "ada", "two", "k2"),
+            await told_by("default", "ada", "/agent"),
+            await told_by("default", "ada", "four"),
+            await told_by("clerk", "books", "five"),
         ]
-        stream = await client.chat.completions.create(
-            model="coder", user="bob", messages=said("six"), stream=True
-        )
-        text, _ = await streamed(stream)
+        text, _ = await streamed(await ask(client, "six", model="coder", user="bob", stream=True))
         refused = []
         for name, user in (("coder", "books"), ("clerk", "ada"), ("porter", "ada"), ("codre", "ada")):
             with pytest.raises(openai.APIStatusError) as error:
-                await ask(name, user, "never asked")
+                await told_by(name, user, "never asked")
             refused.append(error.value)
         # They wait for one another in the line of their chat, each with the agent that it names.
-        await asyncio.gather(*(ask(("coder", "default")[n % 2], "both", f"side {n}") for n in range(4)))
+        await asyncio.gather(*(told_by(("coder", "default")[n % 2], "both", f"side {n}") for n in range(4)))
         headers = {"Authorization": f"Bearer {TOKEN}"}
         async with httpx.AsyncClient(base_url=daemon.url, trust_env=False, headers=headers) as web:
             listed = (await web.get("/v1/sessions")).json()["sessions"]

@@ -14,7 +14,7 @@ import pytest
 
 from tests.support.broker import Broker
 from tests.support.guarantee import guarantee
-from tests.support.harness import Daemon, ask, command, status
+from tests.support.harness import Daemon, answer_to, command, status
 from tests.support.model_server import ModelServer, Reply
 from tests.support.place import head_of, lines_of, on, transcript, with_model, write
 from tests.support.team import Team, results_of, spawning
@@ -34,8 +34,7 @@ async def serving(
 
 
 async def say(daemon: Daemon, id_: str, text: str, key: str = KEY) -> str:
-    answer = await ask(daemon, key, id_, text)
-    assert answer is not None
+    answer = await answer_to(daemon, key, id_, text)
     return str(answer["reply"])
 
 
@@ -99,34 +98,25 @@ async def test_a_result_comes_back_and_nothing_of_the_subagent_stays(
         assert await daemon.stop() == 0
 
 
-async def test_it_has_its_parents_files_and_no_others(tmp_path: Path) -> None:
-    write(tmp_path / "files" / "chats" / STEM / "notes.txt", "seven apples\n")
+async def test_it_has_its_parents_files_and_policy_and_no_others(tmp_path: Path) -> None:
+    """It may do no more than whoever started it, and nobody is asked in its name."""
     write(tmp_path / "files" / "chats" / "web_bob" / "notes.txt", "sesame\n")
     paths = ("notes.txt", "../web_bob/notes.txt", "../../../memory/chats/web_bob/MEMORY.md")
-    async with serving(tmp_path) as (daemon, team):
-        team.work["look"] = Reply(tool_calls=[("read", json.dumps({"path": path})) for path in paths])
-        assert await say(daemon, "1", "spawn look") == "begun"
-        await until(lambda: len(team.results) == 1)
-
-        first, *others = team.results[0][2].split(" | ")
-        assert "seven apples" in first
-        assert [text.startswith("error") for text in others] == [True, True]
-        assert await daemon.stop() == 0
-
-
-async def test_the_policy_of_its_chat_holds_for_a_subagent(tmp_path: Path) -> None:
-    """It may do no more than whoever started it, and nobody is asked in its name."""
     policy = {"tools.policy.chats": {KEY: {"write": "deny", "edit": "ask"}}}
     write(tmp_path / "files" / "chats" / STEM / "notes.txt", "seven apples\n")
     async with serving(tmp_path, **policy) as (daemon, team):
-        asked = {"write": {"path": "new.txt", "content": "x"}, "read": {"path": "notes.txt"}}
-        asked["edit"] = {"path": "notes.txt", "old": "seven", "new": "eight"}
-        calls = [(name, json.dumps(arguments)) for name, arguments in asked.items()]
+        asked = [("read", {"path": path}) for path in paths]
+        asked += [
+            ("write", {"path": "new.txt", "content": "x"}),
+            ("edit", {"path": "notes.txt", "old": "seven", "new": "eight"}),
+        ]
+        calls = [(name, json.dumps(arguments)) for name, arguments in asked]
         team.work["look"] = Reply(tool_calls=calls)
         assert await say(daemon, "1", "spawn look") == "begun"
         await until(lambda: len(team.results) == 1)
 
-        written, read, edited = team.results[0][2].split(" | ")
+        read, *others, written, edited = team.results[0][2].split(" | ")
+        assert [text.startswith("error") for text in others] == [True, True]
         assert "write" not in team.requests[0].tools
         assert "does not allow write" in written
         assert "seven apples" in read
@@ -224,11 +214,12 @@ async def test_results_that_spawn_for_ever_come_to_an_end(tmp_path: Path) -> Non
 
 
 async def test_what_it_costs_is_its_parents(tmp_path: Path) -> None:
-    """All lines of the usage files are the chat's, and its cap counts them."""
+    """All lines of the usage files are the chat's, and its caps count them; none runs out in its midst."""
     limits = {
         "model.name": "openai/gpt-4o-mini",
         "model.max_output_tokens": 1_000,
         "limits.cost_per_chat_per_day_usd": 0.1,
+        "limits.turns_per_person_per_hour": 1,
     }
     async with serving(tmp_path, **limits) as (daemon, team):
         big = {"prompt_tokens": 10, "completion_tokens": 150_000, "total_tokens": 150_010}
@@ -245,15 +236,6 @@ async def test_what_it_costs_is_its_parents(tmp_path: Path) -> None:
             for line in path.read_text().splitlines()
         ]
         assert {row["key"] for row in rows if "key" in row} == {KEY}
-        assert await daemon.stop() == 0
-
-
-async def test_the_messages_of_the_hour_do_not_run_out_in_its_midst(tmp_path: Path) -> None:
-    """The one message that is allowed is answered to its end; the next one is not."""
-    async with serving(tmp_path, **{"limits.turns_per_person_per_hour": 1}) as (daemon, team):
-        assert await say(daemon, "1", "spawn dig") == "begun"
-        await until_answered(tmp_path, "begun", "heard dig")
-
         assert "The limit of 1 messages per hour" in await say(daemon, "2", "hello")
         assert len(team.asked) == 1
         assert await daemon.stop() == 0
