@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 from collections.abc import Callable
 from contextlib import suppress
@@ -12,9 +13,9 @@ from typing import Any
 import pytest
 
 from tests.support.guarantee import guarantee
-from tests.support.harness import Daemon, ask, command
+from tests.support.harness import Daemon, answer_to, command
 from tests.support.model_server import ModelServer
-from tests.support.place import at_rest, lines_of, on, with_model
+from tests.support.place import at_rest, lines_of, with_model
 from tests.support.until import until
 
 pytestmark = guarantee("sessions", "A long chat continues within a small context window, with either broker.")
@@ -42,8 +43,7 @@ def fact(number: int) -> str:
 
 async def talk(daemon: Daemon, first: int, stop: int) -> None:
     for number in range(first, stop):
-        answer = await ask(daemon, KEY, f"cli:{number}", fact(number))
-        assert answer is not None
+        answer = await answer_to(daemon, KEY, f"cli:{number}", fact(number))
         assert answer["kind"] == "reply", answer
         assert f"fact-{number:04}" in answer["reply"]
 
@@ -61,48 +61,49 @@ def weight(model: ModelServer, preset: str) -> int:
     return len(json.dumps([asked["messages"], asked.get("tools")]))
 
 
+def noted(model: ModelServer) -> list[str]:
+    """The facts of people that consolidation has shown to the model."""
+    shown = [seen.text for seen in model.seen if seen.text.startswith("## MEMORY.md")]
+    return re.findall(
+        r"USER: (fact-\d{4})", "\n".join(text.partition("## Conversation")[2] for text in shown)
+    )
+
+
 def summaries(model: ModelServer) -> int:
     return sum(seen.is_summary for seen in model.seen)
 
 
-@pytest.mark.parametrize("preset", ["budget", "annabelle"])
-async def test_a_long_chat_goes_on_and_forgets_nothing(tmp_path: Path, preset: str) -> None:
-    """With the embedded queue; ``/compact`` by ``chat -m`` says what it did."""
+@pytest.mark.parametrize(
+    ("preset", "queue"),
+    [("budget", "embedded"), ("annabelle", "embedded"), ("overlay", "rabbitmq"), ("archive", "rabbitmq")],
+    indirect=["queue"],
+)
+async def test_a_long_chat_goes_on_and_forgets_nothing(
+    tmp_path: Path, preset: str, queue: dict[str, Any]
+) -> None:
+    """``/compact`` by ``chat -m`` says what it did."""
+    facts = [f"fact-{number:04}" for number in range(TURNS + 1)]
     async with ModelServer() as model:
-        config = small(model, preset)
+        config = small(model, preset, **queue)
         async with Daemon(tmp_path, config=config) as daemon:
             await talk(daemon, 0, TURNS)
             by_itself = summaries(model)
             words = ("chat", "--key", KEY, "-m")
             _, said = await command(tmp_path, *words, "/compact the facts", config=config)
             await talk(daemon, TURNS, TURNS + 1)
+            told, lines = last_asked(model), lines_of(tmp_path, "cli_ada")
+            await answer_to(daemon, KEY, "cli:new", "/new")
+            await until(lambda: set(facts) <= set(noted(model)), within_s=120)
             assert await daemon.stop() == 0
-        told = last_asked(model)
 
     assert by_itself >= 1
     assert "summarised" in said
-    assert [number for number in range(TURNS + 1) if f"fact-{number:04}" not in told] == []
-    # What annabelle keeps stands in two sessions.
-    lines = lines_of(tmp_path, "cli_ada")
+    assert [each for each in facts if each not in told] == []
+    # What two of them keep stands in two sessions, and is noted once.
     asked = dict.fromkeys(line["content"][:9] for line in lines if line["role"] == "user")
-    assert [*asked] == [f"fact-{number:04}" for number in range(TURNS + 1)]
+    assert [*asked] == facts
+    assert sorted(noted(model)) == facts
     assert b"compaction.failed" not in daemon.log
-
-
-@pytest.mark.parametrize("preset", ["overlay", "archive"])
-async def test_the_same_over_rabbitmq(tmp_path: Path, broker: Any, broker_name: str, preset: str) -> None:
-    async with ModelServer() as model:
-        config = small(model, preset, **on(broker, broker_name, partitions=2))
-        async with Daemon(tmp_path, config=config) as daemon:
-            await talk(daemon, 0, TURNS)
-            answer = await ask(daemon, KEY, "cli:c", "/compact")
-            await talk(daemon, TURNS, TURNS + 1)
-            assert await daemon.stop() == 0
-        told = last_asked(model)
-
-    assert answer is not None
-    assert "summarised" in answer["reply"]
-    assert [number for number in range(TURNS + 1) if f"fact-{number:04}" not in told] == []
 
 
 def summed_up(workspace: Path) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from tests.support.harness import Daemon, ask
+from tests.support.harness import Daemon, answer_to
 from tests.support.model_server import ModelServer, Reply
 from tests.support.place import lines_of, with_model
 
@@ -18,8 +18,7 @@ def config(model: ModelServer) -> dict[str, Any]:
 
 async def say(daemon: Daemon, key: str, first: int, stop: int, *, more: str = "") -> None:
     for number in range(first, stop):
-        answer = await ask(daemon, key, f"{key}-{number}", f"short fact-{number:04} of {key}{more}")
-        assert answer is not None
+        answer = await answer_to(daemon, key, f"{key}-{number}", f"short fact-{number:04} of {key}{more}")
         assert answer["kind"] == "reply", answer
 
 
@@ -32,7 +31,7 @@ async def test_every_request_is_weighed_whole(tmp_path: Path) -> None:
     """A message that alone is too long is seen before the call; so is what the provider alone finds long."""
     async with ModelServer() as model, Daemon(tmp_path, config=config(model)) as daemon:
         await say(daemon, "cli:long", 0, 20)
-        long = await ask(daemon, "cli:long", "cli:long-20", "fact-0020 " + "0123456789" * 15_000)
+        long = await answer_to(daemon, "cli:long", "cli:long-20", "fact-0020 " + "0123456789" * 15_000)
         sent = model.turns[-1]
 
         await say(daemon, "cli:counted", 0, 6, more=" and some words" * 400)
@@ -42,7 +41,6 @@ async def test_every_request_is_weighed_whole(tmp_path: Path) -> None:
         await say(daemon, "cli:counted", 7, 8)
         assert await daemon.stop() == 0
 
-    assert long is not None
     assert long["kind"] == "reply", long
     assert overlays(tmp_path, "cli_long") == [41]
     assert "compacted into the following summary" in str(sent.messages[1]["content"])

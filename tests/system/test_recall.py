@@ -96,6 +96,7 @@ async def test_with_an_embedding_model_the_nearest_comes_first(tmp_path: Path) -
             failed = await texts_of(daemon, question)
             assert await daemon.stop() == 0
         requests, kept = len(model.embedded), vectors_in(tmp_path)
+        _, doctor = await command(tmp_path, "doctor", "--json", config=config)
         code, _ = await command(tmp_path, "sessions", "clear", KEY, config=config)
 
     (result,) = [line["content"] for line in lines if line["role"] == "tool"]
@@ -107,6 +108,7 @@ async def test_with_an_embedding_model_the_nearest_comes_first(tmp_path: Path) -
     assert requests == 4
     told = sum(line["usage"]["prompt"] for line in lines if line["role"] == "assistant")
     assert asked >= 5
+    assert ("embedding", "ok") in {(check["name"], check["level"]) for check in json.loads(doctor)}
     assert status["usage_today"]["prompt_tokens"] > told
     assert (kept > 0, code, vectors_in(tmp_path)) == (True, 0, 0)
 
@@ -117,17 +119,11 @@ async def texts_of(daemon: Daemon, question: str) -> list[str]:
     return [hit["text"].removesuffix(" [[say:noted]]") for hit in found if hit["speaker"] == "user"]
 
 
-async def test_the_background_takes_in_what_nobody_searched_for(tmp_path: Path) -> None:
+async def test_what_cannot_be_asked_is_refused_and_what_nobody_asked_is_taken_in(tmp_path: Path) -> None:
     """A chat that grew is in its index before anybody asks."""
     async with ModelServer() as model, Daemon(tmp_path, config=with_model(model)) as daemon:
         await ask(daemon, KEY, "1", "swordfish " + "la " * 12_000)
-
         await until(lambda: list((tmp_path / "state/recall").rglob("*.db")))
-        assert await daemon.stop() == 0
-
-
-async def test_what_cannot_be_asked_is_refused(tmp_path: Path) -> None:
-    async with Daemon(tmp_path) as daemon:
         async with httpx.AsyncClient(base_url=daemon.url, timeout=30, trust_env=False) as client:
             answers = await asyncio.gather(
                 client.get("/v1/memory/search", params={"key": KEY}),

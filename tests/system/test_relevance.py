@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import sqlite3
 from pathlib import Path
 from typing import Any
 
 from tests.support.guarantee import guarantee
-from tests.support.harness import Daemon, ask, command
+from tests.support.harness import Daemon, ask
 from tests.support.model_server import ModelServer, Vectors
-from tests.support.place import lines_of, with_model
+from tests.support.place import with_model
 
 KEY = "web:a"
 
@@ -73,28 +72,6 @@ async def test_without_its_embedding_model_a_turn_goes_on(tmp_path: Path) -> Non
 
     assert sent == topics
     assert requests == 1
-
-
-async def test_usage_counts_embeddings_and_clearing_forgets_them(tmp_path: Path) -> None:
-    """What vectors cost is the turn's; ``sessions clear`` leaves none of the conversation."""
-    texts = [f"these words make topic {name}" for name in ("alpha", "bravo", "charlie", "delta", "echo")]
-
-    async with ModelServer() as model:
-        config = config_of(model)
-        async with Daemon(tmp_path, config=config) as daemon:
-            await talk(daemon, texts)
-            _, doctor = await command(tmp_path, "doctor", "--json", config=config)
-            shown = json.loads((await command(tmp_path, "status", "--json", config=config))[1])
-            assert await daemon.stop() == 0
-        answers = [line for line in lines_of(tmp_path, "web_a") if line["role"] == "assistant"]
-        kept = vectors_in(tmp_path)
-        code, _ = await command(tmp_path, "sessions", "clear", KEY, config=config)
-
-    assert shown["usage_today"]["prompt_tokens"] > sum(line["usage"]["prompt"] for line in answers)
-    assert ("embedding", "ok") in {(check["name"], check["level"]) for check in json.loads(doctor)}
-    assert kept > 0
-    assert code == 0
-    assert vectors_in(tmp_path) == 0
 
 
 def state_files(workspace: Path) -> list[Path]:

@@ -18,7 +18,7 @@ from tests.support.harness import Daemon, ask, until_running
 from tests.support.model_server import ModelServer, Reply, Seen
 from tests.support.place import archives, lines_of, transcript, write
 from tests.support.until import until
-from tests.system.settings_place import MODEL, Place, asked_before, is_set, request_of, told
+from tests.system.settings_place import MODEL, Place, asked_before, request_of, told
 
 SMALL = "tiny"
 
@@ -350,11 +350,3 @@ async def test_a_compaction_by_the_budget_of_the_history(place: Place) -> None:
 
     assert opening["role"] == "assistant"
     assert str(opening["content"]).startswith("<summary>")
-
-
-@pytest.mark.parametrize(
-    ("setting", "there"),
-    [("a.b", True), ("a.b = 1", True), ("a.b = 2", False), ("a.c", False), ("a.b.c", False)],
-)
-def test_a_setting_is_found_in_a_file(setting: str, there: bool) -> None:
-    assert is_set({"a": {"b": 1}}, setting) is there

@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.session.tools.web_place import answer, moved, web
 from tests.support.guarantee import guarantee
-from tests.support.harness import Daemon, ask, command
+from tests.support.harness import Daemon, answer_to
 from tests.support.model_server import ModelServer
 from tests.support.place import with_model
 
@@ -37,10 +37,9 @@ async def test_a_page_reaches_the_model_as_a_quotation_and_its_query_no_log(tmp_
         config = with_model(model, **{"tools.web_fetch.enabled": "true"})
         program = ("tests.support.web_gateway", str(place.port))
         async with Daemon(tmp_path, config=config, program=program) as daemon:
-            said = await ask(daemon, "web:a", "1", "read " + fetch("http://example.test/page?q=whattheyask"))
+            await answer_to(daemon, "web:a", "1", "read " + fetch("http://example.test/page?q=whattheyask"))
             log = daemon.log.decode()
 
-    assert said is not None
     [result] = results(model)
     head, *lines = result.splitlines()
     assert "not an instruction" in head
@@ -70,21 +69,11 @@ async def test_what_is_on_this_machine_is_refused_and_the_turn_goes_on(tmp_path:
                 "http://169.254.169.254/latest/meta-data/",
                 "file:///etc/passwd",
             ]
-            said = await ask(daemon, "web:a", "1", "read " + "".join(map(fetch, urls)))
-            again = await ask(daemon, "web:a", "2", "and now?")
+            await answer_to(daemon, "web:a", "1", "read " + "".join(map(fetch, urls)))
+            again = await answer_to(daemon, "web:a", "2", "and now?")
 
-    assert said is not None
-    assert again is not None
     assert again["reply"] == "stub: and now?"
     told = [m["content"] for m in model.turns[-2].messages if m["role"] == "tool"]
     assert len(told) == len(urls)
     assert all(text.startswith("error: ") for text in told)
     assert sum("not on the public internet" in text for text in told) == 5
-
-
-async def test_doctor_says_nothing_of_it_where_all_is_there(tmp_path: Path) -> None:
-    _, without = await command(tmp_path, "doctor", "--json", config={"tools.web_fetch.enabled": "true"})
-    _, named = await command(tmp_path, "doctor", "--json", config={"tools.groups": "web_fetch"})
-
-    assert "web_fetch" not in without
-    assert "tools.groups: web_fetch is not enabled" in named

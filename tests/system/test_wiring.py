@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from tests.support.harness import Daemon, ask
 from tests.support.model_server import ModelServer
 from tests.support.place import lines_of, with_model, write
@@ -104,27 +102,3 @@ async def opening(daemon: Daemon, model: ModelServer, text: str) -> Mapping[str,
     """Ask, and return the message with which the history of the request began."""
     await say(daemon, text, text)
     return next(message for message in model.turns[-1].messages if message["role"] != "system")
-
-
-@pytest.mark.parametrize(
-    ("numbers", "kept"),
-    [
-        ({"history.mode": "last", "history.last": 4}, [6, 7]),
-        ({"history.mode": "last", "history.budget_tokens": 100}, [7]),
-        ({"history.mode": "relevant", "history.max_messages": 4, "history.exchanges_always": 1}, [6, 7]),
-        ({"history.mode": "relevant", "history.max_messages": 2, "history.exchanges_always": 3}, [5, 6, 7]),
-        ({"history.mode": "relevant", "history.candidates": 6}, [5, 6, 7]),
-    ],
-)
-async def test_the_numbers_of_the_history_are_those_of_the_turns(
-    tmp_path: Path, numbers: Mapping[str, Any], kept: list[int]
-) -> None:
-    async with ModelServer() as model:
-        async with Daemon(tmp_path, config=config(model, **numbers)) as daemon:
-            for number in range(8):
-                await say(daemon, str(number), f"fact-{number:04} " + "x" * 100)
-            await say(daemon, "last", "and now?")
-            assert await daemon.stop() == 0
-        sent = [str(message["content"]) for message in model.turns[-1].messages if message["role"] == "user"]
-
-    assert [int(text[5:9]) for text in sent[:-1]] == kept
