@@ -39,13 +39,18 @@ def lock(tmp_path: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_uv_installs_the_locked_packages(tmp_path: Path, lock: Path) -> None:
-    """Uv and pip are there as well, and the second run announces nothing."""
+@pytest.mark.parametrize("alone", [False, True], ids=["with pip", "as Debian's"])
+def test_uv_installs_the_locked_packages(tmp_path: Path, lock: Path, alone: bool) -> None:
+    """Uv and pip are there as well, also with python3-venv alone; the second run announces nothing."""
     venv = tmp_path / ".venv"
+    python = tmp_path / "python"
+    refused = "-m pip " if alone else "nothing of it"
+    python.write_text(f'#!/bin/sh\ncase "$*" in "{refused}"*) exit 1;; esac\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
 
-    first = installed(venv, str(lock))
+    first = installed(venv, str(lock), PYTHON=str(python))
     (venv / ".runtime").touch()
-    again = installed(venv, str(lock))
+    again = installed(venv, str(lock), PYTHON=str(python))
 
     assert "installing 1 locked packages" in first
     assert "pip installs them now" not in first
@@ -67,20 +72,6 @@ def test_pip_installs_them_where_uv_is_not_to_be_had(tmp_path: Path, lock: Path)
     assert "pip installs them now" in said
     subprocess.run([venv / "bin" / "python", "-c", "import zipp"], check=True)
     assert not (venv / "bin" / "uv").exists()
-
-
-@pytest.mark.slow
-def test_debians_python_has_no_pip_of_its_own(tmp_path: Path, lock: Path) -> None:
-    """With python3-venv alone the environment's pip brings uv."""
-    python = tmp_path / "python"
-    python.write_text(f'#!/bin/sh\ncase "$*" in "-m pip "*) exit 1;; esac\nexec {sys.executable} "$@"\n')
-    python.chmod(0o755)
-    venv = tmp_path / ".venv"
-
-    said = installed(venv, str(lock), PYTHON=str(python))
-
-    assert "pip installs them now" not in said
-    assert (venv / "bin" / "uv").exists()
 
 
 def test_make_says_it_before_anything_is_installed() -> None:

@@ -73,19 +73,18 @@ def problem_of(setting: str) -> str:
     return ""
 
 
-def test_every_specification_has_its_rows() -> None:
+def test_every_specification_has_its_rows_and_no_row_lacks_a_cell() -> None:
     assert {row.section for row in rows()} == set(SECTIONS)
     assert all(sum(row.section == section for row in rows()) >= 15 for section in SECTIONS)
-
-
-def test_no_row_lacks_a_cell() -> None:
+    said = [(row.section, row.behaviour) for row in rows()]
+    assert len(said) == len(set(said))
     for row in rows():
         assert row.behaviour, row
         assert row.setting == "always" or _SETTING.fullmatch(row.setting), row
         assert row.test == NOT_YET or _TEST.fullmatch(row.test), row
 
 
-def test_every_test_that_is_named_exists() -> None:
+def test_every_test_and_setting_that_is_named_exists() -> None:
     named = [(match[1], match[2]) for row in rows() if (match := _TEST.fullmatch(row.test))]
 
     missing = sorted(
@@ -96,12 +95,8 @@ def test_every_test_that_is_named_exists() -> None:
 
     assert len(named) > 100
     assert missing == []
-
-
-def test_every_setting_that_is_named_exists() -> None:
-    named = {row.setting.strip("`") for row in rows()} - {"always"}
-
-    assert [problem for setting in sorted(named) if (problem := problem_of(setting))] == []
+    settings = {row.setting.strip("`") for row in rows()} - {"always"}
+    assert [problem for setting in sorted(settings) if (problem := problem_of(setting))] == []
 
 
 def test_every_numbered_scenario_has_one_row_and_a_test() -> None:
@@ -109,12 +104,6 @@ def test_every_numbered_scenario_has_one_row_and_a_test() -> None:
 
     assert [row.behaviour.split()[0] for row in numbered] == [f"S7.{number}" for number in range(1, 19)]
     assert [row for row in numbered if row.test == NOT_YET or row.section != "001"] == []
-
-
-def test_no_behaviour_stands_twice() -> None:
-    said = [(row.section, row.behaviour) for row in rows()]
-
-    assert len(said) == len(set(said))
 
 
 @pytest.mark.parametrize(
