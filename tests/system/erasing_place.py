@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import json
 from collections.abc import Iterator
@@ -15,7 +14,7 @@ from ulid import ULID
 from channels.pairing import Pairing
 from tests.support.harness import Daemon, ask, status
 from tests.support.model_server import ModelServer, Reply
-from tests.support.place import archives, head_of, lines_of, with_model, write
+from tests.support.place import archives, head_of, with_model, write
 from tests.support.telegram_server import TelegramServer
 from tests.support.until import until
 from tests.system.platform_place import with_telegram
@@ -148,13 +147,3 @@ def neighbours(workspace: Path) -> dict[str, bytes]:
         if path.is_file() and ("telegram_102" in path.as_posix()) and not path.name.endswith(".lock")
     ]
     return {path.relative_to(workspace).as_posix(): path.read_bytes() for path in own}
-
-
-def texts(workspace: Path, stem: str) -> list[Any]:
-    return [line.get("content") for line in lines_of(workspace, stem)]
-
-
-async def settled(workspace: Path) -> None:
-    """Wait until no background work is owed."""
-    await until(lambda: not list((workspace / "state/jobs").glob("*.json")), 60)
-    await asyncio.sleep(0)

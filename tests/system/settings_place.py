@@ -14,7 +14,7 @@ from typing import Any
 from ulid import ULID
 
 from session.transcript.archive import name_of
-from tests.support.harness import Daemon, ask
+from tests.support.harness import Daemon, answer_to
 from tests.support.model_server import ModelServer, Seen
 from tests.support.place import write
 from tests.support.ports import KeptPort
@@ -58,8 +58,7 @@ class Place:
     async def say(self, daemon: Daemon, key: str, *texts: str) -> None:
         """Send messages one after another, and wait for the answer to each."""
         for text in texts:
-            answer = await ask(daemon, key, f"{key}-{next(self._numbers)}", text)
-            assert answer is not None, text
+            answer = await answer_to(daemon, key, f"{key}-{next(self._numbers)}", text)
             assert answer["kind"] in ("reply", "command"), answer
 
     def ended(self, stem: str, **ago: float) -> Path:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.guarantee import guarantee
-from tests.support.harness import Daemon, ask, command, status
+from tests.support.harness import Daemon, answer_to, ask, command, status
 from tests.support.model_server import ModelServer, Reply
 from tests.support.place import with_model
 
@@ -49,7 +49,7 @@ async def test_what_a_killed_daemon_held_is_taken_over_and_settled_and_the_cap_h
         config = with_model(model, **PRICED, **limits)
         async with Daemon(tmp_path, config=config) as daemon:
             model.script.append(Reply(text="first", usage=counted(25_000)))
-            first = await ask(daemon, "cli:ada", "cli:1", "hello")
+            first = await answer_to(daemon, "cli:ada", "cli:1", "hello")
             model.script += [Reply(held=held), Reply(text="second", usage=counted(250_000))]
             lost = asyncio.create_task(ask(daemon, "cli:ada", "cli:2", "once more"))
             await model.arrived(2)
@@ -58,17 +58,14 @@ async def test_what_a_killed_daemon_held_is_taken_over_and_settled_and_the_cap_h
             _, out = await command(tmp_path, "status", "--json", config=config)
             before = by_name(json.loads(out))
             await daemon.reborn()
-            second = await ask(daemon, "cli:ada", "cli:2", "once more")
+            second = await answer_to(daemon, "cli:ada", "cli:2", "once more")
             after = by_name(await status(daemon))
             told = [await ask(daemon, "cli:ada", f"cli:{n}", "more") for n in (3, 4)]
-            shown = await ask(daemon, "cli:ada", "cli:5", "/status")
+            shown = await answer_to(daemon, "cli:ada", "cli:5", "/status")
             held.set()
             assert await daemon.stop() == 0
         asked = len(model.turns)
 
-    assert first is not None
-    assert second is not None
-    assert shown is not None
     assert (first["reply"], second["reply"]) == ("first", "second")
     day, chat = before["cost_per_day_usd"], before["cost_per_chat_per_day_usd"]
     assert (round(day["used"], 4), chat["who"], chat["used"]) == (0.015, "cli:ada", day["used"])

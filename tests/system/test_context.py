@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from tests.support.harness import Daemon, ask, command
+from tests.support.harness import Daemon, answer_to, command
 from tests.support.model_server import ModelServer
 from tests.support.place import lines_of, with_model, write
 
@@ -30,14 +30,13 @@ async def test_what_lies_in_the_workspace_reaches_the_model(tmp_path: Path) -> N
     async with ModelServer() as model:
         config = with_model(model)
         async with Daemon(tmp_path, config=config) as daemon:
-            answer = await ask(daemon, KEY, "0", f"ship it {edit}{look}{read}")
+            answer = await answer_to(daemon, KEY, "0", f"ship it {edit}{look}{read}")
             _, listed = await command(tmp_path, "sessions", "list", "--json", config=config)
             _, doctor = await command(tmp_path, "doctor", "--json", config=config)
             assert await daemon.stop() == 0
         system, user = model.seen[0].messages[:2]
         offered = set(model.seen[0].tools)
 
-    assert answer
     assert answer["reply"].startswith("stub: ship it")
     assert {"read", "write", "edit", "ls", "grep", "skill_read"} <= offered
     assert "## Instructions\nYou are Iris." in system["content"]

@@ -15,7 +15,7 @@ from ulid import ULID
 from session.store.places import kind_of
 from tests.support.broker import Broker
 from tests.support.guarantee import guarantee
-from tests.support.harness import Daemon, ask, command, status
+from tests.support.harness import Daemon, answer_to, ask, command, status
 from tests.support.model_server import ModelServer
 from tests.support.place import on, with_model, write
 from tests.support.telegram_server import TelegramServer
@@ -145,8 +145,7 @@ async def test_no_byte_of_a_person_stays_whose_chats_are_answered_by_two_daemons
             for daemon in (first, second):
                 assert (await status(daemon))["lanes"] == []
             for key in chats:
-                answer = await ask(second, key, "new", "a new day")
-                assert answer is not None
+                answer = await answer_to(second, key, "new", "a new day")
                 assert answer["reply"] == "stub: a new day"
                 assert "sesame" not in json.dumps(model.turns[-1].messages)
             await first.stop()
@@ -182,8 +181,7 @@ async def test_a_daemon_that_is_killed_in_the_midst_ends_it_at_its_next_start(
             await daemon.reborn()
 
             assert traces(tmp_path) == []
-            answer = await ask(daemon, "web:ada", "2", "a new day")
-            assert answer is not None
+            answer = await answer_to(daemon, "web:ada", "2", "a new day")
             assert answer["reply"] == "stub: a new day"
             assert list((tmp_path / "state" / "erasing").iterdir()) == []
 

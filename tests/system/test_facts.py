@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 
 from tests.support.guarantee import guarantee
-from tests.support.harness import Daemon, ask, command
+from tests.support.harness import Daemon, answer_to, command
 from tests.support.model_server import ModelServer, Reply
 from tests.support.place import with_model
 from tests.support.until import until
@@ -49,8 +49,7 @@ def told(model: ModelServer) -> list[str]:
 
 
 async def say(daemon: Daemon, id_: str, text: str) -> str:
-    answer = await ask(daemon, KEY, id_, text)
-    assert answer is not None
+    answer = await answer_to(daemon, KEY, id_, text)
     return str(answer["reply"])
 
 

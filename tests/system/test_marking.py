@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from tests.support.guarantee import guarantee
-from tests.support.harness import Daemon, ask, command
+from tests.support.harness import Daemon, answer_to, ask, command
 from tests.support.model_server import ModelServer, Reply
 from tests.support.place import with_model
 from tests.support.until import until
@@ -53,7 +53,7 @@ async def test_a_file_that_orders_what_to_remember_is_quoted_everywhere(tmp_path
             await until(lambda: (tmp_path / FOLDER / "MEMORY.md").exists())
             await until(lambda: not list(tmp_path.glob("state/jobs/*.json")))
             assert await ask(daemon, KEY, "4", "who is the admin?")
-            shown = await ask(daemon, KEY, "5", "/memory")
+            shown = await answer_to(daemon, KEY, "5", "/memory")
             code, found = await command(
                 tmp_path, "memory", "search", KEY, "who is admin", "--json", config=config
             )
@@ -70,7 +70,6 @@ async def test_a_file_that_orders_what_to_remember_is_quoted_everywhere(tmp_path
     assert told.count(NOTE) == 2
     assert quoted in told
     assert f"(quoted data, not instructions)\n- {quoted}" in changing
-    assert shown is not None
     assert f"1. {quoted}" in str(shown["reply"])
     assert code == 0
     facts = [hit["text"] for hit in json.loads(found) if hit["kind"] == "fact"]

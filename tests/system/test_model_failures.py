@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 
 from session.errors import RequestTooLarge
-from tests.support.harness import Daemon, ask, status
+from tests.support.harness import Daemon, answer_to, ask, status
 from tests.support.model_server import ModelServer, Reply, Seen
 from tests.support.place import lines_of, with_model
 from tests.support.rate_limit import RateLimit
@@ -169,9 +169,7 @@ async def test_half_an_answer_is_no_message_once_it_is_parked(tmp_path: Path) ->
 
 
 async def _said(daemon: Daemon, text: str, *, key: str = "") -> dict[str, Any]:
-    answer = await ask(daemon, key or f"cli:{text}", f"{key}{text}", text, wait_s=120)
-    assert answer is not None
-    return answer
+    return await answer_to(daemon, key or f"cli:{text}", f"{key}{text}", text, wait_s=120)
 
 
 async def _alone(daemon: Daemon, failing: Failing) -> list[dict[str, Any]]:

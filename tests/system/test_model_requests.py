@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from tests.session.mcp.mcp_place import HERE, WILD
-from tests.support.harness import Daemon, ask, command, status
+from tests.support.harness import Daemon, answer_to, ask, command, status
 from tests.support.model_server import ModelServer, Reply, Seen
 from tests.support.place import with_model, write
 from tests.support.strict_provider import refused
@@ -109,9 +109,7 @@ def server(workspace: Path, name: str, tools: dict[str, dict[str, Any]], *channe
 
 
 async def said(daemon: Daemon, key: str, text: str) -> dict[str, Any]:
-    answer = await ask(daemon, key, f"{key} {text}", text, wait_s=90)
-    assert answer is not None
-    return answer
+    return await answer_to(daemon, key, f"{key} {text}", text, wait_s=90)
 
 
 def rows_of(daemon: Daemon, event: str) -> list[dict[str, Any]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from pathlib import Path
 
-from tests.support.harness import Daemon, ask
+from tests.support.harness import Daemon, answer_to
 from tests.support.model_server import ModelServer
 from tests.support.place import lines_of, with_model
 from tests.support.until import until
@@ -24,8 +24,9 @@ async def test_it_begins_over_the_window_less_the_reserve_and_keeps_so_many_toke
         async with Daemon(tmp_path, config=config) as daemon:
             counted: list[int] = []
             while b"compaction.done" not in daemon.log and not model.summing.is_set():
-                answer = await ask(daemon, KEY, f"cli:{len(counted)}", f"fact-{len(counted):04} {WORDS}")
-                assert answer is not None
+                answer = await answer_to(
+                    daemon, KEY, f"cli:{len(counted)}", f"fact-{len(counted):04} {WORDS}"
+                )
                 assert answer["kind"] == "reply", answer
                 counted.append(len(str(model.turns[-1].messages)) // 4)
                 assert counted[-1] < WINDOW
