@@ -30,7 +30,6 @@ ONE_IN = {
     "gateway/queue/test_bytes.py::test_no_more_than_the_bound_is_held_and_all_come_in_order": 2,
     "gateway/queue/test_deleted_exchanges.py::test_what_is_told_is_heard_again": 3,
     "gateway/queue/test_neighbours.py::test_a_crowd_as_large_as_may_be_hides_no_neighbour_on_rabbitmq": 2,
-    "gateway/queue/test_rabbit_odd_letters.py::test_an_odd_letter_is_moved_like_any_other": 4,
     "gateway/queue/test_rabbit_odd_letters.py::test_an_odd_letter_is_taken_like_any_other": 4,
     "gateway/queue/test_rabbitmq_faults.py::test_channel_closed_for_an_old_letter": 2,
     "gateway/queue/test_rabbitmq_faults.py::test_standby_follows_a_killed_daemon": 2,
