@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -30,6 +31,8 @@ from tests.support import clock
 ADA = SessionKey("telegram:1")
 BOB = SessionKey("telegram:2")
 START = datetime(2026, 1, 31, 9, 15, tzinfo=UTC)
+# What stands behind each paragraph of HISTORY.md.
+MARK = re.compile(r"<!-- session ([0-9A-Z]{26}) messages (\d+)-(\d+) [0-9a-f]{8} -->")
 
 Step = Answer | Exception | Callable[[Prompt], Any]
 
@@ -128,6 +131,10 @@ def fact(text: Any = "Ada likes tea.", message: Any = 1, **more: Any) -> dict[st
 def called(arguments: str, name: str = "save_memory") -> Answer:
     """An answer that calls a tool with these arguments."""
     return Answer("", [ToolCall("call_1", name, arguments)], finish="tool_calls")
+
+
+def user(text: str = "hello") -> dict[str, Any]:
+    return make_line("user", text, "2026-01-31T09:00:00")
 
 
 def talk(count: int, *, start: int = 0, **fields: Any) -> list[dict[str, Any]]:

@@ -97,35 +97,6 @@ def test_nobody_puts_the_empty_file_of_another_in_place(tmp_path: Path) -> None:
     assert names_in(tmp_path) == ["x.json"]
 
 
-def test_one_job_is_kept_by_two_at_once(tmp_path: Path) -> None:
-    """Time after time, side by side, no call fails and the job is whole after each."""
-    files, job = JobFiles(tmp_path), BackgroundJob("cli:ada", SESSION, "summary")
-    together, failed = threading.Barrier(3), list[Exception]()
-    rounds = 40
-
-    def work() -> None:
-        for _ in range(rounds):
-            together.wait(30)
-            try:
-                files.keep(job)
-            except StoreError as error:
-                failed.append(error)
-            together.wait(30)
-
-    threads = [threading.Thread(target=work) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for _ in range(rounds):
-        together.wait(30)
-        together.wait(30)
-        assert files.left() == [job]
-    for thread in threads:
-        thread.join(30)
-
-    assert failed == []
-    assert len(names_in(tmp_path / "jobs")) == 1
-
-
 KILLED = """
 import os, signal, sys
 from pathlib import Path

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal
 
 import pytest
 
 from session.context.audience import told
 from session.context.request import Request
-from session.context.scopes import Chat, Reader, Scopes
-from session.memory.circles import Circles, learn
+from session.context.scopes import Chat, Reader, Scope, Scopes
+from session.memory.circles import PARENT, Circles, learn
 from session.store.store import Store
+from session.subagents.records import Call, SubagentFiles
 from session.transcript.key import SessionKey
 from session.transcript.line import make_line
 from tests.support.guarantee import guarantee
@@ -27,9 +26,10 @@ PEOPLE = {"ada": (PHONE, DESK, LISTED, "discord:9"), "bob": (OTHER,)}
 class Place:
     """A workspace with two people, whose circles are drawn anew at each look."""
 
-    def __init__(self, folder: Path, kind: Literal["chat", "workspace"]) -> None:
+    def __init__(self, folder: Path) -> None:
         self.store = Store(folder, zone=UTC, clock=lambda: datetime(2026, 2, 1, tzinfo=UTC))
-        self.circles = Circles(Scopes(folder, kind=kind, people=PEOPLE), store=self.store)
+        self.circles = Circles(Scopes(folder, kind="chat", people=PEOPLE), store=self.store)
+        self.subagents = SubagentFiles(folder / "state")
 
     async def ask(self, key: str, *, group: bool = False, answer_to: str = "") -> str:
         """Let a message come, and have its line written; return the name of the scope that it had."""
@@ -47,45 +47,51 @@ class Place:
             )
             return scope.name
 
+    async def started(self, key: str, **origin: object) -> str:
+        """Have a message of a conversation start a subagent; return the key of that."""
+        group = key == LISTED
+        await self.ask(key, group=group)
+        call = Call(key, (await self.store.look(SessionKey(key))).session_id, "1", "c1")
+        origin = {"several": group, **origin}
+        return self.subagents.begin(call, task="look", label="look", origin=origin).key
 
-@asynccontextmanager
-async def place(folder: Path, kind: Literal["chat", "workspace"] = "chat") -> AsyncIterator[Place]:
-    here = Place(folder, kind)
-    try:
-        yield here
-    finally:
-        await here.store.aclose()
+    async def lent(self, subagent: str, parent: str) -> Scope:
+        """Return the scope of a subagent's conversation that names this parent."""
+        own = Store(self.subagents.home, zone=UTC)
+        async with own.open(SessionKey(subagent)) as session:
+            await session.remember({PARENT: parent})
+            scope = await self.circles.of(session, Request("s1", session.key, "look"))
+        await own.aclose()
+        return scope
+
+
+@pytest.fixture
+async def here(tmp_path: Path) -> AsyncIterator[Place]:
+    opened = Place(tmp_path)
+    yield opened
+    await opened.store.aclose()
 
 
 @guarantee("leaks", "A group never sees a person's memory, even if its key is listed for that person.")
-async def test_a_group_never_sees_a_persons_even_when_its_key_is_listed(tmp_path: Path) -> None:
-    async with place(tmp_path) as here:
-        assert await here.ask(LISTED, group=True) == "chats/telegram_-5"
-        assert (await here.circles.of_key(LISTED)).name == "chats/telegram_-5"
-        assert here.circles.scopes.person(LISTED) == "ada"
+async def test_a_group_never_sees_a_persons_even_when_its_key_is_listed(here: Place) -> None:
+    assert await here.ask(LISTED, group=True) == "chats/telegram_-5"
+    assert (await here.circles.of_key(LISTED)).name == "chats/telegram_-5"
+    assert here.circles.scopes.person(LISTED) == "ada"
 
 
-async def test_the_direct_chats_of_a_person_share_and_nobody_else_does(tmp_path: Path) -> None:
-    async with place(tmp_path) as here:
-        found = [await here.ask(key) for key in (PHONE, DESK, OTHER, "telegram:3")]
+async def test_the_direct_chats_of_a_person_share_and_nobody_else_does(here: Place, tmp_path: Path) -> None:
+    found = [await here.ask(key) for key in (PHONE, DESK, OTHER, "telegram:3")]
 
-        assert found == ["people/ada", "people/ada", "people/bob", "chats/telegram_3"]
-        scope = await here.circles.of_key(PHONE)
-        assert (scope.memory, scope.files, scope.person, scope.group) == (
-            tmp_path / "memory/people/ada", tmp_path / "files/people/ada", "ada", False,
-        )  # fmt: skip
+    assert found == ["people/ada", "people/ada", "people/bob", "chats/telegram_3"]
+    scope = await here.circles.of_key(PHONE)
+    assert (scope.memory, scope.files, scope.person, scope.group) == (
+        tmp_path / "memory/people/ada", tmp_path / "files/people/ada", "ada", False,
+    )  # fmt: skip
 
 
-async def test_a_listed_chat_of_which_no_platform_spoke_shares_nothing_yet(tmp_path: Path) -> None:
+async def test_a_listed_chat_of_which_no_platform_spoke_shares_nothing_yet(here: Place) -> None:
     """What HTTP or a job puts into it may be read by anybody."""
-    async with place(tmp_path) as here:
-        assert (await here.circles.of_key("discord:9")).name == "chats/discord_9"
-
-
-async def test_the_scope_of_the_workspace_is_one_for_people_too(tmp_path: Path) -> None:
-    async with place(tmp_path, "workspace") as here:
-        assert [await here.ask(key) for key in (PHONE, OTHER, "telegram:3")] == ["workspace"] * 3
-        assert await here.ask(LISTED, group=True) == "chats/telegram_-5"
+    assert (await here.circles.of_key("discord:9")).name == "chats/discord_9"
 
 
 @pytest.mark.parametrize(
@@ -99,66 +105,62 @@ async def test_the_scope_of_the_workspace_is_one_for_people_too(tmp_path: Path) 
     ],
 )
 async def test_a_job_has_the_scope_of_the_chat_that_it_answers(
-    tmp_path: Path, answered: str, group: bool, scope: str
+    here: Place, answered: str, group: bool, scope: str
 ) -> None:
-    async with place(tmp_path) as here:
-        if answered:
-            await here.ask(answered, group=group)
+    if answered:
+        await here.ask(answered, group=group)
 
-        assert await here.ask("cron:j1", answer_to=answered) == scope
-        assert (await here.circles.of_key("cron:j1")).name == scope
+    assert await here.ask("cron:j1", answer_to=answered) == scope
+    assert (await here.circles.of_key("cron:j1")).name == scope
 
 
-async def test_a_job_that_answered_two_people_has_what_is_neithers(tmp_path: Path) -> None:
+async def test_a_job_that_answered_two_people_has_what_is_neithers(here: Place) -> None:
     """What it told one of them stands in its history: nothing of either goes in from then on."""
-    async with place(tmp_path) as here:
-        for key in (PHONE, OTHER):
-            await here.ask(key)
-        assert await here.ask("cron:j1", answer_to=PHONE) == "people/ada"
+    for key in (PHONE, OTHER):
+        await here.ask(key)
+    assert await here.ask("cron:j1", answer_to=PHONE) == "people/ada"
 
-        assert await here.ask("cron:j1", answer_to=OTHER) == "chats/cron_j1"
-        assert await here.ask("cron:j1", answer_to=PHONE) == "chats/cron_j1"
-        assert (await here.circles.of_key("cron:j1")).name == "chats/cron_j1"
-        async with here.store.open(SessionKey("cron:j1")) as session:
-            assert await session.end()
-        assert (await here.circles.of_key("cron:j1")).name == "chats/cron_j1"
-        assert await here.ask("cron:j1", answer_to=OTHER) == "people/bob"
-        assert await here.ask("cron:j2", answer_to=PHONE) == "people/ada"
-        assert await here.ask("cron:j2", answer_to=DESK) == "people/ada"
-
-
-async def test_a_chat_whose_answer_somebody_else_reads_has_its_own(tmp_path: Path) -> None:
-    async with place(tmp_path) as here:
-        for key in (PHONE, OTHER):
-            await here.ask(key)
-
-        assert await here.ask(DESK, answer_to=OTHER) == "chats/cli_direct"
-        assert await here.ask(DESK, answer_to=PHONE) == "people/ada"
+    assert await here.ask("cron:j1", answer_to=OTHER) == "chats/cron_j1"
+    assert await here.ask("cron:j1", answer_to=PHONE) == "chats/cron_j1"
+    assert (await here.circles.of_key("cron:j1")).name == "chats/cron_j1"
+    async with here.store.open(SessionKey("cron:j1")) as session:
+        assert await session.end()
+    assert (await here.circles.of_key("cron:j1")).name == "chats/cron_j1"
+    assert await here.ask("cron:j1", answer_to=OTHER) == "people/bob"
+    assert await here.ask("cron:j2", answer_to=PHONE) == "people/ada"
+    assert await here.ask("cron:j2", answer_to=DESK) == "people/ada"
 
 
-async def test_a_scope_lists_the_keys_that_it_holds(tmp_path: Path) -> None:
-    async with place(tmp_path) as here:
-        for key, group in (
-            (PHONE, False),
-            (DESK, False),
-            (OTHER, False),
-            (LISTED, True),
-            ("telegram:3", False),
-        ):
-            await here.ask(key, group=group)
-        for job, answered in (("cron:a", PHONE), ("cron:b", LISTED), ("cron:c", "")):
-            await here.ask(job, answer_to=answered)
-        async with here.store.open(SessionKey(PHONE)) as session:
-            await session.end()
+async def test_a_chat_whose_answer_somebody_else_reads_has_its_own(here: Place) -> None:
+    for key in (PHONE, OTHER):
+        await here.ask(key)
 
-        async def held(key: str) -> set[str]:
-            return set(await here.circles.keys_of(await here.circles.of_key(key)))
+    assert await here.ask(DESK, answer_to=OTHER) == "chats/cli_direct"
+    assert await here.ask(DESK, answer_to=PHONE) == "people/ada"
 
-        assert await held(DESK) == {PHONE, DESK, "cron:a"}
-        assert await held(LISTED) == {LISTED, "cron:b"}
-        assert await held(OTHER) == {OTHER}
-        assert await held("cron:c") == {"cron:c"}
-        assert await held("telegram:3") == {"telegram:3"}
+
+async def test_a_scope_lists_the_keys_that_it_holds(here: Place) -> None:
+    for key, group in (
+        (PHONE, False),
+        (DESK, False),
+        (OTHER, False),
+        (LISTED, True),
+        ("telegram:3", False),
+    ):
+        await here.ask(key, group=group)
+    for job, answered in (("cron:a", PHONE), ("cron:b", LISTED), ("cron:c", "")):
+        await here.ask(job, answer_to=answered)
+    async with here.store.open(SessionKey(PHONE)) as session:
+        await session.end()
+
+    async def held(key: str) -> set[str]:
+        return set(await here.circles.keys_of(await here.circles.of_key(key)))
+
+    assert await held(DESK) == {PHONE, DESK, "cron:a"}
+    assert await held(LISTED) == {LISTED, "cron:b"}
+    assert await held(OTHER) == {OTHER}
+    assert await held("cron:c") == {"cron:c"}
+    assert await held("telegram:3") == {"telegram:3"}
 
 
 @pytest.mark.parametrize("chat", ["group", None])
@@ -171,18 +173,50 @@ def test_a_job_whose_own_talk_was_a_groups_draws_on_no_persons(tmp_path: Path, c
     assert scope.name == ("chats/cron_j" if chat == "group" else "people/ada")
 
 
-async def test_which_other_chats_are_a_persons_is_known_by_their_newest_sessions(tmp_path: Path) -> None:
+async def test_which_other_chats_are_a_persons_is_known_by_their_newest_sessions(here: Place) -> None:
     """Also once they have ended; a group that is listed and a chat that never spoke are none."""
-    async with place(tmp_path) as here:
-        for key in (PHONE, DESK):
-            await here.ask(key)
-        await here.ask(LISTED, group=True)
-        async with here.store.open(SessionKey(DESK)) as session:
-            await session.end()
-        here.store.layout.transcript("cli_direct").unlink()
+    for key in (PHONE, DESK):
+        await here.ask(key)
+    await here.ask(LISTED, group=True)
+    async with here.store.open(SessionKey(DESK)) as session:
+        await session.end()
+    here.store.layout.transcript("cli_direct").unlink()
 
-        scope = await here.circles.of_key(PHONE)
+    scope = await here.circles.of_key(PHONE)
 
-        assert await here.circles.alike(scope, PHONE) == [DESK]
-        assert await here.circles.alike(scope, "cron:j1") == [PHONE, DESK]
-        assert await here.circles.alike(await here.circles.of_key(LISTED), LISTED) == []
+    assert await here.circles.alike(scope, PHONE) == [DESK]
+    assert await here.circles.alike(scope, "cron:j1") == [PHONE, DESK]
+    assert await here.circles.alike(await here.circles.of_key(LISTED), LISTED) == []
+
+
+# -- subagents: what the conversation has that started it, by its record alone -----------------------------
+
+
+async def test_a_subagent_has_the_scope_of_its_parent(here: Place) -> None:
+    """Once it is over it has no person's: nothing on record says any more who reads its result."""
+    ada, group = await here.started(PHONE), await here.started(LISTED)
+
+    scopes = [await here.lent(ada, PHONE), await here.lent(group, LISTED)]
+    assert [(scope.name, scope.group) for scope in scopes] == [
+        ("people/ada", False),
+        ("chats/telegram_-5", True),
+    ]
+    (record,) = here.subagents.of(PHONE)
+    here.subagents.told(record)
+    assert (await here.lent(ada, PHONE)).group
+
+
+async def test_a_parent_that_never_started_it_lends_nothing(here: Place) -> None:
+    """Whatever its conversation says: it then has an empty scope of its own."""
+    ada = await here.started(PHONE)
+    await here.started(OTHER)
+
+    for parent in (OTHER, "", "sub:x"):
+        scope = await here.lent(ada, parent)
+        assert (scope.name, scope.group) == (f"chats/{ada.replace(':', '_')}", True)
+
+
+async def test_one_whose_result_another_chat_reads_sees_what_both_may(here: Place) -> None:
+    await here.started(OTHER)
+
+    assert (await here.lent(await here.started(PHONE, answer_to=OTHER), PHONE)).name == "chats/telegram_1"

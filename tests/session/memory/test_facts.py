@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from session.errors import StoreError
 from session.memory.facts import Drawn, Fact, FactsFile, active
 from session.memory.likeness import WordIndex, repeats
+from session.memory.versions import Versions
 
 
 def fact(id_: str, text: str, **more: Any) -> Fact:
@@ -28,17 +29,6 @@ def file_in(folder: Path) -> FactsFile:
 
 def texts(file: FactsFile) -> list[str]:
     return [one.text for one in active(file.facts())]
-
-
-def test_a_fact_that_contradicts_one_replaces_it(tmp_path: Path) -> None:
-    """The former fact stays in the file with the id of the one that holds now."""
-    file = file_in(tmp_path)
-    file.add([drawn("A", "Ada lives in Rome."), drawn("B", "Ada has a dog.")])
-
-    file.add([drawn("C", "Ada lives in Milan.", replaces="A")])
-
-    assert texts(file) == ["Ada has a dog.", "Ada lives in Milan."]
-    assert [(one.id, one.replaced_by) for one in file.facts()] == [("A", "C"), ("B", None), ("C", None)]
 
 
 def test_what_contradicts_a_fact_by_a_known_one_is_not_stored_twice(tmp_path: Path) -> None:
@@ -93,12 +83,6 @@ def test_the_same_extraction_twice_stores_once(tmp_path: Path) -> None:
     assert file.add([drawn("A", "Tea is what Ada drinks."), drawn("B", "There is a dog.")]) == []
 
     assert texts(file) == ["Ada likes tea.", "Ada has a dog."]
-
-
-def test_repeats_within_one_answer_are_stored_once(tmp_path: Path) -> None:
-    file = file_in(tmp_path)
-
-    assert [one.id for one in file.add([drawn("A", "Ada likes tea."), drawn("B", "Ada likes tea!")])] == ["A"]
 
 
 def test_damaged_lines_are_read_over_and_kept(tmp_path: Path) -> None:
@@ -178,14 +162,6 @@ def test_several_writers_lose_nothing(tmp_path: Path) -> None:
     assert sorted(one.id for one in file_in(tmp_path).facts()) == names
 
 
-def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
-    file = file_in(tmp_path)
-    file.path.mkdir(parents=True)
-
-    with pytest.raises(StoreError, match="regular file"):
-        file.facts()
-
-
 def test_the_file_is_private(tmp_path: Path) -> None:
     file = file_in(tmp_path)
 
@@ -202,3 +178,95 @@ def test_the_nearest_share_the_rarest_words() -> None:
     assert index.nearest("does ada's dog eat?", 2) == [1, 3]
     assert index.nearest("hello", 3) == [3, 2, 1]
     assert index.nearest("", 9) == [3, 2, 1, 0]
+
+
+# -- former facts ----------------------------------------------------------------------------------------
+
+
+def versions_in(folder: Path) -> Versions:
+    return Versions(folder / "memory")
+
+
+def kept(folder: Path) -> list[tuple[str, list[str]]]:
+    """Cause and texts of the versions, the oldest first."""
+    return [
+        (one.cause, [json.loads(line)["text"] for line in one.read().splitlines()])
+        for one in versions_in(folder).all("facts.jsonl")
+    ]
+
+
+def moved(folder: Path) -> FactsFile:
+    """Ada, who lived in Rome, lives in Milan."""
+    file = file_in(folder)
+    file.add([drawn("A", "Ada lives in Rome."), drawn("B", "Ada has a dog.")])
+    file.add([drawn("C", "Ada lives in Milan.", replaces="A")])
+    return file
+
+
+def test_a_former_fact_holds_again_in_place_of_the_one_that_replaced_it(tmp_path: Path) -> None:
+    file = moved(tmp_path)
+    (version,) = versions_in(tmp_path).all()
+
+    (back,) = file.restore(version)
+
+    assert back.text == "Ada lives in Rome."
+    assert texts(file) == ["Ada lives in Rome.", "Ada has a dog."]
+    assert [(one.id, one.replaced_by) for one in file.facts()] == [("A", None), ("B", None), ("C", "A")]
+    assert file.restore(version) == []
+    # And the other way round.
+    file.restore(versions_in(tmp_path).all()[-1])
+    assert texts(file) == ["Ada has a dog.", "Ada lives in Milan."]
+
+
+def test_what_a_person_says_as_well_is_theirs_from_then_on(tmp_path: Path) -> None:
+    """And a file that repeats what a person said changes nothing."""
+    file = file_in(tmp_path)
+    quoted = Drawn(replace(fact("A", "The admin is Ada."), source="from a file"))
+    file.add([quoted])
+
+    file.add([drawn("B", "The admin is Ada."), Drawn(replace(quoted.fact, id="C"))])
+    file.add([Drawn(replace(quoted.fact, id="D"))])
+
+    assert [(one.id, one.source, one.replaced_by) for one in file.facts()] == [
+        ("A", "from a file", "B"),
+        ("B", None, None),
+    ]
+
+
+def test_one_that_a_version_alone_still_holds_can_be_forgotten(tmp_path: Path) -> None:
+    """A person took its line out with an editor."""
+    file = moved(tmp_path)
+    lines = file.path.read_text().splitlines(keepends=True)
+    file.path.write_text("".join(line for line in lines if "dog" not in line))
+    file.add([drawn("D", "Ada has a bird.")])
+    assert ("edited by hand", ["Ada has a dog."]) in kept(tmp_path)
+
+    gone = file.remove("B")
+
+    assert gone is not None
+    assert gone.text == "Ada has a dog."
+    assert kept(tmp_path) == [("facts", ["Ada lives in Rome."])]
+    assert file.remove("B") is None
+
+
+def test_a_line_that_was_edited_by_hand_is_kept_as_it_was(tmp_path: Path) -> None:
+    file = moved(tmp_path)
+    file.path.write_text(file.path.read_text().replace("has a dog", "has two dogs"))
+
+    file.add([drawn("D", "Ada has a bird.")])
+
+    assert kept(tmp_path)[-1] == ("edited by hand", ["Ada has a dog."])
+    version = versions_in(tmp_path).all()[-1]
+    file.restore(version)
+    assert "Ada has a dog." in texts(file)
+    assert len(active(file.facts())) == 3
+
+
+def test_a_fact_whose_line_is_gone_comes_back_at_the_end(tmp_path: Path) -> None:
+    file = moved(tmp_path)
+    (version,) = versions_in(tmp_path).all()
+    file.path.write_text("")
+
+    file.restore(version)
+
+    assert texts(file) == ["Ada lives in Rome."]

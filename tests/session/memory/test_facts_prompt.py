@@ -141,12 +141,6 @@ def test_at_most_five_the_surest_in_their_order() -> None:
     assert [one.text for one in chosen] == [f"Number {at}." for at in range(3, 8)]
 
 
-def test_the_threshold_counts() -> None:
-    items = [fact("A.", 3, confidence=0.9), fact("B.", 3, confidence=0.89)]
-
-    assert [one.text for one in read(noted(*items), confidence=0.9)] == ["A."]
-
-
 @pytest.mark.parametrize(
     "text",
     [

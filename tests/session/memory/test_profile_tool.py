@@ -11,8 +11,7 @@ from session.errors import ModelAway
 from session.memory.profile import Profile
 from session.models.model import Answer, Prompt, ToolCall
 from session.tools import Toolbox, ToolPlace, ToolResult
-from tests.session.memory_lines import user
-from tests.session.memory_place import ADA, BOB, Workspace, open_workspace
+from tests.session.memory_place import ADA, BOB, Workspace, open_workspace, user
 from tests.support.guarantee import guarantee
 
 SECTIONS = "timezone: Europe/Berlin\n\n## Work\n" + "long " * 60 + "\n\n## Tone\nshort\n"
@@ -27,17 +26,16 @@ async def kept(house: Workspace, *, max_bytes: int = 8192, key: str = ADA, **arg
     return await box.run(ToolCall("1", "profile", json.dumps(arguments)), where, ("profile",))
 
 
-async def test_it_writes_into_the_scope_of_its_conversation(tmp_path: Path) -> None:
-    async with open_workspace(tmp_path) as house:
-        await house.said(ADA, [user("I am Ada")])
+async def test_it_writes_into_the_scope_of_its_conversation(house: Workspace, tmp_path: Path) -> None:
+    await house.said(ADA, [user("I am Ada")])
 
-        first = await kept(house, section="Name", text="Ada", timezone="Europe/Berlin")
-        again = await kept(house, section="Name", text="Ada")
+    first = await kept(house, section="Name", text="Ada", timezone="Europe/Berlin")
+    again = await kept(house, section="Name", text="Ada")
 
-        assert (first.text, again.text) == ("the profile was changed", "the profile already says so")
-        path = tmp_path / "memory/chats/telegram_1/USER.md"
-        assert path.read_text() == "timezone: Europe/Berlin\n\n## Name\nAda\n"
-        assert (path.stat().st_mode & 0o777, path.parent.stat().st_mode & 0o777) == (0o600, 0o700)
+    assert (first.text, again.text) == ("the profile was changed", "the profile already says so")
+    path = tmp_path / "memory/chats/telegram_1/USER.md"
+    assert path.read_text() == "timezone: Europe/Berlin\n\n## Name\nAda\n"
+    assert (path.stat().st_mode & 0o777, path.parent.stat().st_mode & 0o777) == (0o600, 0o700)
 
 
 @pytest.mark.parametrize(
@@ -48,20 +46,20 @@ async def test_it_writes_into_the_scope_of_its_conversation(tmp_path: Path) -> N
         ({"how": "burn", "text": "x"}, "not one of"),
     ],
 )
-async def test_what_it_cannot_do_it_says(tmp_path: Path, arguments: dict[str, str], words: str) -> None:
-    async with open_workspace(tmp_path) as house:
-        await house.said(ADA, [user("hi")])
+async def test_what_it_cannot_do_it_says(
+    house: Workspace, tmp_path: Path, arguments: dict[str, str], words: str
+) -> None:
+    await house.said(ADA, [user("hi")])
 
-        refused = await kept(house, **arguments)
+    refused = await kept(house, **arguments)
 
-        assert refused.is_error
-        assert words in refused.text
-        assert not (tmp_path / "memory").exists()
+    assert refused.is_error
+    assert words in refused.text
+    assert not (tmp_path / "memory").exists()
 
 
-async def test_without_a_scope_it_is_not_on_offer(tmp_path: Path) -> None:
-    async with open_workspace(tmp_path) as house:
-        assert not Profile(house.memory, max_bytes=1).serves(ToolPlace(tmp_path, ADA))
+async def test_without_a_scope_it_is_not_on_offer(house: Workspace, tmp_path: Path) -> None:
+    assert not Profile(house.memory, max_bytes=1).serves(ToolPlace(tmp_path, ADA))
 
 
 async def test_a_profile_that_outgrows_its_limit_is_merged_once(tmp_path: Path) -> None:
@@ -94,30 +92,30 @@ async def test_a_profile_that_outgrows_its_limit_is_merged_once(tmp_path: Path) 
     ],
     ids=["heading lost", "empty", "error page", "too long", "away"],
 )
-async def test_a_merge_that_loses_something_changes_nothing(tmp_path: Path, answer: str | ModelAway) -> None:
-    async with open_workspace(tmp_path) as house:
-        house.model.wrote.append(Answer(answer) if isinstance(answer, str) else answer)
-        await house.said(ADA, [user("hi")])
-        (path := tmp_path / "memory/chats/telegram_1/USER.md").parent.mkdir(parents=True)
-        path.write_text(SECTIONS)
+async def test_a_merge_that_loses_something_changes_nothing(
+    house: Workspace, tmp_path: Path, answer: str | ModelAway
+) -> None:
+    house.model.wrote.append(Answer(answer) if isinstance(answer, str) else answer)
+    await house.said(ADA, [user("hi")])
+    (path := tmp_path / "memory/chats/telegram_1/USER.md").parent.mkdir(parents=True)
+    path.write_text(SECTIONS)
 
-        refused = await kept(house, section="Name", text="Ada", max_bytes=300)
+    refused = await kept(house, section="Name", text="Ada", max_bytes=300)
 
-        assert refused.is_error
-        assert "replace a section with a shorter text" in refused.text
-        assert path.read_text() == SECTIONS
+    assert refused.is_error
+    assert "replace a section with a shorter text" in refused.text
+    assert path.read_text() == SECTIONS
 
 
-async def test_one_that_a_person_let_grow_may_still_be_made_shorter(tmp_path: Path) -> None:
-    async with open_workspace(tmp_path) as house:
-        await house.said(ADA, [user("hi")])
-        (path := tmp_path / "memory/chats/telegram_1/USER.md").parent.mkdir(parents=True)
-        path.write_text(SECTIONS)
+async def test_one_that_a_person_let_grow_may_still_be_made_shorter(house: Workspace, tmp_path: Path) -> None:
+    await house.said(ADA, [user("hi")])
+    (path := tmp_path / "memory/chats/telegram_1/USER.md").parent.mkdir(parents=True)
+    path.write_text(SECTIONS)
 
-        done = await kept(house, section="Tone", text="", how="replace", max_bytes=300)
+    done = await kept(house, section="Tone", text="", how="replace", max_bytes=300)
 
-        assert done.text == "the profile was changed"
-        assert "Tone" not in path.read_text()
+    assert done.text == "the profile was changed"
+    assert "Tone" not in path.read_text()
 
 
 async def test_an_edit_by_hand_meanwhile_stands(tmp_path: Path) -> None:
@@ -139,25 +137,25 @@ async def test_an_edit_by_hand_meanwhile_stands(tmp_path: Path) -> None:
         assert path.read_text() == "by hand"
 
 
-async def test_after_a_conversation_was_cleared_nothing_of_it_is_written(tmp_path: Path) -> None:
-    async with open_workspace(tmp_path) as house:
-        await house.said(ADA, [user("hi")])
-        view = await house.store.look(ADA)
-        where = ToolPlace(tmp_path, ADA, view.stem, scope="chats/telegram_1", session_id=view.session_id)
-        await house.store.clear(ADA, everything=True)
+async def test_after_a_conversation_was_cleared_nothing_of_it_is_written(
+    house: Workspace, tmp_path: Path
+) -> None:
+    await house.said(ADA, [user("hi")])
+    view = await house.store.look(ADA)
+    where = ToolPlace(tmp_path, ADA, view.stem, scope="chats/telegram_1", session_id=view.session_id)
+    await house.store.clear(ADA, everything=True)
 
-        call = ToolCall("1", "profile", json.dumps({"text": "secret"}))
-        done = await Toolbox([Profile(house.memory, max_bytes=99)]).run(call, where, ("profile",))
+    call = ToolCall("1", "profile", json.dumps({"text": "secret"}))
+    done = await Toolbox([Profile(house.memory, max_bytes=99)]).run(call, where, ("profile",))
 
-        assert "the conversation no longer exists" in done.text
-        assert not (tmp_path / "memory/chats/telegram_1").exists()
+    assert "the conversation no longer exists" in done.text
+    assert not (tmp_path / "memory/chats/telegram_1").exists()
 
 
-async def test_another_chats_profile_is_out_of_reach(tmp_path: Path) -> None:
-    async with open_workspace(tmp_path) as house:
-        await house.said(ADA, [user("hi")])
-        await house.said(BOB, [user("hi")])
+async def test_another_chats_profile_is_out_of_reach(house: Workspace) -> None:
+    await house.said(ADA, [user("hi")])
+    await house.said(BOB, [user("hi")])
 
-        await kept(house, section="Name", text="Ada")
+    await kept(house, section="Name", text="Ada")
 
-        assert not (await house.scope(BOB)).memory.exists()
+    assert not (await house.scope(BOB)).memory.exists()

@@ -10,7 +10,7 @@ import pytest
 
 from session.memory.former import FormerMemory, changed
 from session.memory.notes import Notes
-from session.memory.versions import VersionRules, Versions
+from session.memory.versions import VersionRules
 from tests.session.memory.test_facts import drawn
 from tests.session.memory_place import ADA, BOB, Clock, Workspace, open_workspace, saved, talk
 
@@ -56,37 +56,6 @@ def test_an_edit_by_hand_is_kept_with_what_it_replaced(tmp_path: Path) -> None:
 
     assert texts(notes) == [("edited by hand", "ours\n"), ("consolidation", "by hand\n")]
     assert [one.at for one in notes.versions.all()] == [at, clock()]
-
-
-def test_a_file_that_was_deleted_by_hand_can_be_had_again(tmp_path: Path) -> None:
-    notes = notes_in(tmp_path, Clock())
-    notes.write_memory("ours\n")
-    notes.memory_path.unlink()
-
-    notes.write_memory("new\n")
-
-    assert texts(notes) == [("edited by hand", "ours\n")]
-
-
-def test_what_was_there_before_any_version_is_kept_as_it_is(tmp_path: Path) -> None:
-    """Whatever its bytes are."""
-    notes = notes_in(tmp_path, Clock())
-    notes.memory_path.write_bytes(b"caf\xe9\r\n")
-
-    notes.write_memory("new\n")
-
-    assert [one.read() for one in notes.versions.all()] == [b"caf\xe9\r\n"]
-
-
-def test_the_same_change_again_keeps_it_once(tmp_path: Path) -> None:
-    """As after a crash between the version and the file."""
-    notes = notes_in(tmp_path, Clock())
-    notes.write_memory("one\n")
-    assert notes.versions.keep("MEMORY.md", b"one\n", "consolidation") is not None
-
-    notes.write_memory("two\n")
-
-    assert texts(notes) == [("consolidation", "one\n")]
 
 
 def test_so_many_are_kept_of_each_file_and_for_so_long(tmp_path: Path) -> None:
@@ -192,36 +161,28 @@ async def test_what_was_cleared_has_no_versions_and_gets_none(tmp_path: Path) ->
         assert not scope.memory.exists()
 
 
-async def test_what_was_just_edited_by_hand_can_be_undone(tmp_path: Path) -> None:
+async def test_what_was_just_edited_by_hand_can_be_undone(house: Workspace) -> None:
     """Each edit that the history was asked about is one version, however often it is asked."""
-    async with open_workspace(tmp_path) as house:
-        await house.said(ADA, talk(2))
-        scope = await house.scope(ADA)
-        notes = house.memory.notes(scope)
-        notes.write_memory("ours\n")
-        house.known.file(scope).add([drawn("A", "Ada has a dog.")])
-        for text in ("by hand\n", "by hand again\n"):
-            notes.memory_path.write_text(text)
-            for _ in range(2):
-                rows = await former(house).history(ADA, scope)
-        (scope.memory / "facts.jsonl").write_text("")
-        rows = await former(house).history(ADA, scope)
-        rows = await former(house).history(ADA, scope)
+    await house.said(ADA, talk(2))
+    scope = await house.scope(ADA)
+    notes = house.memory.notes(scope)
+    notes.write_memory("ours\n")
+    house.known.file(scope).add([drawn("A", "Ada has a dog.")])
+    for text in ("by hand\n", "by hand again\n"):
+        notes.memory_path.write_text(text)
+        for _ in range(2):
+            rows = await former(house).history(ADA, scope)
+    (scope.memory / "facts.jsonl").write_text("")
+    rows = await former(house).history(ADA, scope)
+    rows = await former(house).history(ADA, scope)
 
-        assert [(row["file"], row["cause"]) for row in rows] == [
-            ("facts.jsonl", "edited by hand"),
-            ("MEMORY.md", "edited by hand"),
-            ("MEMORY.md", "edited by hand"),
-        ]
-        assert rows[0]["changed"] == "was: Ada has a dog."
-        for row in rows:
-            assert await former(house).restore(ADA, scope, row["version"]) is not None
-        assert await house.read("MEMORY.md") == "ours\n"
-        assert [one.text for one in await house.known.facts(scope)] == ["Ada has a dog."]
-
-
-def test_versions_of_a_folder_that_is_not_there_are_none(tmp_path: Path) -> None:
-    versions = Versions(tmp_path / "nowhere")
-
-    assert versions.all() == []
-    assert versions.prune() == 0
+    assert [(row["file"], row["cause"]) for row in rows] == [
+        ("facts.jsonl", "edited by hand"),
+        ("MEMORY.md", "edited by hand"),
+        ("MEMORY.md", "edited by hand"),
+    ]
+    assert rows[0]["changed"] == "was: Ada has a dog."
+    for row in rows:
+        assert await former(house).restore(ADA, scope, row["version"]) is not None
+    assert await house.read("MEMORY.md") == "ours\n"
+    assert [one.text for one in await house.known.facts(scope)] == ["Ada has a dog."]

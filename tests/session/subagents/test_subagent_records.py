@@ -48,17 +48,6 @@ def test_the_same_call_is_the_same_subagent(place: Place) -> None:
     assert len({first.id, other.id, place.begin("c1", message_id="m2").id}) == 3
 
 
-def test_a_fifth_at_once_is_refused_until_one_has_ended(place: Place) -> None:
-    begun = [place.begin(f"c{number}") for number in range(AT_ONCE)]
-
-    with pytest.raises(ToolError, match="4 subagents"):
-        place.begin("one more")
-    assert place.begin("one more", key=BOB).live
-
-    assert place.files.answered(begun[0], "") is not None
-    assert place.begin("one more").key == f"sub:{ULID}:{AT_ONCE + 1}"
-
-
 def test_more_than_so_many_an_hour_are_refused(place: Place) -> None:
     for number in range(AN_HOUR):
         place.files.told(place.begin(f"c{number}"))
@@ -95,26 +84,6 @@ def test_how_it_ended_is_settled_once(place: Place) -> None:
     assert failed is not None
     assert again == failed
     assert again.failure == "it was stopped"
-
-
-def test_what_is_ended_has_no_result(place: Place) -> None:
-    begun = place.begin("c1")
-
-    assert [each.key for each in place.files.end(ADA, "m2")] == [begun.key]
-
-    assert place.files.answered(begun, "") is None
-
-
-def test_an_order_that_comes_again_ends_no_later_one(place: Place) -> None:
-    first = place.begin("c1")
-    place.files.end(ADA, "m2")
-    later = place.begin("c2", message_id="m3")
-
-    assert [each.key for each in place.files.end(ADA, "m2")] == [first.key]
-
-    found = place.files.find(ADA, later.key)
-    assert found is not None
-    assert found.live
 
 
 def test_a_stop_leaves_results_that_wait_and_an_end_drops_them(place: Place) -> None:
