@@ -1,13 +1,20 @@
-"""Sessions that end, and are opened again, for the tests."""
+"""Sessions that end, go on in the next one, and are opened again, for the tests."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from session.store import switch_session
+from session.store.end_for_compaction import roll_over
 from session.store.store import Session, Store
 from session.store.switch_session import Swap
 from session.transcript.key import SessionKey
-from tests.session.boundary_victim import KEY
-from tests.session.store_place import talk
+from session.transcript.transcript import make_line
+from tests.session.store_place import ADA as KEY
+from tests.session.store_place import AT, talk
+
+__all__ = ["KEY"]
 
 
 async def two(store: Store, key: SessionKey = KEY) -> tuple[str, str]:
@@ -55,3 +62,18 @@ async def apart(store: Store) -> tuple[str, str]:
     async with store.open(KEY) as session:
         await talk(session, "late", "c")
         return old, session.session_id
+
+
+def compact(archive: str, kept: int) -> Mapping[str, Any]:
+    more = {"type": "compact", "previousSession": archive}
+    return make_line("system", "S", AT, kind="compact", compacted_turns=2, kept=kept or None, metadata=more)
+
+
+async def roll(session: Session, first_kept: int) -> str | None:
+    """Let a compaction end the session; return its ULID."""
+    count = len(session)
+    return await session.change(
+        lambda *writers: roll_over(
+            *writers, first_kept=first_kept, record=compact, still=lambda now: len(now.messages) >= count
+        )
+    )

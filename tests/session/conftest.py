@@ -1,17 +1,39 @@
-"""What tests of the session package share: a model server, LiteLLM in front, a workspace that grows old."""
+"""What tests of the session package share: stores that are closed, a model server, an old workspace."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from datetime import UTC
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from session.models.llm import LiteLLM
+from session.store.store import Store
 from tests.session.retention_place import World
+from tests.session.store_place import Make
 from tests.support.model_server import ModelServer
 
 KEY = "sk-very-secret-4711"
+
+
+@pytest.fixture
+async def make(tmp_path: Path) -> AsyncIterator[Make]:
+    made: list[Store] = []
+
+    def open_store(**options: Any) -> Store:
+        made.append(Store(options.pop("workspace", tmp_path), zone=UTC, **options))
+        return made[-1]
+
+    yield open_store
+    for store in made:
+        await store.aclose()
+
+
+@pytest.fixture
+def store(make: Make, tmp_path: Path) -> Store:
+    return make(workspace=tmp_path / "w")
 
 
 @pytest.fixture

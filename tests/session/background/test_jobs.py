@@ -27,7 +27,7 @@ from session.store.store import ELSEWHERE, ELSEWHERE_S
 from session.transcript.agent import AGENT
 from session.transcript.key import SessionKey
 from tests.session import dying
-from tests.session.boundary_place import reopen
+from tests.session.boundary_place import reopen, roll
 from tests.session.memory_place import (
     ADA,
     BOB,
@@ -42,7 +42,6 @@ from tests.session.memory_place import (
     talk,
 )
 from tests.session.memory_victim import lines_of
-from tests.session.rollover_victim import roll
 from tests.session.spending_victim import AtOnce
 from tests.support.guarantee import guarantee
 

@@ -17,7 +17,7 @@ from session.store.store import Store
 from session.transcript.key import SessionKey
 from session.transcript.transcript import make_line
 from tests.session.dying import victims
-from tests.session.moving_victim import NEW, OLD
+from tests.session.store_victim import NEW, OLD
 from tests.support.guarantee import guarantee
 
 AT = datetime.now(UTC).isoformat(timespec="microseconds")
@@ -213,7 +213,7 @@ async def test_wherever_it_dies_a_second_try_ends_in_the_same(store: Store, tmp_
     (place / "files" / "chats" / OLD_STEM / "only.txt").write_text("only")
     await made.aclose()
 
-    count = victims("moving_victim", place)
+    count = victims("store_victim", place, "move")
 
     assert count > 20
     for number in range(1, count + 1):

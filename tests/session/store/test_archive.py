@@ -1,38 +1,35 @@
-"""Ended sessions: their names, what they keep, and how they are found."""
+"""Ended sessions: their names, what they keep, how they are found; and that a transcript only grows."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime, timedelta
+from functools import partial
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from session.disk.layout import Layout
+from session.models.model import Answer, ToolCall
 from session.store.store import Exchange, Session, Store
+from session.tools import Toolbox
+from session.tools.files import Ls
 from session.transcript import archive
 from session.transcript.key import SessionKey
 from session.transcript.transcript import make_line
+from session.turn.turn import Request, StopSwitch, TurnContext, TurnLimits, Turns
+from tests.contracts.models import Script
+from tests.session.store_place import Make
 
 ADA = SessionKey("telegram:1")
 NOW = datetime(2026, 3, 1, 12, 0, 1, tzinfo=UTC)
 AT = "2026-03-01T11:00:00.000000+00:00"
-OLD = "2026-02-01T11:00:00.000000+00:00"
-Make = Callable[[], Store]
 
 
 @pytest.fixture
-async def make(tmp_path: Path) -> AsyncIterator[Make]:
-    made: list[Store] = []
-
-    def open_store() -> Store:
-        made.append(Store(tmp_path, zone=UTC, clock=lambda: NOW))
-        return made[-1]
-
-    yield open_store
-    for store in made:
-        await store.aclose()
+def make(make: Make) -> Make:
+    return partial(make, clock=lambda: NOW)
 
 
 async def answer(session: Session, id_: str, at: str = AT) -> None:
@@ -72,37 +69,6 @@ async def test_ended_session_is_archived_whole(make: Make, tmp_path: Path) -> No
     assert datetime.fromisoformat(line["metadata"]["ended_at"]) == NOW
     [head] = (tmp_path / "sessions/telegram_1.jsonl").read_bytes().split(b"\n")[:-1]
     assert json.loads(head)["metadata"]["previous_session"] == old_id
-
-
-async def test_session_without_messages_is_not_archived(make: Make, tmp_path: Path) -> None:
-    """Ending what holds nothing does nothing."""
-    async with make().open(ADA) as session:
-        assert await session.end() is None
-        await answer(session, "a")
-        await session.end()
-        assert await session.end() is None
-
-    assert len(list(tmp_path.glob("sessions/archive/*/*"))) == 1
-
-
-async def test_recent_ids_stay_known(make: Make) -> None:
-    """A redelivered id of an ended session finds its stored reply for 48 h; older ones are forgotten."""
-    async with make().open(ADA) as session:
-        await answer(session, "old", OLD)
-        await session.append([make_line("user", "q", AT, message_id="half")])
-        await answer(session, "a")
-        path = await session.end()
-        assert path is not None
-
-    async with make().open(ADA) as session:
-        assert (known := session.journal.known("a")) is not None
-        assert (known.kind, known.text) == ("archived", "answer a")
-        assert known.extra["archive"] == path.name
-        assert known.extra["final"] is True
-        assert (half := session.journal.known("half")) is not None
-        assert (half.text, half.extra["final"]) == ("", False)
-        assert session.journal.known("old") is None
-        assert session.find("a") is None
 
 
 async def test_a_turn_that_runs_goes_over_into_the_fresh_session(make: Make) -> None:
@@ -159,26 +125,6 @@ async def test_a_parked_letters_lines_end_with_their_session(make: Make) -> None
         assert len(session) == 0
 
 
-async def test_interrupted_ending_is_replaced(make: Make, tmp_path: Path) -> None:
-    """An archive left by an ending that was cut short is replaced, and listed once at most."""
-    store = make()
-    async with store.open(ADA) as session:
-        await answer(session, "a")
-        session_id = session.session_id
-        data = session.path.read_bytes()
-    folder = tmp_path / "sessions/archive/telegram_1"
-    folder.mkdir(parents=True)
-    (folder / archive.name_of(NOW - timedelta(days=1), session_id)).write_bytes(data)
-
-    assert [(row.id, row.active) for row in await store.rows()] == [(session_id, True)]
-    async with store.open(ADA) as session:
-        await answer(session, "b")
-        path = await session.end()
-
-    assert list(folder.iterdir()) == [path]
-    assert {row.id: row.active for row in await store.rows()}[session_id] is False
-
-
 async def test_ended_session_is_found_by_its_ulid(make: Make, tmp_path: Path) -> None:
     """An ended session is read by its ULID, and files of other names are no archives."""
     async with make().open(ADA) as session:
@@ -204,3 +150,55 @@ async def test_ended_session_is_found_by_its_ulid(make: Make, tmp_path: Path) ->
     assert (found.session_id, found.ended_at, found.stem) == (session_id, NOW, "telegram_1")
     assert list(archive.everywhere(Layout(tmp_path))) == [found]
     assert list(archive.everywhere(Layout(tmp_path / "nowhere"))) == []
+
+
+def test_a_session_is_named_behind_those_that_ended_before_whatever_a_wrong_clock_named() -> None:
+    """One that ended under a clock a day ahead hides none of those that ended within this second."""
+    now = datetime(2026, 1, 1, 9, 0, 0, 400_000, UTC)
+    first, second, ahead = "01KDWX1Z00" + "B" * 16, "01KDWX1Z00" + "A" * 16, "01KDZ1R000" + "Z" * 16
+    names = [archive.name_of(now, first), archive.name_of(now + timedelta(days=1), ahead)]
+    others = [found for name in names if (found := archive.read_name(Path("chat") / name)) is not None]
+
+    assert archive.name_behind(now, second, others) == archive.name_of(now + timedelta(seconds=1), second)
+    assert archive.name_behind(now, second, others[1:]) == archive.name_of(now, second)
+
+
+async def test_a_transcript_only_grows(tmp_path: Path) -> None:
+    """Over turns with tools, edits, withdrawals, a new line 1 and a restart."""
+
+    async def around(session: Session, request: Request) -> TurnContext:
+        return TurnContext(parts=(), files=tmp_path / "files", tools=("ls",))
+
+    call = Answer("", tool_calls=[ToolCall("c1", "ls", '{"path": "."}')], finish="tool_calls")
+    model = Script(["first", call, "third"])
+    bodies: list[bytes] = []
+    for opened in range(2):
+        store = Store(tmp_path, zone=UTC)
+        turns = Turns(
+            model=model,
+            toolbox=Toolbox([Ls()]),
+            limits=TurnLimits(),
+            zone=UTC,
+            clock=store.clock,
+            turn_context=around,
+        )
+
+        def note(path: Path) -> None:
+            bodies.append(path.read_bytes().partition(b"\n")[2])
+
+        async with store.open(ADA) as session:
+            for number in range(3):
+                request = Request(f"m{opened}{number}", ADA, f"question {number}")
+                await turns.run(session, request, stop=StopSwitch())
+                note(session.path)
+            await session.append([make_line("system", "", AT, kind="note", edits="m00")])
+            note(session.path)
+            await session.append([make_line("system", "", AT, kind="undo", **{"from": 2})])
+            note(session.path)
+            await session.checkpoint(metadata={"name": "a name"}, last_consolidated=2)
+            note(session.path)
+        await store.aclose()
+
+    assert len(set(bodies)) == 10
+    for before, after in pairwise(bodies):
+        assert after.startswith(before)

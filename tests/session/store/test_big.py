@@ -2,29 +2,31 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+import random
 import subprocess
 import sys
 from array import array
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import orjson
 import pytest
 
-from session.disk.layout import Layout
 from session.errors import StoreError
 from session.store import switch_session
-from session.store.cache import Handles
-from session.store.fence import Fence
-from session.store.store import Session, utc_now
-from session.store.writer import TranscriptWriter
+from session.store.store import Session
 from session.transcript.index import Exchange
 from session.transcript.index_file import (
+    VERSION,
+    pack,
+    read_index,
+    unpack,
     write_index,
 )
-from session.transcript.key import SessionKey
 from session.transcript.lines import Lines
 from session.transcript.transcript import parse
 from tests.session.big_place import (
@@ -138,22 +140,6 @@ async def test_renewing_line_1_keeps_every_line_readable(tmp_path: Path) -> None
     assert not written.needs_checkpoint
 
 
-async def test_a_line_1_of_another_program_is_renewed_without_a_look_at_the_lines(tmp_path: Path) -> None:
-    """Its lines are copied as they are, and no original is kept: no byte is lost."""
-    path = path_of(tmp_path)
-    head = {name: value for name, value in HEAD.items() if name not in ("last_consolidated", "metadata")}
-    path.write_bytes(b"".join(raw + b"\n" for raw in [json.dumps(head).encode(), *BODY]))
-
-    async with store_at(tmp_path) as store, store.open(KEY) as session:
-        await session.append(exchange(70000))
-        assert session.raw(3) == BODY[3]
-
-    written = parse(path.read_bytes(), stem=STEM)
-    assert list(written.messages[: len(BODY)]) == BODY
-    assert not written.needs_checkpoint
-    assert not list(path.parent.glob("*.corrupt-*"))
-
-
 async def test_a_session_ends_and_is_opened_again_with_every_line(tmp_path: Path) -> None:
     """The archive has the bytes; the index goes with the session."""
     path, index = path_of(tmp_path), index_of(tmp_path)
@@ -181,19 +167,6 @@ async def test_a_session_ends_and_is_opened_again_with_every_line(tmp_path: Path
     assert gone
     assert ended.messages == BODY
     assert (count, last) == (len(BODY), BODY[-1])
-
-
-async def test_clearing_takes_the_index_away(tmp_path: Path) -> None:
-    """Nothing is left of what was derived."""
-    path, index = path_of(tmp_path), index_of(tmp_path)
-    path.write_bytes(whole(BODY))
-    save(path, index)
-
-    async with store_at(tmp_path) as store:
-        assert await store.clear(KEY)
-
-    assert not index.exists()
-    assert not path.exists()
 
 
 async def test_an_index_that_tells_wrong_places_costs_one_error_and_is_made_anew(tmp_path: Path) -> None:
@@ -252,28 +225,6 @@ async def test_a_session_that_grows_big_gives_its_memory_back(tmp_path: Path) ->
     assert weight < path.stat().st_size // 2
 
 
-def test_the_files_that_stay_open_are_bounded(tmp_path: Path) -> None:
-    """Whoever nobody uses gives its descriptor up, the one used longest ago first."""
-    handles = Handles(2**30, max_files=2)
-    layout = Layout(tmp_path)
-    entered = []
-    for name in "abcd":
-        key = SessionKey(f"cli:{name}")
-        layout.sessions.mkdir(exist_ok=True)
-        layout.transcript(f"cli_{name}").write_bytes(whole(BODY, key=key))
-        handle = handles.enter(key)
-        fence = Fence(layout, f"cli_{name}", owner="me", freeze_s=30)
-        handle.writer = TranscriptWriter(layout, f"cli_{name}", key, fence=fence, clock=utc_now)
-        handle.writer.refresh()
-        entered.append(handle)
-
-    for handle in entered:
-        handles.leave(handle)
-        handles.close()
-
-    assert [name for name in "abcd" if handles.get(SessionKey(f"cli:{name}")) is not None] == ["c", "d"]
-
-
 @guarantee("operation", "The memory of a turn depends on its request, not on the size of the transcript.")
 def test_memory_is_bounded_by_what_is_sent_and_not_by_the_file(tmp_path: Path) -> None:
     """A turn on 100 MB takes little more memory than one on a small file, with and without an index."""
@@ -293,3 +244,194 @@ def test_memory_is_bounded_by_what_is_sent_and_not_by_the_file(tmp_path: Path) -
     assert index_of(tmp_path).exists()
     assert grew[0]["messages"] > 50_000
     assert max(one["grew_mb"] for one in grew) < 40, grew
+
+
+# -- the index, which is never believed without a look at the file ---------------------------------------
+
+
+ENDS = {
+    "sound": b"",
+    "torn": b'{"role": "user", "content": "hal',
+    "open": orjson.dumps(exchange(99999)[0]),
+    "open, with blanks": orjson.dumps(exchange(99999)[0]) + b"  ",
+    "NUL bytes": b"\0" * 500,
+    "another line 1": json.dumps(HEAD).encode(),
+}
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_what_is_read_in_parts_is_what_is_read_as_a_whole(tmp_path: Path, end: str) -> None:
+    """Lines, ids, records, sums and the tail: without an index, with one, and with one of fewer lines."""
+    path, index = path_of(tmp_path), index_of(tmp_path)
+    fewer = BODY[:-40] if len(whole(BODY[:-40])) > 2**22 else BODY
+    path.write_bytes(whole(fewer))
+    save(path, index)
+    with path.open("ab") as file:
+        file.write(b"".join(raw + b"\n" for raw in BODY[len(fewer) :]) + ENDS[end])
+    expected = told(parse(path.read_bytes(), stem=STEM))
+
+    in_parts, with_index = loaded(path), loaded(path, index)
+
+    assert told(in_parts) == expected
+    assert told(with_index) == expected
+    assert isinstance(in_parts.messages, Lines) == (end not in ("open, with blanks", "another line 1"))
+    assert is_used(with_index) == isinstance(in_parts.messages, Lines)
+    if end == "sound":
+        save(path, index)
+        assert told(loaded(path, index)) == expected
+
+
+MIDDLE = len(BODY) // 2
+LINES = {
+    "torn in the middle": BODY[MIDDLE][:100],
+    "blank": b"",
+    "carriage return": BODY[MIDDLE] + b"\r",
+    "stray": b'{"hello": 1}',
+    "no object": b"[1]",
+    "too deep": b'{"role":"user","content":' + b"[" * 600 + b"]" * 600 + b"}",
+    "two on one line": BODY[MIDDLE] + BODY[MIDDLE + 1],
+    "another line 1": json.dumps(HEAD).encode(),
+    "state of a provider": b'{"_type": "provider_state"}',
+}
+DAMAGED = {name: whole([*BODY[:MIDDLE], line, *BODY[MIDDLE + 1 :]]) for name, line in LINES.items()} | {
+    "no line 1": whole(BODY).partition(b"\n")[2],
+    "byte order mark": b"\xef\xbb\xbf" + whole(BODY),
+    "UTF-16": whole(BODY).decode().encode("utf-16"),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGED)
+def test_a_damaged_file_is_read_as_a_whole(tmp_path: Path, name: str) -> None:
+    """Whatever is wrong with it, it is said and repaired as of a small one."""
+    path = path_of(tmp_path)
+    path.write_bytes(DAMAGED[name])
+
+    transcript = loaded(path)
+
+    assert isinstance(transcript.messages, list)
+    assert transcript.whole
+    expected = parse(path.read_bytes(), stem=STEM)
+    assert transcript.messages == expected.messages
+    assert transcript.damage == expected.damage
+
+
+def spoil_truncated(data: bytes, at: int) -> bytes:
+    return data[:at]
+
+
+def spoil_flipped(data: bytes, at: int) -> bytes:
+    return data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
+
+
+@pytest.mark.parametrize("spoil", [spoil_truncated, spoil_flipped])
+def test_a_spoilt_index_is_not_believed(tmp_path: Path, spoil: Callable[[bytes, int], bytes]) -> None:
+    """Wherever it is cut, and whichever bit is another."""
+    path, index = path_of(tmp_path), index_of(tmp_path)
+    path.write_bytes(whole(BODY))
+    save(path, index)
+    data = index.read_bytes()
+    assert is_used(loaded(path, index))
+
+    edges = [0, 1, 8, 11, 12, 20, 150, 167, len(data) - 17, len(data) - 1]
+    for at in [*edges, *random.sample(range(len(data)), 40)]:
+        assert unpack(spoil(data, at)) is None, at
+    index.write_bytes(spoil(data, len(data) // 2))
+
+    assert not is_used(loaded(path, index))
+
+
+def test_an_index_of_a_newer_version_is_not_believed(tmp_path: Path) -> None:
+    """Its digest is right; what it means is not known."""
+    path, index = path_of(tmp_path), index_of(tmp_path)
+    path.write_bytes(whole(BODY))
+    data = pack(save(path, index))[:-16]
+    newer = data[:8] + (VERSION + 1).to_bytes(4, sys.byteorder) + data[12:]
+
+    index.write_bytes(newer + hashlib.blake2b(newer, digest_size=16).digest())
+
+    assert read_index(index) is None
+    assert not is_used(loaded(path, index))
+
+
+def edit_in_place(path: Path, old: bytes, new: bytes) -> None:
+    """Change bytes in the middle of the file, and leave its time of change as it was."""
+    before = path.stat()
+    data = path.read_bytes()
+    at = data.index(old, len(data) // 2)
+    with path.open("r+b") as file:
+        file.seek(at)
+        file.write(new if len(new) == len(old) else new + data[at + len(old) :])
+        file.truncate(len(data) + len(new) - len(old))
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+def other_file(path: Path) -> None:
+    path.write_bytes(whole(body(first=100_000)))
+
+
+def other_of_same_size(path: Path) -> None:
+    size, time = path.stat().st_size, path.stat().st_mtime_ns
+    lines = body(first=1)
+    data = whole(lines[:-1])
+    last = orjson.loads(lines[-1]) | {"content": ""}
+    last["content"] = "x" * (size - len(data) - len(orjson.dumps(last)) - 1)
+    temp = path.with_suffix(".new")
+    temp.write_bytes(data + orjson.dumps(last) + b"\n")
+    assert temp.stat().st_size == size
+    temp.rename(path)
+    os.utime(path, ns=(time, time))
+
+
+def same_bytes_written_anew(path: Path) -> None:
+    data = path.read_bytes()
+    path.unlink()
+    path.write_bytes(data)
+
+
+def other_words_and_a_line_more(path: Path) -> None:
+    more = orjson.dumps(exchange(5)[0]) + b"\n"
+    path.write_bytes(path.read_bytes().replace("wörter".encode(), "wärter".encode()) + more)
+
+
+STALE = {
+    "other words of the same length, and a line more": other_words_and_a_line_more,
+    "another file": other_file,
+    "another file of the same size and time": other_of_same_size,
+    "the same bytes, written anew": same_bytes_written_anew,
+    "shorter": lambda path: os.truncate(path, path.stat().st_size - 1),
+    "an id of the same length": lambda path: edit_in_place(path, b'"cli:1', b'"cli:x'),
+    "a role": lambda path: edit_in_place(path, b'"role":"assistant"', b'"role":   "system"'),
+    "a newline more": lambda path: edit_in_place(path, b'{"role":"user"', b'\n{"role":"user"'),
+    "a line less": lambda path: edit_in_place(path, b"\n", b" "),
+    "a longer text": lambda path: edit_in_place(path, b'"content":"', b'"content":"and more, '),
+}
+
+
+@guarantee("storage", "The index of a big transcript is used only if it matches the file.")
+@pytest.mark.parametrize("change", STALE)
+def test_an_index_of_what_is_no_longer_there_is_not_believed(tmp_path: Path, change: str) -> None:
+    """However the file was changed; only lines that came behind leave it true."""
+    path, index = path_of(tmp_path), index_of(tmp_path)
+    path.write_bytes(whole(BODY))
+    save(path, index)
+
+    STALE[change](path)
+
+    transcript = loaded(path, index)
+    assert not is_used(transcript)
+    assert told(transcript) == told(parse(path.read_bytes(), stem=STEM))
+
+
+def test_another_line_1_leaves_the_index_true(tmp_path: Path) -> None:
+    """Consolidation renews line 1 again and again, and nothing else."""
+    path, index = path_of(tmp_path), index_of(tmp_path)
+    path.write_bytes(whole(BODY))
+    save(path, index)
+    temp = path.with_suffix(".new")
+    temp.write_bytes(whole(BODY, last_consolidated=200, more="x" * 1000))
+    temp.rename(path)
+
+    transcript = loaded(path, index)
+
+    assert is_used(transcript)
+    assert told(transcript) == told(parse(path.read_bytes(), stem=STEM))

@@ -1,14 +1,17 @@
-"""What a chat was told is counted on when its conversation is cleared: a client resumes by that number."""
+"""What a chat was told is counted on when its conversation is cleared, and no answer of it is left."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from datetime import UTC
 from pathlib import Path
 
 import pytest
 
+from session.store import archived
+from session.store.fence import Fence
 from session.store.store import Store
-from tests.session.store_place import ADA, survivors, talk
+from tests.session.store_place import ADA, survivors, talk, turn
 
 Leave = Callable[[Store], Awaitable[None]]
 SESSIONS, ANSWERS = 3, 2
@@ -44,18 +47,6 @@ async def test_the_next_answer_has_the_next_number(store: Store, everything: boo
         await talk(session, "after")
         assert session.seq_of("after") == TOLD + 1
         assert [told.id for told in session.told(after=TOLD)] == ["after"]
-
-
-async def test_so_it_has_where_the_lines_are_gone_already(store: Store) -> None:
-    """Cleared again, all of it, also twice."""
-    await talked(store)
-    await store.clear(ADA)
-
-    for _ in range(2):
-        assert not await store.clear(ADA, everything=True)
-
-    async with store.open(ADA) as session:
-        assert session.seq == TOLD
 
 
 async def test_nothing_else_of_the_chat_is_left(store: Store) -> None:
@@ -96,7 +87,7 @@ async def answered(store: Store) -> None:
 async def test_wherever_it_dies_the_count_goes_on(store: Store, what: str, leave: Leave) -> None:
     """What still stands then is told to nobody once more, and cleared again it ends the same."""
     await leave(store)
-    async for left in survivors("clearing_victim", store.layout.workspace, what):
+    async for left in survivors("store_victim", store.layout.workspace, what):
         view = await left.look(ADA)
         assert view.seq == TOLD
         assert view.told(after=TOLD) == []
@@ -108,3 +99,37 @@ async def test_wherever_it_dies_the_count_goes_on(store: Store, what: str, leave
             assert holding(left.layout.workspace, b"re: sesame 2") == []
             await talk(session, "after")
             assert session.seq_of("after") == TOLD + 1
+
+
+async def test_no_answer_of_a_deleted_session_stays_in_the_journal(tmp_path: Path) -> None:
+    """Its messages, which may come again, stay known; those of other sessions as they were."""
+    store = Store(tmp_path, zone=UTC)
+    for id_, answer in (("a", "sesame"), ("b", "of the next one")):
+        async with store.open(ADA) as session:
+            lines = turn(id_, answer=answer)
+            # The journal keeps those of two days.
+            now = store.clock().isoformat()
+            await session.append([{**line, "timestamp": now} for line in lines])
+            await session.journal.conclude(f"command {id_}", "command", text="done")
+            ended, stem = session.session_id, session.stem
+            await session.end()
+            if id_ == "a":
+                first = ended
+    journal = store.layout.journal(stem)
+    assert b"sesame" in journal.read_bytes()
+    before = (await store.look(ADA)).seq
+
+    assert archived.delete(Fence(store.layout, stem, owner="me"), store.layout, stem, first)
+
+    assert b"sesame" not in b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
+    assert b"of the next one" in journal.read_bytes()
+    # One that has the journal in memory reads it anew before its next write.
+    async with store.open(ADA) as session:
+        await session.journal.conclude("c", "silent")
+        known = {id_: session.journal.known(id_) for id_ in "ab"}
+        assert [(each.kind, each.text) for each in known.values() if each is not None] == [
+            ("cleared", ""),
+            ("archived", "of the next one"),
+        ]
+    assert (await store.look(ADA)).seq == before == 4
+    await store.aclose()

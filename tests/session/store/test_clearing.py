@@ -6,7 +6,6 @@ import asyncio
 import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from datetime import UTC
 from pathlib import Path
 
 import pytest
@@ -29,7 +28,8 @@ from session.tools import Toolbox
 from session.transcript.lines import Lines
 from tests.contracts.models import WordEmbedder
 from tests.session.big_place import KEY, STEM, body, index_of, path_of, whole
-from tests.session.memory_place import ADA, BOB, Scripted, Workspace, open_workspace, saved, talk
+from tests.session.memory_place import ADA, BOB, Scripted, open_workspace, saved, talk
+from tests.session.store_place import Make
 from tests.support.guarantee import guarantee
 
 pytestmark = guarantee("privacy", "Work in progress writes nothing of a conversation that has been cleared.")
@@ -104,30 +104,20 @@ def vectors_in(workspace: Path) -> int:
 
 
 @pytest.fixture
-async def store(tmp_path: Path) -> AsyncIterator[Store]:
-    store = Store(tmp_path, zone=UTC)
-    yield store
-    await store.aclose()
+def store(make: Make) -> Store:
+    return make()
 
 
 # -- vectors ---------------------------------------------------------------------------------------------
 
 
-async def test_a_turn_that_was_not_cleared_keeps_its_vectors(store: Store, tmp_path: Path) -> None:
-    await compared(store)
-
-    assert vectors_in(tmp_path) == 3
-    assert await store.clear(ADA)
-    assert vectors_in(tmp_path) == 0
-
-
 @pytest.mark.parametrize("another", [False, True])
 @pytest.mark.parametrize("goes_on", [False, True])
 async def test_a_turn_that_is_cleared_keeps_no_vector(
-    store: Store, tmp_path: Path, another: bool, goes_on: bool
+    store: Store, make: Make, tmp_path: Path, another: bool, goes_on: bool
 ) -> None:
     """Cleared by its own process or by another, also where a new session has begun since."""
-    other = Store(tmp_path, zone=UTC)
+    other = make()
     async with store.open(ADA) as session:
         await session.append(talk(2))
         async with comparing(store, session, Gate()):
@@ -137,7 +127,6 @@ async def test_a_turn_that_is_cleared_keeps_no_vector(
                     await after.append(talk(2))
 
     assert vectors_in(tmp_path) == 0
-    await other.aclose()
 
 
 async def test_a_turn_of_an_ended_session_that_is_deleted_keeps_no_vector(
@@ -155,24 +144,26 @@ async def test_a_turn_of_an_ended_session_that_is_deleted_keeps_no_vector(
     assert vectors_in(tmp_path) == 0
 
 
-async def test_a_turn_of_an_older_epoch_keeps_no_vector(store: Store, tmp_path: Path) -> None:
+async def test_a_turn_of_an_older_epoch_keeps_no_vector(store: Store, make: Make, tmp_path: Path) -> None:
     """A clear may die between the vectors and the transcript; it raises the epoch before both."""
-    other = Store(tmp_path, zone=UTC)
+    other = make()
     async with store.open(ADA) as session:
         await session.append(talk(2))
         async with comparing(store, session, Gate()), other.open(ADA) as taken:
             assert len(taken) == 2
 
     assert vectors_in(tmp_path) == 0
-    await other.aclose()
 
 
-async def test_a_clear_that_is_refused_keeps_the_vectors(store: Store, tmp_path: Path) -> None:
+@pytest.mark.parametrize("everything", [False, True])
+async def test_a_clear_that_is_refused_keeps_all(store: Store, tmp_path: Path, everything: bool) -> None:
     """Where another session is the active one, nothing of it is deleted."""
     await compared(store)
 
-    assert await store.clear(ADA, of="01ARZ3NDEKTSV4RRFFQ69G5FAV") is False
-    assert vectors_in(tmp_path) == 3
+    assert await store.clear(ADA, of="01ARZ3NDEKTSV4RRFFQ69G5FAV", everything=everything) is False
+    assert (vectors_in(tmp_path), len(await store.rows())) == (3, 1)
+    assert await store.clear(ADA)
+    assert vectors_in(tmp_path) == 0
 
 
 @pytest.mark.slow
@@ -231,14 +222,6 @@ async def test_an_answer_on_its_way_into_memory_stops_there(tmp_path: Path, dele
         assert holding(tmp_path, b"poison") == []
 
 
-async def consolidate_until(workspace: Workspace, killed: Callable[[], Awaitable[object]]) -> None:
-    """Consolidate a full window up to the look whether its messages still stand, which kills."""
-    await workspace.said(ADA, talk(10))
-    workspace.memory.unconsolidated = Looked(workspace.store, killed)
-    with pytest.raises(KilledHere):
-        await workspace.memory.consolidate(ADA)
-
-
 async def test_an_answer_that_a_kill_left_is_dropped_at_the_next_start(tmp_path: Path) -> None:
     """It was stored, the session was cleared, and the process died before it looked again."""
 
@@ -247,30 +230,16 @@ async def test_an_answer_that_a_kill_left_is_dropped_at_the_next_start(tmp_path:
         raise KilledHere
 
     async with open_workspace(tmp_path, saved(entry="poison", memory="poison")) as workspace:
-        await consolidate_until(workspace, killed)
+        await workspace.said(ADA, talk(10))
+        workspace.memory.unconsolidated = Looked(workspace.store, killed)
+        with pytest.raises(KilledHere):
+            await workspace.memory.consolidate(ADA)
     assert len(holding(tmp_path, b"poison")) == 1
 
     async with open_workspace(tmp_path, run=True) as workspace:
         await workspace.jobs.looked.wait()
 
     assert holding(tmp_path, b"poison") == []
-
-
-async def test_an_answer_that_a_kill_left_is_put_through_at_the_next_start(tmp_path: Path) -> None:
-    """Where nothing was cleared it goes into memory, and nobody is asked again."""
-
-    async def killed() -> None:
-        raise KilledHere
-
-    async with open_workspace(tmp_path, saved(entry="They talked.", memory="- bread")) as workspace:
-        await consolidate_until(workspace, killed)
-
-    async with open_workspace(tmp_path, run=True) as workspace:
-        await workspace.jobs.looked.wait()
-
-        assert await workspace.read("MEMORY.md") == "- bread\n"
-        assert await workspace.pointer(ADA) == 5
-        assert workspace.model.seen == []
 
 
 # -- the index of a big transcript -----------------------------------------------------------------------
@@ -298,16 +267,6 @@ def test_an_index_that_comes_late_is_not_written(tmp_path: Path) -> None:
     late()
 
     assert list(index_of(tmp_path).parent.iterdir()) == []
-
-
-def test_an_index_of_what_is_there_is_written(tmp_path: Path) -> None:
-    writer = big_transcript(tmp_path)
-    writer.claim(Wait())
-    assert isinstance(writer.transcript.messages, Lines)
-
-    index_work(writer, writer.transcript.messages)()
-
-    assert index_of(tmp_path).exists()
 
 
 def test_an_index_that_met_a_writer_is_still_to_be_written(tmp_path: Path) -> None:
@@ -361,17 +320,6 @@ async def test_clearing_everything_is_one_step_for_who_writes_meanwhile(tmp_path
         async with workspace.store.open(ADA) as session:
             assert session.journal.known("running") is not None
             assert await session.append(talk(2)) == 0
-
-
-async def test_everything_stays_where_the_clear_is_refused(tmp_path: Path) -> None:
-    async with open_workspace(tmp_path) as workspace:
-        await workspace.said(ADA, talk(2))
-        await workspace.new(ADA)
-        await workspace.said(ADA, talk(2))
-
-        assert not await workspace.store.clear(ADA, of="01ARZ3NDEKTSV4RRFFQ69G5FAV", everything=True)
-
-        assert len(await workspace.store.rows()) == 2
 
 
 async def test_what_was_kept_of_a_damaged_transcript_goes_with_it(store: Store, tmp_path: Path) -> None:

@@ -6,14 +6,11 @@ import asyncio
 import json
 import subprocess
 import sys
-import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from session.disk.threads import DiskThreads
-from session.errors import StoreError
 from tests.session.store_place import ADA, Make, path_of, turn
 
 
@@ -32,24 +29,6 @@ async def test_cancelled_append_is_whole_or_absent(make: Make) -> None:
 
     async with make().open(ADA) as session:
         assert [session.raw(at) for at in range(len(session))] == held
-
-
-async def test_appends_of_many_keys_share_hops() -> None:
-    """While one batch runs the next collects; a batch comes back in one wake-up."""
-    hop = DiskThreads(threads=1)
-    gate = threading.Event()
-    ran: list[int] = []
-    first = hop.start(gate.wait)
-    rest = [hop.start(lambda at=at: ran.append(at)) for at in range(50)]  # type: ignore[misc]
-    assert ran == []
-
-    gate.set()
-    await asyncio.gather(first, *rest)
-
-    assert ran == list(range(50))
-    hop.close()
-    with pytest.raises(StoreError):
-        hop.start(gate.wait)
 
 
 def in_child(tmp_path: Path, before: str, body: str) -> dict[str, Any]:

@@ -133,19 +133,6 @@ async def test_retention_takes_the_media_of_what_it_deletes(world: World, tmp_pa
     assert (cat.exists(), dog.exists()) == (False, False)
 
 
-async def test_without_a_limit_of_age_only_what_nothing_names_is_swept(world: World, tmp_path: Path) -> None:
-    nobodys, cat = came(tmp_path, f"media/aa/{'a' * 64}.jpg"), came(tmp_path, CAT)
-    await world.say("a", **file(CAT))
-    await world.end()
-    world.clock.forward(days=10_000)
-
-    await world.rules(days=0, awaited=seen(NONE_WAITS)).prune()
-    assert [path.exists() for path in (nobodys, cat)] == [False, True]
-    await world.store.clear(ADA, everything=True)
-
-    assert [path.exists() for path in (nobodys, cat)] == [False, False]
-
-
 def torn(line: bytes) -> bytes:
     return line[:-1]
 

@@ -8,18 +8,14 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from session.disk.layout import Layout
-from session.errors import Fenced, NewerFormat
-from session.store.fence import Fence, Wait
+from session.errors import Fenced
 from session.store.store import Store
 from tests.session.nursery import DONE, FENCED, KEY, lines
 from tests.support.guarantee import guarantee
@@ -245,20 +241,6 @@ async def test_second_owner_ends_the_first_ones_turn(tmp_path: Path) -> None:
     await two.aclose()
 
 
-async def test_two_owners_in_turns_see_each_other(tmp_path: Path) -> None:
-    """Hand-overs to and fro lose nothing, whoever wrote last."""
-    one, two = open_store(tmp_path, owner="one"), open_store(tmp_path, owner="two")
-
-    for number in range(20):
-        async with (one, two)[number % 2].open(KEY) as session:
-            assert len(session) == 2 * number
-            await session.append(lines(str(number)))
-
-    assert ids(tmp_path / "sessions" / "telegram_1.jsonl") == [str(number) for number in range(20)]
-    await one.aclose()
-    await two.aclose()
-
-
 async def test_processes_that_fight_for_a_key_lose_no_line(tmp_path: Path) -> None:
     """Real processes claiming one key at once: every append that returned is in the file, once, whole."""
     script = (
@@ -291,44 +273,6 @@ async def test_processes_that_fight_for_a_key_lose_no_line(tmp_path: Path) -> No
     found = ids(tmp_path / "sessions" / "telegram_1.jsonl")
     for name in "ab":
         assert [id_ for id_ in found if id_.startswith(name)] == [f"{name}{number}" for number in range(30)]
-
-
-class Stalled(threading.Event):
-    """A wait that lasts too long, as in a process that stood still; then the holder goes on."""
-
-    def __init__(self, then: Callable[[], None]) -> None:
-        super().__init__()
-        self._steps = [partial(super().wait, 0.1), then]
-
-    def wait(self, timeout: float | None = None) -> bool:
-        (self._steps.pop(0) if self._steps else self.is_set)()
-        return False
-
-
-def test_who_stood_still_itself_takes_no_other_for_frozen(tmp_path: Path) -> None:
-    """One look after a long time says no more of the holder than one after a short time."""
-    layout = Layout(tmp_path)
-    held = Fence(layout, "telegram_1", owner="one", freeze_s=30).hold(None)
-    epoch = held.claim(KEY)
-    stalled = Stalled(lambda: held.fence.let_go(held.file))
-
-    with Fence(layout, "telegram_1", owner="two", freeze_s=0.05).hold(Wait(stalled)) as ours:
-        assert (ours.record.owner, ours.record.epoch) == ("one", epoch)
-
-
-async def test_newer_lock_is_refused(tmp_path: Path) -> None:
-    """A lock of a newer version is left alone."""
-    path = tmp_path / "state" / "keys" / "telegram_1.lock"
-    path.parent.mkdir(parents=True)
-    path.write_text('{"v": 2, "key": "telegram:1", "owner": "x", "epoch": 1}')
-    store = open_store(tmp_path)
-
-    with pytest.raises(NewerFormat):
-        async with store.open(KEY):
-            pass
-
-    assert '"v": 2' in path.read_text()
-    await store.aclose()
 
 
 @pytest.mark.parametrize("text", ["", "garbage", "[]", '{"v": 1}', '{"v": 1, "epoch": "x"}', "\0" * 100])

@@ -14,10 +14,12 @@ from session.disk.layout import Layout
 from session.errors import Fenced, StoreError
 from session.store.fence import Fence, Wait
 from session.store.journal_file import JournalFile
+from session.store.store import Store
 from session.transcript.journal import REWRITE_BYTES, SessionPlace
 from session.transcript.journal_lines import Entry
 from tests.gateway.embedded_place import files_at_most
 from tests.session.store.fence_place import KEY, STEM, Looks, claim, layout, opened_below
+from tests.session.store_place import ADA, Make
 
 __all__ = ["layout"]
 AT = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -302,3 +304,40 @@ def test_a_rewrite_that_the_disk_refuses_costs_nothing(one: Writer) -> None:
     one.end("next")
     assert ids(one.file.path)[-2:] == ["late", "next"]
     assert one.knows("late")
+
+
+async def conclude(store: Store, id_: str, text: str = "") -> None:
+    async with store.open(ADA) as session:
+        await session.journal.conclude(id_, "command", text=text)
+
+
+async def knows(store: Store, id_: str) -> bool:
+    async with store.open(ADA) as session:
+        return session.journal.known(id_) is not None
+
+
+async def test_what_another_owner_noted_is_known(make: Make) -> None:
+    """Its claim shows in the lock, so that the journal is read again."""
+    ours, theirs = make(), make()
+    await conclude(ours, "a")
+
+    await conclude(theirs, "b")
+
+    assert await knows(ours, "b")
+    assert await knows(theirs, "a")
+
+
+async def test_after_an_entry_that_failed_the_journal_is_read_again(make: Make, tmp_path: Path) -> None:
+    """How much of it reached the disk is only known from the disk."""
+    store = make()
+    await conclude(store, "a")
+    path = Layout(tmp_path).journal(await store.stem(ADA))
+    with files_at_most(path.stat().st_size + 100), pytest.raises(StoreError):
+        await conclude(store, "failed", "x" * 1000)
+    entry = {"at": "2999-01-01T00:00:00+00:00", "do": "end", "id": "there", "kind": "command"}
+    with path.open("a") as file:
+        file.write(json.dumps(entry) + "\n")
+
+    assert await knows(store, "there")
+    assert await knows(store, "a")
+    assert not await knows(store, "failed")

@@ -9,7 +9,6 @@ import shutil
 import threading
 from collections.abc import Mapping
 from dataclasses import replace
-from datetime import UTC
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,25 +20,10 @@ from hypothesis import strategies as st
 from session.disk.layout import OpenFiles, opened
 from session.disk.threads import DiskThreads, WriteThenSync
 from session.errors import Fenced
-from session.store.store import Store
 from session.transcript.index import Index
-from session.transcript.key import SessionKey
-from session.transcript.line import encode, make_line
+from session.transcript.line import encode
+from tests.session.store_place import ADA, Make, turn
 from tests.support.examples import drawn
-
-AT = "2026-03-01T10:00:00.000001+00:00"
-ADA = SessionKey("cli:ada")
-
-
-def turn(name: str) -> list[dict[str, Any]]:
-    return [
-        make_line("user", f"question {name}", AT, message_id=name),
-        make_line("assistant", f"answer {name}", AT, message_id=name, final=True),
-    ]
-
-
-def store_in(folder: Path) -> Store:
-    return Store(folder, zone=UTC)
 
 
 def open_files() -> set[str]:
@@ -64,9 +48,9 @@ def edit(path: Path, name: str) -> None:
     edited.replace(path)
 
 
-async def test_a_file_put_in_the_place_of_the_one_left_open_is_the_one_written_to(tmp_path: Path) -> None:
+async def test_a_file_put_in_the_place_of_the_one_left_open_is_the_one_written_to(make: Make) -> None:
     """A writer never trusts a descriptor: what the name means now is read again and appended to."""
-    store = store_in(tmp_path)
+    store = make()
     async with store.open(ADA) as session:
         await session.append(turn("a"))
         await session.append(turn("b"))
@@ -83,12 +67,11 @@ async def test_a_file_put_in_the_place_of_the_one_left_open_is_the_one_written_t
         assert await session.append(turn("d")) == 8
 
         assert ids(session.path) == ["a", "a", "b", "b", "1", "c", "c", "2", "d", "d"]
-    await store.aclose()
 
 
-async def test_a_lock_put_in_the_place_of_the_one_left_open_is_the_one_held(tmp_path: Path) -> None:
+async def test_a_lock_put_in_the_place_of_the_one_left_open_is_the_one_held(make: Make) -> None:
     """Whoever overtook us holds another file under the same name: our turn ends unwritten."""
-    ours, theirs = store_in(tmp_path), store_in(tmp_path)
+    ours, theirs = make(), make()
     async with ours.open(ADA) as session:
         await session.append(turn("a"))
         lock = ours.layout.lock(session.stem)
@@ -102,13 +85,11 @@ async def test_a_lock_put_in_the_place_of_the_one_left_open_is_the_one_held(tmp_
                 await session.append(turn("b"))
 
             assert ids(other.path) == ["a", "a", "theirs", "theirs"]
-    await ours.aclose()
-    await theirs.aclose()
 
 
-async def test_nothing_stays_open_or_locked_behind_a_store(tmp_path: Path) -> None:
+async def test_nothing_stays_open_or_locked_behind_a_store(make: Make, tmp_path: Path) -> None:
     """Between writes the lock is free for others; a closed store holds no descriptor."""
-    store, other = store_in(tmp_path), store_in(tmp_path)
+    store, other = make(), make()
     async with store.open(ADA) as session:
         await session.append(turn("a"))
         assert str(store.layout.lock(session.stem)) in open_files()

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from session.disk.layout import Seen, seen
-from session.errors import StoreError
 from session.models.model import Usage
-from session.store import listing
 from session.store.listing import SessionRow, said_since
 from session.store.store import Store
 from session.transcript.key import SessionKey
@@ -26,13 +22,6 @@ RECORDS: tuple[dict[str, Any], ...] = (
     {"kind": "note", "edits": "a"},
     {"kind": "undo", "from": 2},
 )
-
-
-@pytest.fixture
-async def store(tmp_path: Path) -> AsyncIterator[Store]:
-    opened = Store(tmp_path, zone=UTC)
-    yield opened
-    await opened.aclose()
 
 
 def at(minutes: int) -> str:
@@ -75,20 +64,15 @@ async def test_withdrawn_and_deleted_messages_are_not_counted(store: Store) -> N
     assert (await listed(store)).message_count == 0
 
 
-async def test_system_messages_of_others_are_messages(store: Store) -> None:
+@pytest.mark.parametrize(("fields", "count", "last"), [({}, 1, True), ({"kind": "compact"}, 0, False)])
+async def test_system_messages_of_others_are_messages_and_a_summary_alone_is_none(
+    store: Store, fields: dict[str, Any], count: int, last: bool
+) -> None:
     async with store.open(KEY) as session:
-        await session.append([make_line("system", "Be brief.", at(0))])
+        await session.append([make_line("system", "Be brief.", at(0), **fields)])
 
     row = await listed(store)
-    assert (row.message_count, row.last_message_at) == (1, at(0))
-
-
-async def test_a_session_that_holds_a_summary_alone_has_no_message(store: Store) -> None:
-    async with store.open(KEY) as session:
-        await session.append([make_line("system", "s", at(0), kind="compact")])
-
-    row = await listed(store)
-    assert (row.message_count, row.as_dict()["last_message_at"]) == (0, None)
+    assert (row.message_count, row.as_dict()["last_message_at"]) == (count, at(0) if last else None)
 
 
 async def test_rows_tell_what_is_in_the_files(make: Make) -> None:
@@ -142,21 +126,3 @@ async def test_what_cannot_be_looked_at_hides_no_other(tmp_path: Path, make: Mak
 
     assert [row.key for row in await opened.rows()] == [ADA]
     assert said_since(opened.layout, 0, 10) == [opened.layout.transcript("telegram_1")]
-
-
-async def test_one_that_turns_unreachable_behind_the_listing_is_left_out(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for key in (KEY, SessionKey("telegram:2")):
-        async with store.open(key) as session:
-            await session.append(turn("m-1"))
-    barred = store.layout.transcript("telegram_1")
-
-    def refusing(path: Path) -> Seen | None:
-        if path == barred:
-            raise StoreError("it cannot be reached: Input/output error")
-        return seen(path)
-
-    monkeypatch.setattr(listing, "seen", refusing)
-
-    assert said_since(store.layout, 0, 10) == [store.layout.transcript("telegram_2")]

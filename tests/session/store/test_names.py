@@ -11,10 +11,13 @@ from session.disk.layout import Layout
 from session.errors import StoreError
 from session.store.fence import Fence, Wait
 from session.store.naming import resolve
-from session.store.store import utc_now
+from session.store.store import Store, utc_now
 from session.store.writer import Moved, TranscriptWriter
 from session.transcript.key import SessionKey, marked_stem
-from tests.session.store_place import Make, path_of, turn
+from session.transcript.line import make_line
+from tests.session.store_place import AT, Make, path_of, turn
+
+VICTIM = SessionKey("web:v/w")
 
 
 @pytest.mark.parametrize(
@@ -100,15 +103,40 @@ async def test_every_key_has_a_safe_file(make: Make, tmp_path: Path, key: str) -
     assert len(await make().rows()) == 2
 
 
-async def test_long_name_damaged_file_is_kept_beside(make: Make, tmp_path: Path) -> None:
-    """The copy of a damaged file gets a shorter name where its own would grow too long."""
-    key = SessionKey("x:" + "ü" * 123)
-    async with make().open(key) as session:
-        await session.append(turn("a"))
-        path = session.path
-    path.write_bytes(path.read_bytes() + b"garbage\n")
+# -- squatters -------------------------------------------------------------------------------------------
 
-    async with make().open(key) as session:
-        await session.append(turn("b"))
 
-    assert len(list((tmp_path / "sessions").glob("*.corrupt-*"))) == 1
+async def say(store: Store, key: str) -> str:
+    """Write a line; return the name of the file."""
+    async with store.open(SessionKey(key)) as session:
+        await session.append([make_line("user", key, AT)])
+        return session.path.name
+
+
+async def test_two_keys_that_squat_on_a_third_leave_it_a_file(make: Make) -> None:
+    store = make()
+    squatter = f"web:{marked_stem(VICTIM).removeprefix('web_')}"
+    assert squatter == "web:v_w~95da44c4"
+    keys = ("web:v_w", squatter, VICTIM)
+
+    names = [await say(store, key) for key in keys]
+
+    assert len(set(names)) == 3
+    assert names[2] == "web_v_w~95da44c4.jsonl"
+    store = make()
+    assert [await say(store, key) for key in keys] == names
+    for key in keys:
+        lines = (await store.look(SessionKey(key))).lines()
+        assert [line["content"] for line in lines] == [key, key]
+
+
+async def test_a_file_that_such_a_key_had_before_stays_its_own(make: Make, tmp_path: Path) -> None:
+    (tmp_path / "sessions").mkdir()
+    old = tmp_path / "sessions" / "web_x~deadbeef.jsonl"
+    old.write_text(
+        '{"_type": "metadata", "key": "web:x~deadbeef", "created_at": "2026-01-01T00:00:00",'
+        ' "updated_at": "2026-01-01T00:00:00", "metadata": {}, "last_consolidated": 0}\n'
+    )
+    store = make()
+
+    assert await say(store, "web:x~deadbeef") == old.name

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import io
 import json
-from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from session.disk.layout import Layout
-from session.kept.export import write
-from session.kept.subject import Conversation, Subject
 from session.store import places
 from session.store.fence import Fence, Wait
 from session.store.original import keep_original, originals_of
@@ -28,7 +24,6 @@ SHORT, LONGEST = SessionKey("cli:" + "k" * 200), SessionKey("cli:" + "k" * 245)
 LONG, LIKE_IT = SessionKey("cli:" + "k" * 220), SessionKey("cli:" + "k" * 221)
 CUT = SessionKey("cli:" + "k" * 1_000)
 KEYS = pytest.mark.parametrize("key", [SHORT, LONG, LONGEST, CUT], ids=lambda key: str(len(key)))
-Kept = Callable[[SessionKey], Path]
 
 
 async def repaired(make: Make, key: SessionKey) -> Path:
@@ -145,13 +140,3 @@ def test_another_chat_may_have_the_name_of_a_copy(tmp_path: Path) -> None:
     (tmp_path / "sessions" / f"telegram_1.jsonl.corrupt-{ULID}").mkdir()
 
     assert originals_of(layout.transcript("telegram_1")) == []
-
-
-async def test_an_export_has_the_copy_of_a_long_name(make: Make, tmp_path: Path) -> None:
-    path = await repaired(make, LONG)
-    store = make()
-    subject = Subject(LONG, False, (Conversation(LONG, path.stem),), (), (), {})
-
-    parts = write(io.BytesIO(), subject, store.layout, owner=store.owner, at=AT)
-
-    assert [part.kind for part in parts if part.kind == "original"] == ["original"]

@@ -1,4 +1,4 @@
-"""An older session is opened again, one is closed: nothing is lost, whatever dies on the way."""
+"""Sessions are opened again, closed or end for silence: nothing is lost, whatever dies on the way."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from session.transcript import archive
 from session.transcript.history import visible
 from session.transcript.key import SessionKey
 from session.transcript.transcript import make_line
-from tests.session.boundary_place import KEY, reopen, state, texts, two
+from tests.session.boundary_place import KEY, apart, part, reopen, state, texts, two
 from tests.session.store_place import NOW, archives_in, survivors, talk
 from tests.support.guarantee import guarantee
 
@@ -25,10 +25,15 @@ BOB = SessionKey("telegram:2")
 async def test_an_older_session_goes_on_under_its_own_ulid(store: Store) -> None:
     """The active one is archived; the old one keeps ULID, name and lines, and has no end any more."""
     old, new = await two(store)
+    found = archive.find(store.layout, old)
+    assert found is not None
+    before = found.path.read_bytes().split(b"\n")[1:]
 
-    swap = await reopen(store, old)
+    assert await reopen(store, old) == Swap(old, new)
 
-    assert swap == Swap(old, new)
+    head, *lines = store.layout.transcript("telegram_1").read_bytes().split(b"\n")
+    assert (lines, json.loads(head)["last_consolidated"]) == (before, 2)
+    assert archive.find(store.layout, old) is None
     assert await state(store) == {old: (True, 4), new: (False, 2)}
     async with store.open(KEY) as session:
         assert texts(session) == ["a", "re: a", "b", "re: b"]
@@ -37,22 +42,6 @@ async def test_an_older_session_goes_on_under_its_own_ulid(store: Store) -> None
         await talk(session, "d")
     assert await reopen(store, new) == Swap(new, old)
     assert await state(store) == {old: (False, 6), new: (True, 2)}
-
-
-async def test_the_file_as_another_program_reads_it(store: Store) -> None:
-    """Line 1 and message lines, each with its bytes; a second process sees what the first left."""
-    old, _ = await two(store)
-    found = archive.find(store.layout, old)
-    assert found is not None
-    before = found.path.read_bytes().split(b"\n")[1:]
-
-    await reopen(store, old)
-
-    head, *lines = (store.layout.transcript("telegram_1")).read_bytes().split(b"\n")
-    assert lines == before
-    assert json.loads(head)["metadata"]["session_id"] == old
-    assert json.loads(head)["last_consolidated"] == 2
-    assert archive.find(store.layout, old) is None
 
 
 async def test_what_went_into_memory_since_the_end_is_sent_again(store: Store) -> None:
@@ -130,18 +119,6 @@ async def test_without_an_active_session(store: Store) -> None:
     assert await state(store) == {old: (False, 4), new: (True, 2)}
 
 
-async def test_after_a_close_the_next_message_begins_a_session_and_ids_stay_known(store: Store) -> None:
-    await two(store)
-    async with store.open(KEY) as session:
-        await session.change(lambda *writers: switch_session.close(*writers, of=None))
-    async with store.open(KEY) as session:
-        assert len(session) == 0
-        assert session.journal.known("c") is not None
-        await talk(session, "d")
-        assert session.seq_of("d") == 4
-    assert sum(active for active, _ in (await state(store)).values()) == 1
-
-
 async def test_a_turn_that_runs_goes_on_behind(store: Store) -> None:
     """Its lines are in the session that is active now, once; a close leaves them a fresh one."""
     old, new = await two(store)
@@ -183,7 +160,7 @@ async def test_reopening_that_dies_anywhere_leaves_one_of_two_states(store: Stor
     """Before or after, never between; the next try by the same command gets to its end, and counts once."""
     old, new = await two(store)
     seen = []
-    async for left in survivors("boundary_victim", tmp_path / "w", "reopen", old):
+    async for left in survivors("store_victim", tmp_path / "w", "reopen", old):
         found = await state(left)
         seen.append(found[old][0])
         assert found in ({old: (True, 4), new: (False, 2)}, {old: (False, 4), new: (True, 2)})
@@ -202,7 +179,7 @@ async def test_reopening_that_dies_anywhere_leaves_one_of_two_states(store: Stor
 async def test_a_close_that_dies_anywhere_leaves_one_of_two_states(store: Store, tmp_path: Path) -> None:
     """The session is active or ended, and a second close ends it."""
     old, new = await two(store)
-    async for left in survivors("boundary_victim", tmp_path / "w", "close", new):
+    async for left in survivors("store_victim", tmp_path / "w", "close", new):
         found = await state(left)
         assert found in ({old: (False, 4), new: (False, 2)}, {old: (False, 4), new: (True, 2)})
         async with left.open(KEY) as session:
@@ -210,3 +187,128 @@ async def test_a_close_that_dies_anywhere_leaves_one_of_two_states(store: Store,
         assert await state(left) == {old: (False, 4), new: (False, 2)}
         assert len(archives_in(left)) == 2
         await left.aclose()
+
+
+# -- sessions that ended for silence ---------------------------------------------------------------------
+
+
+async def test_no_boundary_in_the_middle_of_an_exchange_nor_unasked(store: Store) -> None:
+    async with store.open(KEY) as session:
+        await talk(session, "a")
+        assert not await part(store, due=False)
+        await session.append([make_line("user", "q", NOW, message_id="run")])
+        assert not await part(store)
+        await session.journal.conclude("run", "parked", reason="attempts")
+    assert await part(store)
+
+
+async def test_both_sides_of_a_boundary_are_put_together(store: Store) -> None:
+    """Lines in order and once, records still name their messages, each reply keeps its number."""
+    old, new = await apart(store)
+    async with store.open(KEY) as session:
+        undo = make_line("system", "", NOW, kind="undo", message_id="u", **{"from": 2})
+        await session.append([undo])
+        await talk(session, "d")
+    before = store.layout.transcript("telegram_1").read_bytes().split(b"\n")[1:]
+
+    assert await reopen(store, old) == Swap(old, "")
+
+    # The exchange that was withdrawn stands there, and is not counted.
+    assert await state(store) == {old: (True, 8)}
+    assert new not in {found.session_id for found in archive.everywhere(store.layout)}
+    after = store.layout.transcript("telegram_1").read_bytes().split(b"\n")[1:]
+    assert [raw for raw in after[4:] if b'"undo"' not in raw] == [
+        raw for raw in before if b'"undo"' not in raw
+    ]
+    async with store.open(KEY) as session:
+        assert texts(session)[::2] == ["a", "b", "late", "c", "", "re: d"]
+        assert texts(session)[9] == "d"
+        assert session.line(8)["from"] == 6
+        sent = visible(session.lines(), last_consolidated=session.history_start, running_id=None)
+        assert [line["content"] for line in sent][-3:] == ["re: late", "d", "re: d"]
+        assert [(told.seq, told.id) for told in session.told()] == list(
+            enumerate(["a", "b", "late", "c", "d"], 1)
+        )
+        assert session.find("late") is not None
+        await talk(session, "e")
+        assert session.seq_of("e") == 6
+
+
+async def test_a_turn_that_runs_behind_the_boundary_goes_on(store: Store) -> None:
+    """Its first line moves with the others, and its id does not count as ended."""
+    old, _ = await apart(store)
+    async with store.open(KEY) as session:
+        await session.append([make_line("user", "q", NOW, message_id="run")])
+    await reopen(store, old)
+
+    async with store.open(KEY) as session:
+        assert texts(session)[-1] == "q"
+        assert session.journal.known("run") is None
+        assert (found := session.find("run")) is not None
+        assert found.tail
+
+
+@pytest.mark.parametrize("what", ["compacted", "consolidated", "resumed between"])
+async def test_what_cannot_be_put_together_is_swapped(store: Store, what: str) -> None:
+    """Where part of the later session has left the sight of the model, or the older one went on."""
+    old, new = await apart(store)
+    async with store.open(KEY) as session:
+        if what == "compacted":
+            await session.append([make_line("system", "s", NOW, kind="overlay", first_kept=2)])
+        elif what == "consolidated":
+            await session.checkpoint(last_consolidated=2)
+        else:
+            await session.checkpoint(metadata={"parted_from": "20260101T000000Z-" + old + ".jsonl"})
+
+    assert await reopen(store, old) == Swap(old, new)
+    assert {id_: active for id_, (active, _) in (await state(store)).items()} == {old: True, new: False}
+
+
+@guarantee("once", "A session that ends after silence ends once and announces it once, across kills.")
+async def test_a_boundary_that_dies_anywhere_is_drawn_once(store: Store, tmp_path: Path) -> None:
+    """The session is whole on one side of it; the message that comes again gets to its end."""
+    async with store.open(KEY) as session:
+        await talk(session, "a", "b")
+        old = session.session_id
+    seen = []
+    async for left in survivors("store_victim", tmp_path / "w", "part", old):
+        rows = await state(left)
+        seen.append(rows[old][0])
+        assert (await left.look(KEY)).journal.known("late") is None
+        async with left.open(KEY) as session:
+            assert [told.id for told in session.told()] == ["a", "b"]
+            begun = session.metadata.get("parted_by") == "late"
+        assert begun is not rows[old][0]
+        assert await part(left) is not begun
+        assert len(archives_in(left)) == 1
+        async with left.open(KEY) as session:
+            assert len(session) == 0
+            await talk(session, "late")
+            assert [told.seq for told in session.told()] == [1, 2, 3]
+        assert await state(left) == {old: (False, 4), session.session_id: (True, 2)}
+    assert {True, False} == set(seen)
+
+
+@guarantee(
+    "once", "`/resume` joins a session that ended after silence again, without losing or repeating a line."
+)
+async def test_putting_together_that_dies_anywhere_loses_and_repeats_nothing(
+    store: Store, tmp_path: Path
+) -> None:
+    """Two sessions or one, never a line twice; the command that comes again ends in one."""
+    old, new = await apart(store)
+    seen = []
+    async for left in survivors("store_victim", tmp_path / "w", "reopen", old):
+        rows = await state(left)
+        seen.append(rows[old][0])
+        assert rows in ({old: (True, 8)}, {old: (False, 4), new: (True, 4)})
+        assert [told.seq for told in (await left.look(KEY)).told()] == [1, 2, 3, 4]
+        assert await reopen(left, old, by="cmd") == Swap(old, "")
+        assert await state(left) == {old: (True, 8)}
+        assert not archives_in(left)
+        async with left.open(KEY) as session:
+            assert texts(session)[::2] == ["a", "b", "late", "c"]
+            assert [told.seq for told in session.told()] == [1, 2, 3, 4]
+            await talk(session, "d")
+            assert session.seq_of("d") == 5
+    assert {True, False} == set(seen)

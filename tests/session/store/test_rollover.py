@@ -12,14 +12,13 @@ import pytest
 from session.context.request import lines_from, sent_from
 from session.memory.unconsolidated import UnconsolidatedReader
 from session.store import switch_session
-from session.store.end_for_compaction import roll_over
 from session.store.search import search
 from session.store.store import Session, Store
 from session.transcript import archive
 from session.transcript.history import visible
 from session.transcript.lines import Lines
 from session.transcript.transcript import Transcript, decode, encode, make_line, parse
-from tests.session.rollover_victim import KEY, compact, roll
+from tests.session.boundary_place import KEY, roll
 from tests.session.store_place import NOW, survivors, talk
 from tests.support.guarantee import guarantee
 
@@ -177,39 +176,6 @@ async def test_a_running_turn_moves_over(store: Store) -> None:
     assert texts(map(decode, archived(store, old).messages)) == ["a", "re: a", "b", "re: b"]
 
 
-async def test_a_transcript_that_became_another_is_left_alone(store: Store) -> None:
-    """Where the check under the lock says no, not a byte changes."""
-    async with store.open(KEY) as session:
-        await talk(session, "a", "b")
-        before = session.path.read_bytes()
-
-        refused = await session.change(
-            lambda *writers: roll_over(*writers, first_kept=2, record=compact, still=lambda now: False)
-        )
-
-        assert refused is None
-        assert session.path.read_bytes() == before
-        assert not store.layout.archive("telegram_1").exists()
-
-
-async def test_the_archive_can_be_opened_again(store: Store) -> None:
-    """It becomes the active session as it was, and the one after it is kept."""
-    async with store.open(KEY) as session:
-        await talk(session, "a", "b", "c")
-        await session.append([make_line("system", "older", NOW, kind="overlay", first_kept=2)])
-        await talk(session, "d")
-        old, before, seen = session.session_id, list(session.transcript.messages), sent(session)
-        await roll(session, 4)
-        new = session.session_id
-        await session.change(lambda *writers: switch_session.reopen(*writers, session_id=old))
-
-        assert list(session.transcript.messages) == before
-        assert sent(session) == seen
-        assert not {"ended_by", "ended_at"} & set(session.metadata)
-        assert [session.seq_of(id_) for id_ in "abcd"] == [1, 2, 3, 4]
-    assert texts(map(decode, archived(store, new).messages)) == ["S", "c", "re: c", "d", "re: d"]
-
-
 @guarantee(
     "sessions",
     "A session that a compaction ends is archived completely and continues in the next one, across kills.",
@@ -221,7 +187,7 @@ async def test_dying_anywhere_leaves_one_of_two_states(store: Store, tmp_path: P
         await session.append([make_line("user", "q", NOW, message_id="run")])
         old = session.session_id
     ended = set[bool]()
-    async for left in survivors("rollover_victim", tmp_path / "w", "4"):
+    async for left in survivors("store_victim", tmp_path / "w", "roll", "4"):
         rows = {row.id: (row.active, row.message_count) for row in await left.rows()}
         assert len(rows) == len(await left.rows())
         async with left.open(KEY) as session:

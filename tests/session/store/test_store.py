@@ -16,23 +16,6 @@ from session.transcript.transcript import MAX_LINE_BYTES, make_line
 from tests.session.store_place import ADA, AT, Make, path_of, turn
 
 
-async def test_append_survives_and_is_found(make: Make) -> None:
-    """What was appended is there for the next process, with indexes that count from 0."""
-    async with make().open(ADA) as session:
-        assert await session.append(turn("a")) == 0
-        assert await session.append(turn("b")) == 2
-        session_id = session.session_id
-
-    async with make().open(ADA) as session:
-        assert len(session) == 4
-        assert session.session_id == session_id
-        assert session.line(2)["message_id"] == "b"
-        assert [line["role"] for line in session.lines(1, 3)] == ["assistant", "user"]
-        assert json.loads(session.raw(3))["content"] == "yes"
-        assert (found := session.find("b")) is not None
-        assert (found.start, found.stop, found.final, found.tail) == (2, 4, 3, True)
-
-
 async def test_nothing_is_written_by_looking(make: Make, tmp_path: Path) -> None:
     """A look leaves no file, lock or folder behind."""
     view = await make().look(ADA)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import sqlite3
 import subprocess
 import sys
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -38,17 +36,6 @@ def test_a_vector_is_found_for_its_text_model_and_conversation_alone(tmp_path: P
         assert b"secret" not in file.read_bytes()
         assert b"ada" not in file.read_bytes()
         assert file.stat().st_mode & 0o077 == 0
-
-
-def test_another_process_sees_what_was_kept(tmp_path: Path) -> None:
-    """Two at once read and write one file; the newer vector of a text stands."""
-    one, two = Vectors(tmp_path), Vectors(tmp_path)
-
-    one.write(MODEL, "ada", {"a": vector(1), "b": vector(2)})
-    two.write(MODEL, "ada", {"a": vector(3)})
-
-    found = one.read(MODEL, "ada", ["a", "b"])
-    assert [list(found["a"]), list(found["b"])] == [vector(3), vector(2)]
 
 
 @pytest.mark.parametrize("damage", [b"", b"no database at all" * 99, None])
@@ -167,37 +154,6 @@ def test_a_folder_that_cannot_be_used_is_no_failure(tmp_path: Path) -> None:
     vectors.write(MODEL, "ada", {"a": vector(1)})
 
     assert vectors.read(MODEL, "ada", ["a"]) == {}
-
-
-async def test_a_process_killed_in_mid_write_leaves_a_sound_file(tmp_path: Path) -> None:
-    """Two processes write without end and die at once: what each said it kept before is found whole."""
-    command = (sys.executable, "-m", "tests.session.vectors_victim", str(tmp_path))
-    writers = [
-        await asyncio.create_subprocess_exec(*command, name, stdout=asyncio.subprocess.PIPE, cwd=ROOT)
-        for name in ("ada", "bob")
-    ]
-    kept: dict[str, list[str]] = {"ada": [], "bob": []}
-    try:
-        for writer, name in zip(writers, kept, strict=True):
-            assert writer.stdout is not None
-            while len(kept[name]) < 30:
-                line = await writer.stdout.readline()
-                assert line, f"{name} ended by itself"
-                # Its log comes by the same pipe.
-                kept[name] += [line.decode().strip()] if line.strip().isdigit() else []
-    finally:
-        for writer in writers:
-            with suppress(ProcessLookupError):
-                writer.kill()
-            await writer.wait()
-
-    vectors = Vectors(tmp_path)
-
-    for name, texts in kept.items():
-        found = vectors.read(MODEL, name, texts)
-        assert [list(found[text]) for text in texts] == [vector(int(text), 1536) for text in texts]
-    vectors.close()
-    assert sqlite3.connect(tmp_path / FILE).execute("PRAGMA integrity_check").fetchone() == ("ok",)
 
 
 LOOKS = """

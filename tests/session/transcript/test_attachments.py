@@ -15,7 +15,7 @@ from session.errors import ModelRefused
 from session.models.model import Answer, ToolCall
 from session.store.store import Session, Store
 from session.tools import Toolbox
-from session.transcript.attachments import HISTORY_IMAGES, Attachment, attachments_of, reference, sniffed
+from session.transcript.attachments import HISTORY_IMAGES, Attachment, reference, sniffed
 from session.transcript.key import SessionKey
 from session.turn.turn import Request, StopSwitch, TurnContext, TurnLimits, Turns
 from tests.contracts.models import Script
@@ -205,14 +205,6 @@ async def test_a_model_that_refuses_the_bytes_is_asked_again_with_names(build: B
     assert (await rig.lines())[-1]["content"] == "fine"
 
 
-async def test_a_refusal_without_bytes_is_asked_once(build: Build) -> None:
-    rig = build(ModelRefused("no"))
-
-    with pytest.raises(ModelRefused):
-        await rig.ask("look")
-    assert len(rig.model.prompts) == 1
-
-
 async def test_the_photo_is_there_in_every_round_of_its_turn(build: Build) -> None:
     call = Answer("", tool_calls=[ToolCall("c1", "none", "{}")], finish="tool_calls")
     rig = build(call, "done")
@@ -232,14 +224,6 @@ async def test_more_bytes_than_a_request_may_hold_are_named(build: Build) -> Non
     small = rig.media("small.jpg")
 
     assert kinds(await rig.ask("look", big, small)) == ["text", "image_url"]
-
-
-def test_stored_attachments_of_any_shape_are_read() -> None:
-    assert attachments_of({}) == []
-    assert attachments_of({"attachments": "x"}) == []
-    assert attachments_of({"attachments": [1, None, {"name": 5, "ref": "r", "size": True, "more": 1}]}) == [
-        Attachment(ref="r")
-    ]
 
 
 @pytest.mark.parametrize(
@@ -335,10 +319,6 @@ def test_at_most_ten_go_out(chat: Path) -> None:
         (chat / "files" / "chats" / "ada" / f"{n}.txt").write_text("x")
 
     assert len(linked(chat, "".join(f"[x]({n}.txt)" for n in range(MAX_FILES + 3)))) == MAX_FILES
-
-
-def test_a_conversation_without_files_has_none(tmp_path: Path) -> None:
-    assert linked(tmp_path, "[x](a.txt)") == []
 
 
 @pytest.mark.parametrize(

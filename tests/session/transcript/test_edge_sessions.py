@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import AsyncIterator
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
 from session.errors import StoreError
-from session.store.store import Store
 from session.transcript.key import SessionKey, marked_stem
 from session.transcript.transcript import ROLES, Transcript, make_line, parse
+from tests.session.store_place import Make
 from tests.support.guarantee import guarantee
 
 pytestmark = guarantee(
@@ -103,20 +102,6 @@ def assert_legal(path: Path, key: str) -> tuple[dict[str, Any], list[bytes]]:
     return head, messages
 
 
-@pytest.fixture
-async def stores() -> AsyncIterator[list[Store]]:
-    made: list[Store] = []
-    yield made
-    for store in made:
-        await store.aclose()
-
-
-def open_store(workspace: Path, stores: list[Store]) -> Store:
-    store = Store(workspace, zone=UTC)
-    stores.append(store)
-    return store
-
-
 def test_every_file_has_its_row() -> None:
     """No sample is left untested."""
     assert {path.stem for path in EDGE.glob("*.jsonl")} == {*EDGES, FOREIGN}
@@ -144,12 +129,12 @@ def read_edge(stem: str) -> tuple[bytes, Transcript]:
 
 
 @pytest.mark.parametrize("stem", EDGES)
-async def test_first_write_makes_it_legal(stem: str, tmp_path: Path, stores: list[Store]) -> None:
+async def test_first_write_makes_it_legal(stem: str, tmp_path: Path, make: Make) -> None:
     """The first append leaves line 1 and message lines, sound ones with their bytes; nothing is lost."""
     edge, workspace = EDGES[stem], workspace_with(tmp_path, stem)
     original, read = read_edge(stem)
 
-    async with open_store(workspace, stores).open(key_of(stem)) as session:
+    async with make().open(key_of(stem)) as session:
         assert session.stem == stem
         session_id = session.session_id
         assert await session.append([make_line("user", "next", AT, message_id="m")]) == edge.messages
@@ -174,21 +159,19 @@ async def test_first_write_makes_it_legal(stem: str, tmp_path: Path, stores: lis
     copies = list(path.parent.glob("*.corrupt-*"))
     assert [copy.read_bytes() for copy in copies] == ([original] if edge.copied else [])
     assert (path.stat().st_mode & 0o777) == 0o600 or not read.needs_checkpoint
-    again = Store(workspace, zone=UTC)
-    stores.append(again)
-    async with again.open(key_of(stem)) as session:
+    async with make().open(key_of(stem)) as session:
         assert len(session) == edge.messages + 1
         assert session.session_id == session_id
         assert not session.transcript.needs_checkpoint
 
 
 @pytest.mark.parametrize("stem", EDGES)
-async def test_new_archives_it_legal(stem: str, tmp_path: Path, stores: list[Store]) -> None:
+async def test_new_archives_it_legal(stem: str, tmp_path: Path, make: Make) -> None:
     """Ending a damaged session archives every message, and the original of what was damaged stays."""
     edge, workspace = EDGES[stem], workspace_with(tmp_path, stem)
     original, read = read_edge(stem)
 
-    async with open_store(workspace, stores).open(key_of(stem)) as session:
+    async with make().open(key_of(stem)) as session:
         archived = await session.end()
 
     if not edge.messages:
@@ -203,12 +186,12 @@ async def test_new_archives_it_legal(stem: str, tmp_path: Path, stores: list[Sto
     assert [copy.read_bytes() for copy in copies] == ([original] if edge.copied else [])
 
 
-async def test_foreign_file_is_never_touched(tmp_path: Path, stores: list[Store]) -> None:
+async def test_foreign_file_is_never_touched(tmp_path: Path, make: Make) -> None:
     """A file that names another key stays as it is; the conversation takes the marked name beside it."""
     workspace = workspace_with(tmp_path, FOREIGN)
     key = key_of(FOREIGN)
 
-    async with open_store(workspace, stores).open(key) as session:
+    async with make().open(key) as session:
         assert len(session) == 0
         assert session.stem == marked_stem(key)
         await session.append([make_line("user", "mine", AT)])
@@ -219,7 +202,7 @@ async def test_foreign_file_is_never_touched(tmp_path: Path, stores: list[Store]
     assert_legal(workspace / "sessions" / f"{marked_stem(key)}.jsonl", key)
 
 
-async def test_listing_shows_every_file(tmp_path: Path, stores: list[Store]) -> None:
+async def test_listing_shows_every_file(tmp_path: Path, make: Make) -> None:
     """One row a file, with true counts; unreadable neighbours hide nothing."""
     workspace = workspace_with(tmp_path, *EDGES, FOREIGN)
     (workspace / "sessions" / "a_folder.jsonl").mkdir()
@@ -227,7 +210,7 @@ async def test_listing_shows_every_file(tmp_path: Path, stores: list[Store]) -> 
     (workspace / "sessions" / "empty.jsonl").touch()
     (workspace / "sessions" / "binary.jsonl").write_bytes(bytes(range(256)) * 9)
 
-    rows = {row.stem: row for row in await open_store(workspace, stores).rows()}
+    rows = {row.stem: row for row in await make().rows()}
 
     assert set(rows) == {*EDGES, FOREIGN, "empty", "binary"}
     for stem, edge in EDGES.items():
@@ -237,10 +220,10 @@ async def test_listing_shows_every_file(tmp_path: Path, stores: list[Store]) -> 
     assert rows[FOREIGN].key == "telegram:42"
 
 
-async def test_verify_names_and_repairs_the_damaged(tmp_path: Path, stores: list[Store]) -> None:
+async def test_verify_names_and_repairs_the_damaged(tmp_path: Path, make: Make) -> None:
     """Damaged files are reported, sound ones not; after a repair nothing is left to report."""
     workspace = workspace_with(tmp_path, *EDGES, FOREIGN)
-    store = open_store(workspace, stores)
+    store = make()
 
     found = {Path(row["file"]).stem for row in await store.verify()}
 
@@ -256,13 +239,13 @@ async def test_verify_names_and_repairs_the_damaged(tmp_path: Path, stores: list
         assert_legal(workspace / "sessions" / f"{stem}.jsonl", key_of(stem))
 
 
-async def test_unreadable_file_is_not_overwritten(tmp_path: Path, stores: list[Store]) -> None:
+async def test_unreadable_file_is_not_overwritten(tmp_path: Path, make: Make) -> None:
     """What cannot be read is never written over."""
     folder = tmp_path / "sessions"
     (folder / "cli_x.jsonl").mkdir(parents=True)
 
     with pytest.raises(StoreError):
-        async with open_store(tmp_path, stores).open(SessionKey("cli:x")):
+        async with make().open(SessionKey("cli:x")):
             pass
 
     assert (folder / "cli_x.jsonl").is_dir()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,44 +14,28 @@ from hypothesis import strategies as st
 from session.errors import NewerFormat
 from session.store.store import Session, Store
 from session.transcript import journal, journal_lines
-from session.transcript.journal import REWRITE_BYTES, JournalState, Reopening
+from session.transcript.journal import REWRITE_BYTES, JournalState, Kind, Told
 from session.transcript.key import SessionKey
 from session.transcript.transcript import make_line
+from session.transcript.tries import Tries
+from tests.session.boundary_place import reopen
+from tests.session.store_place import Make
+from tests.support.clock import Clock
 from tests.support.examples import drawn
+from tests.support.guarantee import guarantee
 
 ADA = SessionKey("telegram:1")
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = datetime(2026, 3, 1, 12, tzinfo=UTC)
-
-    def __call__(self) -> datetime:
-        return self.now
-
-    def later(self, **delta: float) -> None:
-        self.now += timedelta(**delta)
-
-
-Make = Callable[[], Store]
+NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
 
 @pytest.fixture
 def clock() -> Clock:
-    return Clock()
+    return Clock(NOON)
 
 
 @pytest.fixture
-async def make(tmp_path: Path, clock: Clock) -> AsyncIterator[Make]:
-    made: list[Store] = []
-
-    def open_store() -> Store:
-        made.append(Store(tmp_path, zone=UTC, clock=clock))
-        return made[-1]
-
-    yield open_store
-    for store in made:
-        await store.aclose()
+def make(make: Make, clock: Clock) -> Make:
+    return partial(make, clock=clock)
 
 
 def path_of(tmp_path: Path) -> Path:
@@ -88,21 +72,28 @@ async def test_a_start_is_charged_to_all_whose_turn_it_is(make: Make) -> None:
         assert [session.journal.attempts(id_) for id_ in "ab"] == [2, 2]
         assert [session.journal.last_alone(id_) for id_ in "ab"] == [True, False]
 
+    async with make().open(ADA) as session:
+        assert session.journal.last_alone("a")
         await session.journal.strike("a", parts=["b"])
         assert [session.journal.attempts(id_) for id_ in "ab"] == [1, 1]
 
 
-async def test_outages_are_struck_out(make: Make) -> None:
-    """A start that ended in an outage or a drain does not count, the unrecorded first one neither."""
-    async with make().open(ADA) as session:
-        await session.journal.begin("a", transcript_held_lines=False)
-        await session.journal.strike("a")
-        assert session.journal.attempts("a") == 0
-        assert await session.journal.begin("a", transcript_held_lines=True) == 1
+@given(st.lists(st.sampled_from(["beside", "alone", "strike"])), st.booleans())
+def test_a_strike_takes_out_the_newest_start_and_no_other(steps: list[str], held: bool) -> None:
+    """As a stack: the unrecorded first start lies at its bottom, and counts once a record says so."""
+    tries, stack, first = Tries(NOON), [], True
+    for step in steps:
+        if step != "strike":
+            tries.begin(held=held, alone=step == "alone", at=NOON)
+            stack.append(step)
+        else:
+            tries.strike(NOON)
+            first = first and bool(stack)
+            stack = stack[:-1]
 
-        await session.journal.strike("b")
-        await session.journal.strike("b")
-        assert await session.journal.begin("b", transcript_held_lines=True) == 1
+    recorded = any(step != "strike" for step in steps)
+    assert tries.count == len(stack) + (held and recorded and first)
+    assert tries.last_alone == (stack[-1:] == ["alone"])
 
 
 async def test_repeated_strike_of_an_unrecorded_start_writes_once(make: Make, tmp_path: Path) -> None:
@@ -123,11 +114,11 @@ async def test_outcomes_are_known_for_48_hours(make: Make, clock: Clock) -> None
         known = await session.journal.conclude("a", "parked", reason="attempts", box="inbound")
         assert (known.kind, known.reason, known.extra) == ("parked", "attempts", {"box": "inbound"})
 
-    clock.later(hours=48)
+    clock.forward(hours=48)
     async with make().open(ADA) as session:
         assert session.journal.known("a") == known
         assert session.journal.known("b") is None
-        clock.later(seconds=1)
+        clock.forward(seconds=1)
         assert session.journal.known("a") is None
 
 
@@ -155,22 +146,6 @@ async def test_when_a_chat_was_told_of_what_is_known(make: Make, clock: Clock) -
         assert [(each.kind, each.reason) for each in ends if each] == [("silent", "quota")] * 2
 
 
-async def test_which_session_a_command_opens_again_is_known_to_the_next_try(
-    make: Make, tmp_path: Path
-) -> None:
-    async with make().open(ADA) as session:
-        await session.journal.conclude("a", "parked")
-    with path_of(tmp_path).open("ab") as file:
-        at = "2026-03-01T12:00:00+00:00"
-        file.write(
-            journal_lines.write({"at": at, "do": "reopen", "id": "b", "session": "new", "left": "old"})
-        )
-
-    async with make().open(ADA) as session:
-        assert session.journal.reopening("b") == Reopening("new", "old")
-        assert session.journal.reopening("a") is None
-
-
 async def test_what_was_chosen_holds_for_good(make: Make, clock: Clock, tmp_path: Path) -> None:
     """Over restarts, beyond 48 hours and a journal that is written anew; the same again writes nothing."""
     async with make().open(ADA) as session:
@@ -181,7 +156,7 @@ async def test_what_was_chosen_holds_for_good(make: Make, clock: Clock, tmp_path
         assert path_of(tmp_path).stat().st_size == size
         await session.journal.conclude("c", "command", text="x" * REWRITE_BYTES)
 
-    clock.later(hours=49)
+    clock.forward(hours=49)
     async with make().open(ADA) as session:
         await session.journal.conclude("d", "command", text="x")
         assert path_of(tmp_path).stat().st_size < REWRITE_BYTES
@@ -205,63 +180,13 @@ async def test_unparked_letter_starts_afresh(make: Make) -> None:
         assert await session.journal.begin("a", transcript_held_lines=False) == 1
 
 
-async def test_seq_counts_replies_and_notices(make: Make) -> None:
-    """Replies by the transcript and what the journal holds share one count without gap or repeat."""
-    async with make().open(ADA) as session:
-        await answer(session, "a")
-        assert (await session.journal.conclude("b", "command", text="help")).seq == 2
-        await answer(session, "c")
-        await answer(session, "d")
-        assert (await session.journal.note("e", reason="outage", text="wait")).seq == 5
-        await answer(session, "stopped", stopped=True)
-        await answer(session, "e")
-        await session.journal.conclude("f", "parked", reason="x")
-        await session.journal.begin("g", transcript_held_lines=False)
-
-    expected = [(1, "a"), (2, "b"), (3, "c"), (4, "d"), (5, "e"), (6, "e")]
-    async with make().open(ADA) as session:
-        assert [(told.seq, told.id) for told in session.told()] == expected
-        assert [(told.seq, told.id) for told in session.told(3)] == expected[3:]
-        assert [told.text for told in session.told()][1:3] == ["help", "answer c"]
-        assert session.seq == 6
-        assert session.seq_of("c") == 3
-        assert session.seq_of("e") == 6
-        assert session.seq_of("b") == 2
-        assert session.seq_of("stopped") == 0
-    assert [told.seq for told in (await make().look(ADA)).told(4)] == [5, 6]
-
-
-async def test_seq_goes_on_over_sessions(make: Make) -> None:
-    """/new begins a session, not the count; what the ended one said can still be resumed."""
-    async with make().open(ADA) as session:
-        await answer(session, "a")
-        await session.journal.conclude("b", "command", text="help")
-        await answer(session, "c")
-        await session.end()
-        assert (await session.journal.conclude("new", "command", text="begun")).seq == 4
-        await answer(session, "d")
-        assert session.seq_of("d") == 5
-
-    async with make().open(ADA) as session:
-        assert [(told.seq, told.id) for told in session.told()] == [
-            (1, "a"),
-            (2, "b"),
-            (3, "c"),
-            (4, "new"),
-            (5, "d"),
-        ]
-        assert (known := session.journal.known("c")) is not None
-        assert (known.kind, known.text, known.seq) == ("archived", "answer c", 3)
-        assert session.seq_of("c") == 3
-
-
 @drawn(80)
 @given(st.lists(st.sampled_from(["reply", "command", "notice", "stopped", "end", "prune"]), max_size=25))
 async def test_seq_has_neither_gap_nor_repeat(
     tmp_path_factory: pytest.TempPathFactory, steps: list[str]
 ) -> None:
     """Whatever happens in whatever order, each thing told gets the next number, after a restart too."""
-    clock = Clock()
+    clock = Clock(NOON)
     workspace = tmp_path_factory.mktemp("seq")
     store = Store(workspace, zone=UTC, clock=clock)
     count = 0
@@ -283,9 +208,9 @@ async def test_seq_has_neither_gap_nor_repeat(
                 case "end":
                     await session.end()
                 case _:
-                    clock.later(hours=50)
+                    clock.forward(hours=50)
                     await session.journal.conclude("fill", "withdrawn", text="x" * REWRITE_BYTES)
-                    clock.later(hours=50)
+                    clock.forward(hours=50)
                     await session.journal.conclude("fill", "withdrawn")
             assert session.seq == count
     await store.aclose()
@@ -304,25 +229,6 @@ async def test_notice_is_noted_once(make: Make) -> None:
     async with make().open(ADA) as session:
         assert session.journal.noted("a", "outage") == noted
         assert session.journal.known("a") is None
-
-
-async def test_old_entries_are_left_out(make: Make, clock: Clock, tmp_path: Path) -> None:
-    """A journal that is large and mostly old shrinks; young entries and the count stay."""
-    async with make().open(ADA) as session:
-        for number in range(200):
-            await session.journal.conclude(str(number), "command", text="x" * 400)
-        clock.later(hours=47)
-        await session.journal.conclude("young", "command", text="y")
-        clock.later(hours=2)
-        assert path_of(tmp_path).stat().st_size > REWRITE_BYTES
-
-        known = await session.journal.conclude("newest", "command", text="z")
-
-        assert known.seq == 202
-        assert path_of(tmp_path).stat().st_size < 1000
-    async with make().open(ADA) as session:
-        assert session.journal.known("young") is not None
-        assert session.seq == 202
 
 
 async def test_torn_and_bad_entries_cost_themselves(make: Make, tmp_path: Path) -> None:
@@ -367,4 +273,107 @@ def test_no_bytes_raise(data: bytes) -> None:
 async def test_entry_keeps_its_own_names() -> None:
     """An extra may not pretend to be a field of the journal."""
     with pytest.raises(ValueError, match="seq"):
-        await journal.Journal(JournalState, None, Clock()).conclude("a", "notice", seq=3)  # type: ignore[arg-type]
+        await journal.Journal(JournalState, None, Clock(datetime.now(UTC))).conclude("a", "notice", seq=3)  # type: ignore[arg-type]
+
+
+KINDS: tuple[Kind, ...] = ("command", "notice", "parked", "silent", "withdrawn")
+
+
+def question(id_: str) -> dict[str, Any]:
+    return make_line("user", "q", NOON.isoformat(), message_id=id_)
+
+
+def final(id_: str, text: str, **fields: Any) -> dict[str, Any]:
+    return make_line("assistant", text, NOON.isoformat(), message_id=id_, final=True, **fields)
+
+
+async def broken_off(session: Session) -> list[Told]:
+    """Answer a message, and end another's turn in a notice; return what was told."""
+    await session.append([question("a"), final("a", "yes"), question("b")])
+    await session.journal.conclude("b", "notice", text="too dear", reason="limit", about="day")
+    await session.append([final("b", "", stopped=True)])
+    told = session.told()
+    assert [(one.seq, one.kind, one.id) for one in told] == [(1, "reply", "a"), (2, "notice", "b")]
+    return told
+
+
+@guarantee("once", "The end of a session does not change the recorded outcome of its messages.")
+async def test_a_notice_stays_one_when_its_session_ends(make: Make) -> None:
+    """Whoever asks for what was told has it again, in this process and the next, whatever follows."""
+    async with make().open(ADA) as session:
+        before = await broken_off(session)
+        known = session.journal.known("b")
+        await session.end()
+        assert [one.text for one in session.told()] == ["yes", "too dear"]
+
+    async with make().open(ADA) as session:
+        assert session.told()[1] == before[1]
+        found = session.journal.known("b")
+        assert found is not None
+        assert known is not None
+        assert (found.kind, found.text, found.reason, found.seq) == ("notice", "too dear", "limit", 2)
+        await session.append([question("c"), final("c", "no")])
+        assert session.seq == session.seq_of("c") == 3
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_the_end_of_an_exchange_that_got_no_answer_stays_known(make: Make, kind: Kind) -> None:
+    """Over the ends of two sessions, as it is opened again between them."""
+    store = make()
+    async with store.open(ADA) as session:
+        session_id = session.session_id
+        await session.append([question("a"), final("a", "yes"), question("b")])
+        before = await session.journal.conclude("b", kind, text="words", reason="why")
+        await session.append([question("c"), final("c", "no")])
+        told = session.told()
+        await session.end()
+    await reopen(store, session_id, ADA, by="command")
+    async with store.open(ADA) as session:
+        assert session.journal.reopening("command") is not None
+        await session.end()
+
+    async with make().open(ADA) as session:
+        found = session.journal.known("b")
+        assert found is not None
+        assert (found.kind, found.text, found.reason) == (kind, "words", "why")
+        assert found.seq == before.seq
+        assert [(one.seq, one.kind, one.text) for one in session.told()] == [
+            (one.seq, one.kind, one.text) for one in told
+        ]
+
+
+@pytest.mark.parametrize("rewritten", [False, True])
+async def test_it_is_known_for_48_hours_from_the_end_of_the_session(
+    make: Make, clock: Clock, tmp_path: Path, rewritten: bool
+) -> None:
+    """As long as the answers of that session are, also where the older entries of the journal went."""
+    journal = path_of(tmp_path)
+    async with make().open(ADA) as session:
+        await session.journal.conclude("old", "silent", text="x" * REWRITE_BYTES)
+        await broken_off(session)
+        clock.forward(47 * 3600)
+        await session.end()
+    clock.forward(48 * 3600)
+    async with make().open(ADA) as session:
+        if rewritten:
+            await session.journal.conclude("new", "silent")
+        assert (journal.stat().st_size < REWRITE_BYTES) == rewritten
+        ends = [session.journal.known(id_) for id_ in "ab"]
+        assert [one and (one.kind, one.text) for one in ends] == [
+            ("archived", "yes"),
+            ("notice", "too dear"),
+        ]
+        clock.forward(1)
+        assert [session.journal.known(id_) for id_ in "ab"] == [None, None]
+
+
+async def test_an_answer_counts_more_than_a_notice_before_it(make: Make) -> None:
+    """A turn that was stopped without a word to its chat has ended with its session."""
+    async with make().open(ADA) as session:
+        await session.append([question("a")])
+        await session.journal.conclude("a", "notice", text="wait", reason="limit")
+        await session.append([final("a", "yes"), question("b"), final("b", "", stopped=True)])
+        await session.end()
+
+        ends = [session.journal.known(id_) for id_ in "ab"]
+        assert [one and (one.kind, one.text) for one in ends] == [("archived", "yes"), ("archived", "")]

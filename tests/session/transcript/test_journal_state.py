@@ -76,6 +76,7 @@ def test_a_journal_whose_entries_are_all_old_is_overgrown_and_each_counts_once()
     half_old.take(entry("end"), REWRITE_BYTES // 2)
     half_old.take(entry("end", at=AT + SECOND), REWRITE_BYTES // 2 + 1)
     assert [half_old.overgrown(later) for _ in range(3)] == [False] * 3
+    assert half_old.overgrown(later + SECOND)
 
 
 def test_a_notice_that_ended_an_id_is_remembered_by_what_it_was_about() -> None:

@@ -79,15 +79,6 @@ def _ask(lines: Sequence[bytes], name: str, value: object) -> object:
     return answers[name]()
 
 
-@pytest.mark.parametrize("at", [3, -4, 100])
-def test_a_line_that_is_not_there_is_an_index_error(tmp_path: Path, at: int) -> None:
-    """As of a list."""
-    lines = hold(tmp_path / "x", [b"a", b"b", b"c"])
-
-    with pytest.raises(IndexError):
-        lines[at]
-
-
 def test_what_stays_in_memory_is_bounded_while_it_grows(tmp_path: Path) -> None:
     """A thousand lines leave the newest of them in memory, and a number for each."""
     path = tmp_path / "x"
@@ -101,17 +92,6 @@ def test_what_stays_in_memory_is_bounded_while_it_grows(tmp_path: Path) -> None:
 
     assert lines.weight < 2000 + 500 + 8 * 1001 + 200
     assert [int(raw) for raw in lines[1:]] == list(range(1000))
-
-
-def test_the_file_of_a_name_that_means_another_is_still_read(tmp_path: Path) -> None:
-    """A rename, or a removal, changes nothing for whoever reads."""
-    path = tmp_path / "x"
-    lines = hold(path, [b"one", b"two", b"three" * 20])
-
-    path.unlink()
-    path.write_bytes(b"something else")
-
-    assert lines[0] == b"one"
 
 
 @pytest.mark.parametrize(

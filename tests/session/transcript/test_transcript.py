@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-import tracemalloc
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
@@ -12,10 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from session.errors import LineTooLong
-from session.transcript.line import MAX_LINE_BYTES, decode, encode, read_time
+from session.transcript.line import decode, encode, read_time
 from session.transcript.rescue import MAX_DEPTH
-from session.transcript.transcript import ROLES, fresh, make_line, parse, stamp
+from session.transcript.transcript import ROLES, make_line, parse, stamp
 from tests.support.examples import drawn
 
 HEAD = (
@@ -104,12 +102,6 @@ def test_stamp_has_microseconds_and_offset() -> None:
     )
 
 
-def test_line_over_the_limit_is_refused() -> None:
-    """A line of more than MAX_LINE_BYTES is never written."""
-    with pytest.raises(LineTooLong):
-        encode(make_line("user", "x" * MAX_LINE_BYTES, AT))
-
-
 @pytest.mark.parametrize(
     "line", [{"content": "x"}, {"role": "function"}, {"role": "user", "_type": "metadata"}]
 )
@@ -146,13 +138,6 @@ def test_odd_json_is_read_as_python_reads_it(raw: bytes, value: str) -> None:
     assert not transcript.damaged
 
 
-def test_lines_end_at_newlines_alone() -> None:
-    """Characters that Unicode calls line ends stay inside their strings."""
-    text = "a\u2028b\u2029c\u0085d\x0be\x0cf\x1cg"
-
-    assert [line["content"] for line in read(HEAD + user(text))] == [text]
-
-
 def test_carriage_returns_blank_lines_and_nuls_are_no_damage() -> None:
     """White space of other systems and NUL blocks cost nothing."""
     data = (
@@ -176,7 +161,7 @@ def test_utf16_is_read(codec: str) -> None:
 
 @pytest.mark.parametrize("opening", [b"[", b'{"a":'])
 def test_depth_is_bounded(opening: bytes) -> None:
-    """A line too deep for other readers costs itself, quickly; one at the bound is read."""
+    """A line too deep for other readers costs itself, quickly; one at the bound, and a text, is read."""
     closing = b"]" if opening == b"[" else b"}"
 
     def nested(depth: int) -> bytes:
@@ -187,12 +172,8 @@ def test_depth_is_bounded(opening: bytes) -> None:
     assert len(read(HEAD + nested(MAX_DEPTH - 1))) == 1
     assert parse(HEAD + nested(100_000) + user("b"), stem="cli_x").damaged
     assert len(read(HEAD + nested(100_000) + user("b"))) == 1
-    assert time.process_time() - started < 5
-
-
-def test_brackets_in_text_are_no_depth() -> None:
-    """A long text of brackets is a text."""
     assert len(read(HEAD + user('[{"' * 5000))) == 1
+    assert time.process_time() - started < 5
 
 
 def test_records_run_together_are_taken_apart() -> None:
@@ -258,14 +239,6 @@ def test_times_of_any_writer_are_read(value: object, expected: float | None) -> 
     assert (time and round(time.timestamp(), 6)) == expected
 
 
-def test_session_id_of_a_foreign_file_stays() -> None:
-    """A file without our ULID has the same one at every look, before and after it grew."""
-    one, two = parse(HEAD, stem="cli_x"), parse(HEAD + user("a"), stem="cli_x")
-
-    assert one.session_id == two.session_id
-    assert one.session_id != parse(HEAD.replace(b"cli:x", b"cli:y"), stem="cli_x").session_id
-
-
 def test_exchange_is_found_by_its_id() -> None:
     """An id is found at its last occurrence, with the line that answers it, its own or a shared one."""
     lines = [
@@ -302,30 +275,3 @@ def test_odd_ids_are_found(id_: str) -> None:
 
         assert found is not None
         assert found.stop == 1
-
-
-def test_stopped_turn_is_final_but_no_reply() -> None:
-    """A stopped turn counts as answered, and not among the replies."""
-    lines = [
-        make_line("user", "1", AT, message_id="a"),
-        make_line("assistant", "2", AT, message_id="a", final=True, stopped=True),
-    ]
-    index = parse(HEAD + b"".join(encode(line) + b"\n" for line in lines), stem="cli_x").index
-
-    assert (found := index.find("a")) is not None
-    assert found.final == 1
-    assert list(index.finals) == []
-
-
-def test_what_is_kept_of_a_line_takes_about_what_is_counted_for_it() -> None:
-    grown = fresh("cli_ada", "cli:ada", now=NOW, inner={})
-    tracemalloc.start()
-    try:
-        for number in range(500):
-            line = make_line("user", "x" * 150, AT, message_id=f"m{number}")
-            grown.grow(encode(line), line)
-        held, _ = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-
-    assert held < 2 * grown.weight

@@ -1,0 +1,52 @@
+"""Changes a conversation in children that die at each step: ``… DIR TASK [WHAT]``; prints how many there are.
+
+TASK is a name in ``TASKS``; WHAT is the ULID of a session, or the place of the first line that is kept.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Awaitable, Callable
+from datetime import UTC
+from pathlib import Path
+
+from session.background.moving import move
+from session.store import switch_session
+from session.store.store import Store
+from session.transcript.key import SessionKey
+from tests.session.boundary_place import KEY, part, reopen, roll
+from tests.session.dying import die_everywhere
+
+OLD, NEW = SessionKey("telegram:-5"), SessionKey("telegram:-1005")
+
+
+async def _close(store: Store, session_id: str) -> None:
+    async with store.open(KEY) as session:
+        await session.change(lambda *writers: switch_session.close(*writers, of=session_id))
+
+
+async def _roll(store: Store, first_kept: str) -> None:
+    async with store.open(KEY) as session:
+        await roll(session, int(first_kept))
+
+
+TASKS: dict[str, Callable[[Store, str], Awaitable[object]]] = {
+    "reopen": lambda store, session_id: reopen(store, session_id, by="cmd"),
+    "part": lambda store, _: part(store),
+    "close": _close,
+    "roll": _roll,
+    "lines": lambda store, _: store.clear(KEY, ids=["running"]),
+    "everything": lambda store, _: store.clear(KEY, ids=["running"], everything=True),
+    "move": lambda store, _: move(store, OLD, NEW),
+}
+
+
+async def done(workspace: Path, task: str, what: str) -> None:
+    store = Store(workspace, zone=UTC)
+    await TASKS[task](store, what)
+    await store.aclose()
+
+
+if __name__ == "__main__":
+    folder, task, what = Path(sys.argv[1]), sys.argv[2], "".join(sys.argv[3:])
+    print(die_everywhere(folder, lambda copy: done(copy, task, what)))
