@@ -169,13 +169,6 @@ class ModelContract:
 
         assert [f"number {i:03}" in answer.text for i, answer in enumerate(answers)] == [True] * 20
 
-    async def test_its_name_is_not_empty(self, model: Model) -> None:
-        """A model has a name, and says whether it is plain."""
-        assert model.name
-        assert isinstance(model.plain, bool)
-        assert model.takes("image") in (True, False)
-        assert model.takes("pdf") in (True, False)
-
 
 class FullModelContract(ModelContract):
     """What a model with tools and failures keeps to; ``arrange`` prepares its next request."""

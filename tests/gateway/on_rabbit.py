@@ -12,7 +12,7 @@ import aio_pika
 from aio_pika.abc import AbstractChannel
 
 from gateway.errors import MailboxDown
-from gateway.queue.mailbox import INBOUND, Letter, Mailbox, Post
+from gateway.queue.mailbox import Letter, Mailbox, Post
 from gateway.queue.rabbitmq.connection import Link
 from gateway.queue.rabbitmq.mailbox import RabbitMailbox
 from gateway.queue.rabbitmq.shares import owners
@@ -109,20 +109,6 @@ async def send_bare(url: str, exchange: str, route: str, body: bytes) -> None:
     channel.publish(Sending(exchange, route, body))
     await channel.close()
     await link.close()
-
-
-__all__ = [
-    "INBOUND",
-    "first_seen",
-    "foreign",
-    "opened",
-    "put_surely",
-    "send_bare",
-    "serving",
-    "sharers",
-    "until_ready",
-    "vanish",
-]
 
 
 async def fill(

@@ -55,15 +55,35 @@ async def hears(heard: AsyncIterator[bytes], mailbox: Mailbox, topic: Topic, bod
         hearing.cancel()
 
 
-async def test_letters_are_put_and_taken_again(broker: Broker, broker_name: str) -> None:
-    """The inbound exchange is missed by the next put; its queues are bound to the new one."""
-    async with opened(broker.url, broker_name) as mailbox, mailbox.take(INBOUND) as letters:
-        await delete(broker, f"{broker_name}.inbound")
+async def test_letters_and_replies_are_put_taken_and_set_aside_again(
+    broker: Broker, broker_name: str
+) -> None:
+    """Each exchange is missed by its next message; the queues of before are bound to the new ones."""
+    async with (
+        opened(broker.url, broker_name) as mailbox,
+        mailbox.take(INBOUND) as letters,
+        mailbox.take(WEB) as replies,
+    ):
+        await mailbox.put(post(ADA, 1, box=WEB))
+        for name in ("inbound", "outbound", "parked"):
+            await delete(broker, f"{broker_name}.{name}")
         async with asyncio.timeout(HEALS_WITHIN_S):
             await put_surely(mailbox, post(ADA, 1))
             await put_surely(mailbox, post(BOB, 1))
+            await put_surely(mailbox, post(ADA, 2, box=WEB))
+        taken = await collect(letters, 2)
 
-        assert ids(await collect(letters, 2)) == [f"{ADA}#1", f"{BOB}#1"]
+        async def parked() -> bool:
+            try:
+                await mailbox.park(taken[0], ParkedAs(ADA, "poison", 3))
+            except MailboxDown:
+                return False
+            return True
+
+        await until(parked, HEALS_WITHIN_S)
+        assert ids(taken) == [f"{ADA}#1", f"{BOB}#1"]
+        assert ids(await collect(replies, 2)) == [f"{ADA}#1", f"{ADA}#2"]
+        assert ids(await mailbox.parked()) == [f"{ADA}#1"]
 
 
 async def test_whoever_takes_makes_the_exchange_of_others(broker: Broker, broker_name: str) -> None:
@@ -78,35 +98,6 @@ async def test_whoever_takes_makes_the_exchange_of_others(broker: Broker, broker
             await put_surely(adapter, post(ADA, 1))
 
         assert ids(await collect(letters, 1)) == [f"{ADA}#1"]
-
-
-async def test_replies_are_put_and_taken_again(broker: Broker, broker_name: str) -> None:
-    """The exchange of the replies is missed by the next reply, which reaches the queue of before."""
-    async with opened(broker.url, broker_name) as mailbox, mailbox.take(WEB) as replies:
-        await mailbox.put(post(ADA, 1, box=WEB))
-        await delete(broker, f"{broker_name}.outbound")
-        async with asyncio.timeout(HEALS_WITHIN_S):
-            await put_surely(mailbox, post(ADA, 2, box=WEB))
-
-        assert ids(await collect(replies, 2)) == [f"{ADA}#1", f"{ADA}#2"]
-
-
-async def test_letters_are_set_aside_again(broker: Broker, broker_name: str) -> None:
-    """The exchange of the parked letters is missed when one is parked."""
-    async with opened(broker.url, broker_name) as mailbox, mailbox.take(INBOUND) as letters:
-        await mailbox.put(post(ADA, 1))
-        (letter,) = await collect(letters, 1)
-        await delete(broker, f"{broker_name}.parked")
-
-        async def parked() -> bool:
-            try:
-                await mailbox.park(letter, ParkedAs(ADA, "poison", 3))
-            except MailboxDown:
-                return False
-            return True
-
-        await until(parked, HEALS_WITHIN_S)
-        assert ids(await mailbox.parked()) == [f"{ADA}#1"]
 
 
 @pytest.mark.parametrize("topic", ["control", "events", "daemons"])

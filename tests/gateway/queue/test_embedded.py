@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import os
-import sqlite3
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -13,15 +10,18 @@ from pathlib import Path
 
 import pytest
 
-from gateway.errors import LetterLost, MailboxDown, MailboxError, NewerState, StateInUse
+from gateway.errors import LetterLost, MailboxError, StateInUse
 from gateway.queue.embedded.mailbox import EmbeddedMailbox
-from gateway.queue.mailbox import INBOUND, Mailbox, ParkedAs, Post
+from gateway.queue.mailbox import INBOUND, Mailbox, ParkedAs, Post, outbound
 from tests.contracts.mailbox import MailboxContract
-from tests.contracts.posts import ADA, WEB, collect, ids, park_one, pass_through, post, put_all
+from tests.contracts.posts import ADA, WEB, collect, ids, pass_through, post, put_all
 from tests.gateway.embedded_place import opened, vanish
 from tests.support.guarantee import guarantee
 
-pytestmark = guarantee("interfaces", "Both brokers fulfil the same contract.")
+pytestmark = [
+    guarantee("interfaces", "Both brokers fulfil the same contract."),
+    guarantee("loss", "Different messages that are parked under one id are all kept."),
+]
 
 
 class TestEmbedded(MailboxContract):
@@ -47,34 +47,6 @@ class TestEmbedded(MailboxContract):
 # ── one folder, one daemon, one version ──────────────────────────────────────────────────────────────────
 
 
-async def test_second_daemon_is_refused(tmp_path: Path) -> None:
-    """A second mailbox on a folder is refused, with the holder and RabbitMQ named; the first one goes on."""
-    async with opened(tmp_path) as first:
-        second = EmbeddedMailbox(tmp_path)
-
-        with pytest.raises(StateInUse) as refused:
-            await second.serve()
-
-        assert f"pid {os.getpid()}" in str(refused.value)
-        assert 'broker.url = "amqp://' in refused.value.hint
-        assert refused.value.exit_code == 73
-        with pytest.raises(StateInUse):
-            await second.ready()
-        await first.put(post(ADA, 1))
-
-
-async def test_folder_is_free_after_serving(tmp_path: Path) -> None:
-    """Once serve has ended the next one begins, and the old one says that it is closed."""
-    async with opened(tmp_path) as first:
-        pass
-
-    assert not first.health().up
-    with pytest.raises(MailboxDown):
-        await first.put(post(ADA, 1))
-    async with opened(tmp_path) as second:
-        await second.put(post(ADA, 1))
-
-
 async def test_without_its_lock_file_the_queue_still_has_one_writer(tmp_path: Path) -> None:
     """Who removes the lock file by hand still cannot start a second writer."""
     async with opened(tmp_path):
@@ -82,22 +54,6 @@ async def test_without_its_lock_file_the_queue_still_has_one_writer(tmp_path: Pa
 
         with pytest.raises(StateInUse):
             await EmbeddedMailbox(tmp_path).serve()
-
-
-async def test_newer_file_is_not_touched(tmp_path: Path) -> None:
-    """A queue of a newer version is refused with exit code 78, and its bytes stay."""
-    with sqlite3.connect(tmp_path / "gateway.db") as file:
-        file.execute("CREATE TABLE later (x)")
-        file.execute("PRAGMA user_version = 2")
-    file.close()
-    before = (tmp_path / "gateway.db").read_bytes()
-
-    with pytest.raises(NewerState) as refused:
-        await EmbeddedMailbox(tmp_path).serve()
-
-    assert refused.value.exit_code == 78
-    assert "version 2" in str(refused.value)
-    assert (tmp_path / "gateway.db").read_bytes() == before
 
 
 async def test_garbage_instead_of_a_queue_is_named(tmp_path: Path) -> None:
@@ -110,16 +66,6 @@ async def test_garbage_instead_of_a_queue_is_named(tmp_path: Path) -> None:
         assert refused.value.hint
 
     assert (tmp_path / "gateway.db").read_bytes().startswith(b"this is no database")
-
-
-async def test_files_are_private(tmp_path: Path) -> None:
-    """The folder is 0700, every file in it 0600."""
-    async with opened(tmp_path / "state") as mailbox:
-        await mailbox.put(post(ADA, 1))
-        modes = {path.name: path.stat().st_mode & 0o777 for path in (tmp_path / "state").iterdir()}
-
-    assert (tmp_path / "state").stat().st_mode & 0o777 == 0o700
-    assert modes["gateway.db"] == modes["gateway.db-wal"] == modes["lock"] == 0o600
 
 
 # ── the batch ────────────────────────────────────────────────────────────────────────────────────────────
@@ -260,19 +206,6 @@ async def test_box_opened_before_the_queue(tmp_path: Path) -> None:
             assert all(letter.lost for letter in held)
 
 
-async def test_new_letter_does_not_overtake_one_on_disk(tmp_path: Path) -> None:
-    """A put committed together with the settle that makes room comes after what waits outside memory."""
-    async with opened(tmp_path, window=1) as mailbox, mailbox.take(INBOUND) as letters:
-        await put_all(mailbox, ADA, 2)
-        (letter,) = await collect(letters, 1)
-        await asyncio.gather(mailbox.settle(letter), mailbox.put(post(ADA, 2)))
-
-        for number in (1, 2):
-            (letter,) = await collect(letters, 1)
-            assert letter.id == f"web:ada#{number}"
-            await mailbox.settle(letter)
-
-
 async def test_rows_read_for_one_taker_are_not_given_to_the_next(tmp_path: Path) -> None:
     """A taker that comes while rows are read for one that has left gets each letter once."""
     gate = threading.Event()
@@ -286,35 +219,6 @@ async def test_rows_read_for_one_taker_are_not_given_to_the_next(tmp_path: Path)
             gate.set()
             await mailbox.put(post(ADA, "end"))
             assert ids(await collect(letters, 4)) == [*names, "web:ada#end"]
-
-
-async def test_window_is_never_passed(tmp_path: Path) -> None:
-    """With a window's worth unsettled nothing more comes; a settle makes room for exactly one."""
-    async with opened(tmp_path, window=3) as mailbox, mailbox.take(INBOUND) as letters:
-        await put_all(mailbox, ADA, 5)
-        held = await collect(letters, 3)
-        further = asyncio.ensure_future(anext(letters))
-        await mailbox.depths()
-        assert not further.done()
-
-        await mailbox.settle(held[0])
-
-        assert (await further).id == "web:ada#3"
-
-
-async def test_oldest_letter_is_dated(tmp_path: Path) -> None:
-    """Depths tell since when the oldest letter waits, also where nobody takes."""
-    async with opened(tmp_path) as mailbox:
-        before = mailbox.health().since
-        await park_one(mailbox, post(ADA, "bad"), key=ADA)
-        await mailbox.put(post(ADA, 1, box=WEB))
-        depths = await mailbox.depths()
-
-    assert depths[INBOUND].oldest_at is None
-    for name in (WEB, "parked"):
-        oldest = depths[name].oldest_at
-        assert oldest is not None
-        assert abs((oldest - before).total_seconds()) < 60
 
 
 async def test_letters_without_an_id_are_not_repeats_of_each_other(tmp_path: Path) -> None:
@@ -373,15 +277,117 @@ async def test_what_waits_for_a_message_is_found_by_its_id(tmp_path: Path) -> No
     assert [each.id for each in left] == ["web:ada#0#reply"]
 
 
-async def test_headers_of_what_is_gone_are_forgotten(tmp_path: Path) -> None:
-    """A row that an earlier version settled leaves no header to the letter that gets its number."""
-    async with opened(tmp_path) as first:
-        await first.put(Post(INBOUND, ADA, "a", b"a", {"traceparent": "old"}))
-    with contextlib.closing(sqlite3.connect(tmp_path / "gateway.db")) as file:
-        file.execute("DELETE FROM queue")
-        file.commit()
-    async with opened(tmp_path) as second:
-        await second.put(post(ADA, 1))
-        async with second.take(INBOUND) as letters:
-            (letter,) = await collect(letters, 1)
-            assert letter.headers == {}
+bounded = guarantee(
+    "operation", "Messages take at most 64 MB of memory; larger backlogs wait in the queue, in order."
+)
+BOUND = 64_000
+SIZE = 1_000
+COUNT = 60
+
+
+@bounded
+async def test_window_of_bytes_lets_one_through(tmp_path: Path) -> None:
+    """A body larger than the whole window comes all the same, alone."""
+    async with opened(tmp_path, window_bytes=10) as mailbox:
+        for number in range(3):
+            await mailbox.put(post(ADA, number, body=bytes(100)))
+        async with mailbox.take(INBOUND) as letters:
+            for number in range(3):
+                (letter,) = await collect(letters, 1)
+                assert letter.id == f"web:ada#{number}"
+                await mailbox.settle(letter)
+
+
+@bounded
+async def test_all_boxes_together_keep_within_the_bytes(tmp_path: Path) -> None:
+    """A box that is full leaves the other one a share, and what is settled in one is free for both."""
+    async with opened(tmp_path, window_bytes=BOUND) as mailbox:
+        for box in (INBOUND, WEB):
+            for number in range(COUNT):
+                await mailbox.put(post(ADA, number, box=box, body=bytes(SIZE)))
+        async with mailbox.take(INBOUND) as letters, mailbox.take(WEB) as replies:
+            crowd = await collect(letters, BOUND // SIZE - 4)
+            first = await collect(replies, 1)
+            full = mailbox.in_memory()
+            for letter in crowd:
+                await mailbox.settle(letter)
+                assert mailbox.in_memory().bytes <= BOUND
+            rest = await collect(replies, COUNT - 1)
+            after = mailbox.in_memory()
+
+        assert BOUND - 4 * SIZE <= full.bytes <= BOUND == full.max_bytes
+        assert (full.letters * SIZE, full.windows) == (full.bytes, {INBOUND: 100_000, WEB: 100_000})
+        assert ids([*first, *rest]) == [post(ADA, number).id for number in range(COUNT)]
+        assert after.letters == COUNT
+        assert mailbox.in_memory().letters == 0
+
+
+async def test_a_letter_that_does_not_fit_beside_others_is_not_read_again_and_again(tmp_path: Path) -> None:
+    """The taker waits for what is settled, and meanwhile nothing is asked of the file."""
+    asked: list[str] = []
+    async with opened(tmp_path, window_bytes=BOUND, at=asked.append) as mailbox:
+        for number, size in enumerate((SIZE, BOUND, SIZE)):
+            await mailbox.put(post(ADA, number, body=bytes(size)))
+        async with mailbox.take(INBOUND) as letters:
+            (first,) = await collect(letters, 1)
+            further = asyncio.ensure_future(anext(letters))
+            await mailbox.depths()
+            before = len(asked)
+            for _ in range(3):
+                await mailbox.depths()
+            of_three_looks = len(asked) - before
+            assert not further.done()
+
+            await mailbox.settle(first)
+            second = await further
+            await mailbox.settle(second)
+            (third,) = await collect(letters, 1)
+
+    assert of_three_looks == 9
+    assert ids([first, second, third]) == [post(ADA, number).id for number in range(3)]
+
+
+def bytes_of(state: Path) -> bytes:
+    return b"".join(path.read_bytes() for path in state.glob("gateway.db*"))
+
+
+async def test_no_byte_of_a_key_stays_and_its_neighbours_go_on_in_order(tmp_path: Path) -> None:
+    """Waiting, out, parked, settled long ago; one that is worked on ends, and is not parked again."""
+    async with opened(tmp_path) as mailbox:
+        for number in range(8):
+            for key in ("a:1", "b:2"):
+                body = f"{'sesame' if key == 'a:1' else 'bob'} {number}".encode() * 100
+                await mailbox.put(Post(INBOUND, key, f"{key}-{number}", body))
+        await mailbox.put(Post(outbound("a"), "a:1", "a:1-0#reply", b"sesame told" * 100))
+        async with mailbox.take(INBOUND) as letters:
+            settled, theirs, parked, _, running = [await anext(letters) for _ in range(5)]
+            await mailbox.settle(settled)
+            await mailbox.park(parked, ParkedAs("a:1", "failed", 1))
+
+            bodies = await mailbox.erase(["a:1"])
+
+            assert len(bodies) == 8
+            assert b"sesame" not in bytes_of(tmp_path)
+            assert dict((await mailbox.depths()).items())[INBOUND].count == 8
+            await mailbox.park(running, ParkedAs("a:1", "failed", 1))
+            assert await mailbox.parked() == []
+            await mailbox.settle(theirs)
+            assert (await mailbox.depths())[INBOUND].count == 7
+            assert [(await anext(letters)).id for _ in range(6)] == [f"b:2-{n}" for n in range(2, 8)]
+        assert b"sesame" not in bytes_of(tmp_path)
+
+    async with opened(tmp_path) as mailbox, mailbox.take(INBOUND) as letters:
+        assert [(await anext(letters)).id for _ in range(7)] == [f"b:2-{n}" for n in range(1, 8)]
+
+
+async def test_a_settled_running_letter_leaves_its_answer_alone(tmp_path: Path) -> None:
+    """Its row is gone; what it puts is put, and no count goes below what there is."""
+    async with opened(tmp_path) as mailbox:
+        await mailbox.put(Post(INBOUND, "a:1", "1", b"x"))
+        async with mailbox.take(INBOUND) as letters:
+            running = await anext(letters)
+            await mailbox.erase(["a:1"])
+            await mailbox.settle(running, [Post(outbound("a"), "a:1", "1#notice", b"gone")])
+
+        depths = await mailbox.depths()
+        assert (depths[INBOUND].count, depths[outbound("a")].count) == (0, 1)

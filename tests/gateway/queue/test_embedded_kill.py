@@ -17,8 +17,6 @@ from tests.contracts.posts import BOB, WEB, collect, ids, post
 from tests.gateway.embedded_place import opened
 from tests.support import forked
 
-ROOT = Path(__file__).parents[3]
-
 
 def start_victim(state: Path, run: int, *named: str) -> forked.Process:
     command = [sys.executable, "-m", "tests.gateway.embedded_victim", str(state), str(run), *named]

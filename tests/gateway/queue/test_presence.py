@@ -12,8 +12,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from gateway.queue.mailbox import INBOUND
-from gateway.queue.rabbitmq import presence
-from gateway.queue.rabbitmq.beat import Beat, read_beat
+from gateway.queue.rabbitmq.beat import Beat
 from gateway.queue.rabbitmq.connection import Link
 from gateway.queue.rabbitmq.presence import Presence
 from gateway.queue.rabbitmq.topology import Names
@@ -47,13 +46,11 @@ def unheard(error: BaseException) -> None:
     raise AssertionError(error)
 
 
-def hearing(bodies: Sequence[bytes], *, breaks: bool = False) -> Presence:
-    """A daemon that hears these, and then nothing; or whose listening breaks."""
+def hearing(bodies: Sequence[bytes]) -> Presence:
+    """A daemon that hears these, and then nothing."""
 
     @asynccontextmanager
     async def listen() -> AsyncIterator[AsyncIterator[bytes]]:
-        if breaks:
-            raise RuntimeError("nobody foresaw this")
         yield heard()
 
     async def heard() -> AsyncIterator[bytes]:
@@ -73,11 +70,6 @@ def hearing(bodies: Sequence[bytes], *, breaks: bool = False) -> Presence:
 
 
 @pytest.mark.parametrize("what", ODD)
-def test_an_odd_beat_is_none(what: str) -> None:
-    assert read_beat(ODD[what]) is None
-
-
-@pytest.mark.parametrize("what", ODD)
 async def test_after_an_odd_beat_the_others_are_heard(what: str) -> None:
     """It is told once, and not what it says."""
     one = hearing([ODD[what], ODD[what], Beat("other", 4, 1).to_bytes()])
@@ -88,33 +80,6 @@ async def test_after_an_odd_beat_the_others_are_heard(what: str) -> None:
     told = [log for log in logs if log["event"] == "presence.odd_beat"]
     assert len(told) == 1
     assert "secret" not in str(told)
-
-
-async def test_after_a_beat_that_breaks_the_hearing_the_others_are_heard(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def read(body: bytes) -> Beat | None:
-        if body == b"odd":
-            raise RuntimeError(body)
-        return read_beat(body)
-
-    monkeypatch.setattr(presence, "read_beat", read)
-    one = hearing([b"odd", b"odd", Beat("other", 4, 1).to_bytes()])
-    with capture_logs() as logs:
-        async with one.taking(unheard):
-            await until(lambda: one.others == 1, 10)
-
-    assert [log["error"] for log in logs if log["event"] == "presence.odd_beat"] == ["RuntimeError"]
-
-
-async def test_a_part_of_it_that_crashes_is_told() -> None:
-    crashed: list[BaseException] = []
-    with capture_logs() as logs:
-        async with hearing([], breaks=True).taking(crashed.append):
-            await until(lambda: bool(logs), 10)
-
-    assert [(log["event"], log["task"]) for log in logs] == [("task.crashed", "presence hear")]
-    assert [str(error) for error in crashed] == ["nobody foresaw this"]
 
 
 async def test_letters_end_with_what_ended_a_part_of_it(

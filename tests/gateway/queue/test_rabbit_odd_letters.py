@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
+from collections.abc import AsyncIterator
 from urllib.parse import urlsplit
 
 import aio_pika
@@ -88,6 +89,14 @@ async def put_odd(broker: Broker, name: str, what: str) -> None:
             await exchange.publish(marked(place), routing_key=slot(ADA))
 
 
+async def put_large(broker: Broker, name: str, **headers: str) -> None:
+    """Put a message with these headers, which fill a frame, into Ada's partition."""
+    async with foreign(broker.url) as client:
+        exchange = await client.get_exchange(f"{name}.inbound", ensure=False)
+        large = aio_pika.Message(b"large", headers=dict(headers), delivery_mode=2)
+        await exchange.publish(large, routing_key=slot(ADA))
+
+
 @pytest.mark.parametrize("what", ODD)
 async def test_an_odd_letter_is_taken_like_any_other(broker: Broker, broker_name: str, what: str) -> None:
     async with opened(broker.url, broker_name) as mailbox:
@@ -109,13 +118,7 @@ async def test_a_key_that_fills_a_frame_is_left_out_of_the_parked_letter(
 ) -> None:
     """With what parking adds its headers would need more than a frame, over which the broker hangs up."""
     async with opened(broker.url, broker_name) as mailbox:
-        connection = await aio_pika.connect(broker.url)
-        async with connection:
-            channel = await connection.channel()
-            exchange = await channel.get_exchange(f"{broker_name}.inbound", ensure=False)
-            large = aio_pika.Message(b"large", headers={"key": "k" * LARGE_KEY}, delivery_mode=2)
-            await exchange.publish(large, routing_key=slot(ADA))
-
+        await put_large(broker, broker_name, key="k" * LARGE_KEY)
         async with mailbox.take(INBOUND) as letters:
             (letter,) = await collect(letters, 1)
             assert letter.key == "k" * LARGE_KEY
@@ -129,14 +132,7 @@ async def test_a_key_that_fills_a_frame_is_left_out_of_the_parked_letter(
 async def test_a_trace_that_fills_a_frame_goes_no_further(broker: Broker, broker_name: str) -> None:
     """With what a reply has of its own its headers would need more than a frame."""
     async with opened(broker.url, broker_name) as mailbox:
-        connection = await aio_pika.connect(broker.url)
-        async with connection:
-            channel = await connection.channel()
-            exchange = await channel.get_exchange(f"{broker_name}.inbound", ensure=False)
-            headers = {"key": ADA, "traceparent": TRACE, "tracestate": "x" * LARGE_TRACE}
-            large = aio_pika.Message(b"large", headers=headers, delivery_mode=2)
-            await exchange.publish(large, routing_key=slot(ADA))
-
+        await put_large(broker, broker_name, key=ADA, traceparent=TRACE, tracestate="x" * LARGE_TRACE)
         async with mailbox.take(INBOUND) as letters, mailbox.take(outbound("web")) as replies:
             (letter,) = await collect(letters, 1)
             carries = carried.set(letter.headers)
@@ -169,9 +165,15 @@ def test_a_trace_as_long_as_any_may_be_is_carried() -> None:
     assert carried_in({**whole, "key": ADA}) == whole
 
 
-async def test_a_delivery_that_breaks_ends_nothing_but_itself(broker: Broker) -> None:
+@pytest.fixture
+async def link(broker: Broker) -> AsyncIterator[Link]:
+    opened = await Link.open(broker.url, title="test", heartbeat_s=10)
+    yield opened
+    await opened.close()
+
+
+async def test_a_delivery_that_breaks_ends_nothing_but_itself(link: Link) -> None:
     """The library would close the connection of all other letters, and this one would come again."""
-    link = await Link.open(broker.url, title="test", heartbeat_s=10)
     came: list[bytes] = []
     all_came = asyncio.Event()
 
@@ -181,59 +183,48 @@ async def test_a_delivery_that_breaks_ends_nothing_but_itself(broker: Broker) ->
             raise RuntimeError("a body that nobody thought of")
         all_came.set()
 
-    try:
-        channel = await link.channel()
-        queue = (await channel.declare_queue("", exclusive=True)).name
-        await channel.consume(queue, sink, no_ack=True)
-        for body in (b"odd", b"sound"):
-            channel.publish(Sending("", queue, body))
-        async with asyncio.timeout(30):
-            await all_came.wait()
+    channel = await link.channel()
+    queue = (await channel.declare_queue("", exclusive=True)).name
+    await channel.consume(queue, sink, no_ack=True)
+    for body in (b"odd", b"sound"):
+        channel.publish(Sending("", queue, body))
+    async with asyncio.timeout(30):
+        await all_came.wait()
 
-        assert came == [b"odd", b"sound"]
-        assert not link.ended.is_set()
-    finally:
-        await link.close()
+    assert came == [b"odd", b"sound"]
+    assert not link.ended.is_set()
 
 
-async def test_each_message_of_one_pass_has_its_own_outcome(broker: Broker) -> None:
+async def test_each_message_of_one_pass_has_its_own_outcome(link: Link) -> None:
     """What comes back is known as such before its confirmation is, however the broker's answers come in."""
-    link = await Link.open(broker.url, title="test", heartbeat_s=10)
-    try:
-        channel = await link.channel(confirms=True)
-        queue = (await channel.declare_queue("", exclusive=True)).name
-        stored = [bool(number % 3) for number in range(300)]
-        sent = [
-            channel.publish(Sending("", queue if known else "nowhere", b"{}", id=str(number)))
-            for number, known in enumerate(stored)
-        ]
-        async with asyncio.timeout(30):
-            ended = await asyncio.gather(*sent, return_exceptions=True)
+    channel = await link.channel(confirms=True)
+    queue = (await channel.declare_queue("", exclusive=True)).name
+    stored = [bool(number % 3) for number in range(300)]
+    sent = [
+        channel.publish(Sending("", queue if known else "nowhere", b"{}", id=str(number)))
+        for number, known in enumerate(stored)
+    ]
+    async with asyncio.timeout(30):
+        ended = await asyncio.gather(*sent, return_exceptions=True)
 
-        assert [one is None for one in ended] == stored
-        assert {type(one) for one in ended if one is not None} == {Unroutable}
-        assert (await channel.declare_queue(queue, passive=True, exclusive=True)).ready == sum(stored)
-    finally:
-        await link.close()
+    assert [one is None for one in ended] == stored
+    assert {type(one) for one in ended if one is not None} == {Unroutable}
+    assert (await channel.declare_queue(queue, passive=True, exclusive=True)).ready == sum(stored)
 
 
-async def test_a_message_that_cannot_be_written_shifts_no_outcome(broker: Broker) -> None:
+async def test_a_message_that_cannot_be_written_shifts_no_outcome(link: Link) -> None:
     """What was never sent is not counted: each later message has its own confirmation."""
-    link = await Link.open(broker.url, title="test", heartbeat_s=10)
-    try:
-        channel = await link.channel(confirms=True)
-        queue = (await channel.declare_queue("", exclusive=True)).name
-        with pytest.raises(UnicodeEncodeError):
-            channel.publish(Sending("", queue, b"{}", id="broken", headers={"key": "\ud800"}))
-        with pytest.raises(UnicodeEncodeError):
-            channel.publish(Sending("", "\ud800", b"{}", id="lost"))
-        sent = [
-            channel.publish(Sending("", route, b"{}", id=f"{number}"))
-            for number, route in enumerate((queue, "nowhere", queue))
-        ]
-        async with asyncio.timeout(10):
-            ended = await asyncio.gather(*sent, return_exceptions=True)
+    channel = await link.channel(confirms=True)
+    queue = (await channel.declare_queue("", exclusive=True)).name
+    with pytest.raises(UnicodeEncodeError):
+        channel.publish(Sending("", queue, b"{}", id="broken", headers={"key": "\ud800"}))
+    with pytest.raises(UnicodeEncodeError):
+        channel.publish(Sending("", "\ud800", b"{}", id="lost"))
+    sent = [
+        channel.publish(Sending("", route, b"{}", id=f"{number}"))
+        for number, route in enumerate((queue, "nowhere", queue))
+    ]
+    async with asyncio.timeout(10):
+        ended = await asyncio.gather(*sent, return_exceptions=True)
 
-        assert [type(one) for one in ended] == [type(None), Unroutable, type(None)]
-    finally:
-        await link.close()
+    assert [type(one) for one in ended] == [type(None), Unroutable, type(None)]

@@ -12,16 +12,21 @@ from pathlib import Path
 
 import pytest
 import uvloop
+from structlog.testing import capture_logs
 
+from gateway.cli import attach
 from gateway.config.settings import Settings
 from gateway.doctor.broker import BROKER_S
 from gateway.doctor.checks import examine
 from gateway.doctor.finding import Check
-from gateway.errors import MailboxDown
+from gateway.errors import MailboxDown, Unreachable
 from gateway.queue.rabbitmq.connection import Link
+from gateway.queue.rabbitmq.mailbox import LOST_HINT
 from gateway.queue.rabbitmq.refusals import refusal
 from gateway.queue.rabbitmq.tls import refusal_of
 from gateway.queue.rabbitmq.wire import plain_words
+from tests.gateway.cli_place import Ran
+from tests.gateway.on_rabbit import serving
 from tests.support import ports
 from tests.support.broker import Broker
 
@@ -51,14 +56,6 @@ async def test_a_wrong_password(broker: Broker) -> None:
     assert str(error).startswith("the broker refuses user 'guest', or the password")
     assert "rabbitmqctl change_password guest PASSWORD" in error.hint
     assert "planted-secret" not in f"{error}{error.hint}"
-
-
-async def test_a_virtual_host_that_is_not_there(broker: Broker) -> None:
-    """The broker closes in the middle of the handshake; its words are kept."""
-    error = await refused(f"{broker.url}nosuch")
-
-    assert str(error) == "the broker has no virtual host 'nosuch'"
-    assert error.hint == "rabbitmqctl add_vhost nosuch, or correct the end of broker.url"
 
 
 async def test_a_virtual_host_of_others(broker: Broker, broker_name: str) -> None:
@@ -163,3 +160,42 @@ def test_a_server_that_hangs_up_at_once_is_one_that_is_away() -> None:
 def test_what_the_library_cancelled_is_told_in_words() -> None:
     """It does that to whoever waits on a connection that ends, and may hand it on as the cause."""
     assert plain_words(asyncio.CancelledError(), "amqp://guest:planted@host") == "the connection was lost"
+
+
+NOBODY = "amqp://me:very-secret@127.0.0.1:1/"
+
+
+async def told_of(**options: object) -> list[dict[str, object]]:
+    """Serve a mailbox until it has found out; return what the log said of it at warning."""
+    with capture_logs() as logged:
+        async with serving(NOBODY, "chat", **options) as mailbox, asyncio.timeout(20):
+            while "Connect" not in mailbox.health().error:
+                await asyncio.sleep(0.01)
+    return [dict(line) for line in logged if line["log_level"] == "warning"]
+
+
+async def test_a_daemon_logs_once_that_its_broker_is_away_and_what_to_do() -> None:
+    """The key of the configuration is named; the password is not."""
+    (line,) = await told_of()
+
+    assert (line["event"], line["hint"]) == ("broker.lost", LOST_HINT)
+    assert "broker.url" in LOST_HINT
+    assert "very-secret" not in str(line)
+
+
+async def test_who_says_it_himself_has_it_not_logged() -> None:
+    """Nothing is said at warning; the health tells why."""
+    assert await told_of(reports=False) == []
+
+
+def test_a_verb_without_a_broker_says_so_in_its_error_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two lines on stderr, none of them the log's, and exit 69."""
+    monkeypatch.setattr(attach, "OPEN_WITHIN_S", 0.5)
+    monkeypatch.setenv("CHAT_GATEWAY_BROKER__URL", NOBODY)
+
+    ran = Ran(tmp_path, "parked", "list")
+
+    assert ran.code == Unreachable.exit_code
+    assert [line.partition(":")[0] for line in ran.err.splitlines()] == ["error", "try"]

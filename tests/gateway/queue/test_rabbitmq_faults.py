@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
-import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
-from pathlib import Path
 
 import pytest
 
@@ -20,8 +16,7 @@ from tests.contracts.posts import ADA, WEB, collect, ids, post, put_all
 from tests.gateway.on_rabbit import first_seen, opened, put_surely, serving, until_ready
 from tests.support.broker import Broker
 from tests.support.proxy import Proxy
-
-ROOT = Path(__file__).parents[3]
+from tests.support.until import until
 
 
 @pytest.fixture(scope="module")
@@ -41,13 +36,6 @@ async def proxy(broker: Broker) -> AsyncIterator[Proxy]:
 def through(proxy: Proxy) -> str:
     """Return the address of the broker behind the proxy."""
     return f"amqp://guest:guest@127.0.0.1:{proxy.port}/"
-
-
-async def until_down(mailbox: RabbitMailbox) -> None:
-    """Return when the mailbox has noticed that it is cut off."""
-    async with asyncio.timeout(30):
-        while mailbox.health().up:
-            await asyncio.sleep(0.01)
 
 
 async def parked(mailbox: RabbitMailbox) -> list[Parked]:
@@ -168,7 +156,7 @@ async def test_cut_of_a_connection(proxy: Proxy, broker_name: str, number: int) 
         names = await put_all(mailbox, ADA, 3)
         held = await collect(letters, 3)
         proxy.cut(number)
-        await until_down(mailbox)
+        await until(lambda: not mailbox.health().up, 30)
         await until_ready(mailbox)
 
         if number == 1:
@@ -199,7 +187,7 @@ async def test_cut_in_mid_put(proxy: Proxy, broker_name: str) -> None:
         outcome = await asyncio.gather(*puts, return_exceptions=True)
         assert all(isinstance(each, MailboxDown) for each in outcome)
 
-        await until_down(mailbox)
+        await until(lambda: not mailbox.health().up, 30)
         await until_ready(mailbox)
         for n in range(20):
             await put_surely(mailbox, post(f"web:{n}", 1))
@@ -235,40 +223,6 @@ async def test_silent_broker_is_given_up_before_it_gives_us_up(
 # ── the broker takes nothing ──────────────────────────────────────────────────────────────────────────────
 
 
-async def test_alarm_holds_back_and_loses_nothing(broker: Broker, broker_name: str) -> None:
-    """Under a memory alarm puts are held back, acknowledgements go on, and nothing is lost."""
-    async with (
-        opened(broker.url, broker_name, confirm_timeout_s=2) as mailbox,
-        mailbox.take(INBOUND) as letters,
-    ):
-        await put_surely(mailbox, post(ADA, 0))
-        (held,) = await collect(letters, 1)
-        await asyncio.to_thread(broker.alarm, True)
-        try:
-            for _ in range(3):
-                puts = [mailbox.put(post(f"web:{number}", number)) for number in (1, 2)]
-                outcome = await asyncio.gather(*puts, return_exceptions=True)
-                assert all(isinstance(each, MailboxDown) for each in outcome)
-            assert "alarm" in mailbox.health().error
-            await mailbox.settle(held)
-        finally:
-            await asyncio.to_thread(broker.alarm, False)
-        for number in (1, 2):
-            await put_surely(mailbox, post(f"web:{number}", number))
-        await put_surely(mailbox, post("web:1", "last"))
-
-        seen: list[str] = []
-        while "web:1#last" not in seen or "web:2#2" not in seen:
-            seen += ids(await collect(letters, 1))
-        assert list(dict.fromkeys(name for name in seen if name.startswith("web:1"))) == [
-            "web:1#1",
-            "web:1#last",
-        ]
-        # However often it was put, it was sent once under the alarm.
-        assert seen.count("web:1#1") <= 2
-        assert mailbox.health().up
-
-
 async def test_abandoned_put_is_joined(proxy: Proxy, broker_name: str) -> None:
     """A put that was cancelled goes on; putting it again joins it, and stores nothing twice."""
     async with opened(through(proxy), broker_name) as mailbox, mailbox.take(INBOUND) as letters:
@@ -286,37 +240,3 @@ async def test_abandoned_put_is_joined(proxy: Proxy, broker_name: str) -> None:
 
 
 # ── a daemon dies ─────────────────────────────────────────────────────────────────────────────────────────
-
-
-@pytest.mark.parametrize("queue_type", ["classic", "quorum"])
-async def test_standby_follows_a_killed_daemon(broker: Broker, broker_name: str, queue_type: str) -> None:
-    """After kill -9 of the daemon in charge a waiting one gets its letters at once, in order, as suspects."""
-    async with opened(broker.url, broker_name, queue_type=queue_type) as mailbox:
-        names = await put_all(mailbox, ADA, 10)
-        victim = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            "tests.gateway.rabbit_victim",
-            *(broker.url, broker_name, "6", "2"),
-            cwd=ROOT,
-            stdout=asyncio.subprocess.PIPE,
-        )
-        try:
-            assert victim.stdout is not None
-            async with asyncio.timeout(60):
-                async for line in victim.stdout:
-                    if line == b"held\n":
-                        break
-                else:
-                    raise AssertionError("it ended by itself")
-            async with mailbox.take(INBOUND) as letters:
-                await mailbox.put(post(ADA, "later"))
-                os.kill(victim.pid, signal.SIGKILL)
-                came = await collect(letters, 9)
-        finally:
-            with suppress(ProcessLookupError):
-                victim.kill()
-            await victim.wait()
-
-    assert ids(came) == [*names[2:], f"{ADA}#later"]
-    assert all(letter.suspect for letter in came[:8])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
 from collections.abc import Callable, Sequence
 
@@ -53,23 +52,6 @@ def test_versions_that_run_beside_each_other_share_out_alike() -> None:
     """Daemons are renewed one by one: what an earlier one says of who has what has to hold for all."""
     assert "".join(owners(16, "abc")) == "ccaacbcbaabbccab"
     assert "".join(heirs(16, "abc")) == "babbacaabcaaabbc"
-
-
-def test_who_comes_or_goes_is_ranked_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many daemons there are: not once more for each whose heirs are looked for."""
-    digests, digest = Counter[bytes](), hashlib.blake2b
-
-    def counted(data: bytes, *, digest_size: int) -> hashlib.blake2b:
-        digests[data] += 1
-        return digest(data, digest_size=digest_size)
-
-    monkeypatch.setattr(hashlib, "blake2b", counted)
-    daemons = [f"ranked-{number}" for number in range(20)]
-    heirs(32, daemons)
-    heirs(32, [*daemons, "ranked-new"])
-
-    assert set(digests.values()) == {1}
-    assert len(digests) == 32 * 21
 
 
 def test_a_beat_that_tells_nothing_new_shares_nothing_out(monkeypatch: pytest.MonkeyPatch) -> None:

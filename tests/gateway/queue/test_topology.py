@@ -17,7 +17,6 @@ from gateway.queue.rabbitmq.topology import (
     read_record,
     slot_route,
     slots_of,
-    topology_record,
 )
 
 PARTITIONS = st.integers(1, 256)
@@ -70,12 +69,6 @@ def test_arguments_are_those_of_the_contract() -> None:
 def test_auto_follows_the_version(version: str, kind: str) -> None:
     """From 4.0 on new queues are quorum queues, before they are classic."""
     assert preferred_kind(version) == kind
-
-
-@given(PARTITIONS)
-def test_record_reads_back(partitions: int) -> None:
-    """What is recorded is read again."""
-    assert read_record(topology_record(partitions)) == partitions
 
 
 @pytest.mark.parametrize(

@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
-from collections.abc import Callable
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from gateway.queue.held import BYTES_MAX
-from gateway.queue.mailbox import INBOUND, Letter
+from gateway.queue.mailbox import INBOUND
 from gateway.queue.rabbitmq.topology import grows_live
 from gateway.queue.rabbitmq.window import (
     FIRST_WINDOW,
-    LEAST_GROWTH,
-    LETTER_BYTES,
-    WINDOW_MAX,
-    next_window,
 )
 from tests.contracts.posts import collect
 from tests.gateway.on_rabbit import KEYS, by_key, fill, held_by_a_victim, opened
@@ -32,38 +23,9 @@ pytestmark = guarantee(
 )
 
 CROWD = FIRST_WINDOW + 700
-BIG = bytes(60_000)
-
-
-async def _until(true: Callable[[], bool], timeout_s: float = 30) -> None:
-    async with asyncio.timeout(timeout_s):
-        while not true():
-            await asyncio.sleep(0.01)
 
 
 # -- the figure ------------------------------------------------------------------------------------
-
-
-def test_a_full_window_of_short_letters_grows_fourfold() -> None:
-    assert next_window(FIRST_WINDOW, FIRST_WINDOW * 300, FIRST_WINDOW * 300) == 4 * FIRST_WINDOW
-
-
-def test_a_window_stays_where_other_queues_take_the_bytes() -> None:
-    assert next_window(FIRST_WINDOW, FIRST_WINDOW * LETTER_BYTES, BYTES_MAX) == FIRST_WINDOW
-
-
-@given(
-    window=st.integers(FIRST_WINDOW, WINDOW_MAX),
-    mean=st.integers(LETTER_BYTES, 1_000_000),
-    others=st.integers(0, 2 * BYTES_MAX),
-)
-def test_growth_keeps_within_the_bound_and_the_protocol(window: int, mean: int, others: int) -> None:
-    held = window * mean
-    wider = next_window(window, held, held + others)
-
-    assert window <= wider <= min(4 * window, WINDOW_MAX)
-    assert wider == window or wider - window >= min(LEAST_GROWTH, 3 * window)
-    assert wider == window or held + others + (wider - window) * mean <= BYTES_MAX
 
 
 @pytest.mark.parametrize(
@@ -100,31 +62,6 @@ async def test_the_window_grows_while_another_daemon_waits(broker: Broker, broke
         assert by_key(held) == sent
         grown = [log for log in logs if log["event"] == "queue.window_grown"]
         assert [log["window"] for log in grown] == [4 * FIRST_WINDOW]
-
-
-async def test_big_letters_stay_within_the_bytes_and_all_come_in_order(
-    broker: Broker, broker_name: str
-) -> None:
-    """A window of them is out; the bound is told once; what is settled lets the next ones in."""
-    async with opened(broker.url, broker_name, queue_type="classic") as mailbox:
-        sent = await fill(mailbox, FIRST_WINDOW + 300, [BIG])
-        with capture_logs() as logs:
-            async with mailbox.take(INBOUND) as letters:
-                held = await collect(letters, FIRST_WINDOW)
-                await _until(lambda: any(log["event"] == "queue.window_bounded" for log in logs))
-                depth = (await mailbox.depths())[INBOUND]
-                taken: list[Letter] = []
-                for letter in held:
-                    taken.append(letter)
-                    await mailbox.settle(letter)
-                while len(taken) < FIRST_WINDOW + 300:
-                    taken.append(await anext(letters))
-                    await mailbox.settle(taken[-1])
-
-        assert depth.count == FIRST_WINDOW + 300
-        assert by_key(taken) == sent
-        assert sum(log["event"] == "queue.window_bounded" for log in logs) == 1
-        assert not any(log["event"] == "queue.window_grown" for log in logs)
 
 
 @pytest.mark.parametrize("queue_type", ["classic", "quorum"])

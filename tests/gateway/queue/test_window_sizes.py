@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from gateway.queue.held import BYTES_MAX
+from gateway.queue.held import BYTES_MAX, HeldBytes
 from gateway.queue.rabbitmq.window import LETTER_BYTES, cost_of, next_window
 
 
@@ -39,3 +41,29 @@ def test_a_short_letter_costs_what_its_objects_take() -> None:
 )
 def test_the_window_after_a_full_one(window: int, cost: int, all_cost: int, following: int) -> None:
     assert next_window(window, cost, all_cost) == following
+
+
+BOUND = 16_000
+QUEUES = ("a", "b", "c", "d")
+SHARE = BOUND // 16 // len(QUEUES)
+STEPS = st.tuples(
+    st.sampled_from(QUEUES), st.integers(1, SHARE), st.sampled_from(["take", "let go", "leave"])
+)
+
+
+@given(st.lists(STEPS))
+def test_all_queues_stay_within_the_bytes_and_each_has_its_share(steps: list[tuple[str, int, str]]) -> None:
+    held = HeldBytes(BOUND)
+    for queue in QUEUES:
+        held.join(queue)
+    for queue, size, does in steps:
+        if does == "leave":
+            held.leave(queue)
+            held.join(queue)
+        elif does == "let go":
+            held.add(queue, -min(size, held.of(queue)))
+        elif held.takes(queue, size):
+            held.add(queue, size)
+
+        assert held.total == sum(held.of(each) for each in QUEUES) <= BOUND
+        assert all(held.bound_of(each) >= SHARE for each in QUEUES)
