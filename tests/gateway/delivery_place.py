@@ -14,7 +14,7 @@ from gateway.outbound.delivery import Delivery
 from gateway.outbound.drafts import Drafts
 from gateway.outbound.ledger import DeliveryLedger
 from gateway.queue.embedded.mailbox import EmbeddedMailbox
-from gateway.queue.mailbox import Letter, Mailbox, Post, outbound
+from gateway.queue.mailbox import Mailbox, Parked, Post, outbound
 from tests.gateway.embedded_place import opened
 
 DEADLINE_S = 30.0
@@ -104,6 +104,13 @@ class Place:
         async with self.mailbox() as mailbox, self.delivering(mailbox):
             yield mailbox
 
+    async def delivered(self, *outs: Outbound, parked: int = 0) -> list[Parked]:
+        """Deliver these letters, until nothing waits and so many are set aside; return those."""
+        async with self.open() as mailbox:
+            await self.put(mailbox, *outs)
+            await until_empty(mailbox, parked=parked)
+            return await mailbox.parked()
+
     def channel_texts(self, text: str) -> list[str]:
         """List the pieces of a text."""
         return [rendered.plain for rendered in self.channel.split(text)]
@@ -154,6 +161,3 @@ async def cancelled(task: asyncio.Task[None]) -> None:
     for _ in range(10):
         await asyncio.sleep(0)
     assert not task.done()
-
-
-__all__ = ["BOX", "FreeLimiter", "Letter", "Naps", "Place", "cancelled", "reply", "until_empty"]

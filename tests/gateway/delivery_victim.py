@@ -16,19 +16,10 @@ from gateway.outbound.delivery import Delivery
 from gateway.outbound.ledger import DeliveryLedger
 from gateway.queue.embedded.mailbox import EmbeddedMailbox
 from gateway.queue.mailbox import Post, outbound
+from tests.gateway.delivery_place import FreeLimiter
 from tests.support.until import until
 
 CHATS, SIZE, PIECES = 4, 20, 3
-
-
-class Free:
-    """No limits."""
-
-    async def wait(self, chat_id: str, *, group: bool) -> None:
-        return
-
-    async def pause(self, chat_id: str | None, after_s: float) -> None:
-        return
 
 
 class Wire:
@@ -98,7 +89,7 @@ async def main(folder: str, port: str, letters: str) -> None:
                 channel=Wire(int(port)),
                 mailbox=mailbox,
                 ledger=ledger,
-                limiter=Free(),
+                limiter=FreeLimiter(),
                 workspace=path,
                 state=path / "state",
                 group=group,

@@ -5,13 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from datetime import datetime
 from pathlib import Path
 
 import pytest
 from pydantic import SecretStr
 
-from channels import state_file
 from channels.base import Emit, Kind, Pulse, Site
 from channels.errors import ChannelDown, SendNever
 from channels.message import Outbound
@@ -19,7 +17,7 @@ from channels.tables import Platform
 from channels.testing import FakeChannel, FakePlatform
 from gateway.inbound.intake import Intake
 from gateway.outbound.adapters import Adapter, AdapterContext
-from gateway.outbound.standing import standing, standing_file
+from gateway.outbound.standing import standing
 from gateway.queue.embedded.mailbox import EmbeddedMailbox
 from gateway.queue.mailbox import Post
 from tests.gateway.delivery_place import BOX, DEADLINE_S, reply, until_empty
@@ -268,37 +266,6 @@ async def test_a_lease_that_cannot_be_had_ends_nothing_else(tmp_path: Path) -> N
         finally:
             running.cancel()
             await asyncio.wait([running])
-
-
-async def test_it_says_since_when_what_came_by_it_is_held_back(tmp_path: Path) -> None:
-    """It is down from then on, and up from the end of that on, not since it connected."""
-    async with rig(tmp_path) as on:
-        connected = datetime.fromisoformat(on.adapter.part()["since"])
-        stands = [(on.adapter.part()["up"], connected)]
-        for cause in ("the disk is full", ""):
-            if cause:
-                on.adapter._held_back.note("m1", cause)
-            else:
-                on.adapter._held_back.release("m1")
-            await on.pass_by(1)
-            part = on.adapter.part()
-            stands.append((part["up"], datetime.fromisoformat(part["since"])))
-            assert on.adapter.part()["since"] == part["since"]
-
-        assert [up for up, _ in stands] == [True, False, True]
-        assert [since for _, since in stands] == sorted({since for _, since in stands})
-
-
-async def test_one_that_another_process_runs_is_shown_though_its_lease_cannot_be_seen(tmp_path: Path) -> None:
-    """Whoever asks how all stands hears of the fault, and of everything else."""
-    state = tmp_path / "state"
-    (state / "fake.lease").mkdir(parents=True)
-    state_file.write(standing_file(state, "fake"), {"up": True})
-
-    found = standing(state, "fake")
-
-    assert found["up"] is False
-    assert found["error"] == "fake.lease cannot be read: Is a directory"
 
 
 async def test_a_menu_that_is_refused_for_good_is_shown_and_not_tried_again(tmp_path: Path) -> None:

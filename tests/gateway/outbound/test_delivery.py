@@ -8,11 +8,16 @@ from pathlib import Path
 import pytest
 
 from channels.base import Piece, Rendered
-from channels.message import Attachment
+from channels.errors import ChannelDown, SendNever, SendUnknown
+from channels.message import Attachment, Outbound
+from channels.testing import FakeChannel
 from gateway.outbound.ledger import DeliveryLedger
+from gateway.outbound.sender import QUESTIONS_MAX
 from gateway.queue.mailbox import Mailbox, Post
 from tests.gateway.delivery_place import BOX, Place, cancelled, reply, until_empty
-from tests.gateway.embedded_place import files_at_most
+from tests.gateway.embedded_place import BreaksAt, files_at_most, serving
+from tests.gateway.waits import until
+from tests.support.clock import Clock
 
 LONG = "a" * 40 + "b" * 40 + "c" * 40
 PIECES = ["a" * 40, "b" * 40, "c" * 40]
@@ -29,9 +34,7 @@ def _draft() -> Piece:
 
 async def test_a_letter_is_sent_piece_by_piece_and_then_gone(place: Place) -> None:
     """Pieces come in order; the first one quotes; each has a nonce of its own; the letter is settled."""
-    async with place.open() as mailbox:
-        await place.put(mailbox, reply(1, LONG))
-        await until_empty(mailbox)
+    await place.delivered(reply(1, LONG))
 
     assert place.platform.texts() == PIECES
     assert [piece.reply_to for piece in place.platform.pieces] == ["p1", None, None]
@@ -43,9 +46,7 @@ async def test_a_letter_is_sent_piece_by_piece_and_then_gone(place: Place) -> No
 
 async def test_a_notice_and_a_reply_have_different_nonces(place: Place) -> None:
     """A platform that forgets repeats does not take the answer for its own notice."""
-    async with place.open() as mailbox:
-        await place.put(mailbox, reply(1, "wait", kind="notice"), reply(1, "wait"))
-        await until_empty(mailbox)
+    await place.delivered(reply(1, "wait", kind="notice"), reply(1, "wait"))
 
     first, second = place.platform.pieces
     assert first.nonce != second.nonce
@@ -95,9 +96,7 @@ async def test_while_the_platform_is_away_everything_waits_in_order(place: Place
 async def test_too_many_calls_pause_the_chat(place: Place) -> None:
     """A 429 is the limiter's to know, and costs nothing."""
     place.platform.fail("later")
-    async with place.open() as mailbox:
-        await place.put(mailbox, reply(1, LONG))
-        await until_empty(mailbox)
+    await place.delivered(reply(1, LONG))
 
     assert place.platform.texts() == PIECES
     assert place.limiter.pauses == [("ada", 0.01)]
@@ -106,9 +105,7 @@ async def test_too_many_calls_pause_the_chat(place: Place) -> None:
 async def test_an_unknown_outcome_is_repeated_once(place: Place) -> None:
     """The piece may be there twice, the others are there once."""
     place.platform.fail("unknown")
-    async with place.open() as mailbox:
-        await place.put(mailbox, reply(1, LONG))
-        await until_empty(mailbox)
+    await place.delivered(reply(1, LONG))
 
     assert place.platform.texts() == [PIECES[0], *PIECES]
     first, again = place.platform.pieces[:2]
@@ -136,9 +133,7 @@ async def test_a_platform_that_knows_repeats_gets_them_until_it_answers(tmp_path
     place = Place(tmp_path, safe_to_repeat=True)
     place.platform.remembers = True
     place.platform.fail(*["unknown"] * 5)
-    async with place.open() as mailbox:
-        await place.put(mailbox, reply(1, LONG))
-        await until_empty(mailbox)
+    await place.delivered(reply(1, LONG))
 
     assert place.platform.texts() == PIECES
 
@@ -146,10 +141,7 @@ async def test_a_platform_that_knows_repeats_gets_them_until_it_answers(tmp_path
 async def test_what_is_refused_for_good_is_parked_and_shown(place: Place) -> None:
     """The letter is set aside with the platform's words; the chat's next letter is sent."""
     place.platform.fail("never")
-    async with place.open() as mailbox:
-        await place.put(mailbox, reply(1, LONG), reply(2, "next"))
-        await until_empty(mailbox, parked=1)
-        (parked,) = await mailbox.parked()
+    (parked,) = await place.delivered(reply(1, LONG), reply(2, "next"), parked=1)
 
     assert parked.reason == "refused: the chat is closed to bots"
     told = "Fake rejected the answer to this message. The operator can see why."
@@ -163,10 +155,7 @@ async def test_what_is_refused_for_good_is_parked_and_shown(place: Place) -> Non
 async def test_an_adapter_that_fails_costs_one_letter(place: Place) -> None:
     """What nobody foresaw is tried once more, then parked; the delivery lives on."""
     place.platform.fail(RuntimeError("bug"), RuntimeError("bug"))
-    async with place.open() as mailbox:
-        await place.put(mailbox, reply(1, "hello"), reply(2, "next"))
-        await until_empty(mailbox, parked=1)
-        (parked,) = await mailbox.parked()
+    (parked,) = await place.delivered(reply(1, "hello"), reply(2, "next"), parked=1)
 
     assert parked.reason == "failed: RuntimeError"
     assert place.platform.texts() == ["next"]
@@ -264,18 +253,6 @@ async def test_nothing_is_sent_that_cannot_be_noted(place: Place) -> None:
     assert "delivery-fake.db cannot be written" in place.delivery.last_error
 
 
-async def test_what_cannot_be_read_is_parked(place: Place) -> None:
-    """A body that is no Outbound is set aside, and what follows is served."""
-    async with place.open() as mailbox:
-        await mailbox.put(Post(BOX, "fake:ada", "odd", b'{"v": 1}'))
-        await place.put(mailbox, reply(1, "hello"))
-        await until_empty(mailbox, parked=1)
-        (parked,) = await mailbox.parked()
-
-    assert parked.reason.startswith("unreadable: ")
-    assert place.platform.texts() == ["hello"]
-
-
 async def test_files_follow_the_text(place: Place) -> None:
     """A file of the workspace is sent as such; what may not leave, or is not there, is named in its place."""
     inside = place.folder / "files" / "report.txt"
@@ -296,9 +273,7 @@ async def test_files_follow_the_text(place: Place) -> None:
     ]
     files = [Attachment(name=ref.rpartition("/")[2], ref=ref) for ref in refs]
     place.channel = type(place.channel)(place.platform, max_chars=200)
-    async with place.open() as mailbox:
-        await place.put(mailbox, reply(1, "here", files=files))
-        await until_empty(mailbox)
+    await place.delivered(reply(1, "here", files=files))
 
     assert list(place.platform.files.values()) == [b"figures"]
     assert place.platform.texts() == [
@@ -336,26 +311,10 @@ async def test_a_file_that_may_have_been_sent_is_parked_as_unknown(place: Place)
     passing = asyncio.Event()
     passing.set()
     place.platform.fail(passing, "unknown", "unknown")
-    async with place.open() as mailbox:
-        await place.put(mailbox, reply(1, "here", files=[Attachment(name="one", ref="one")]))
-        await until_empty(mailbox, parked=1)
-        (parked,) = await mailbox.parked()
+    (parked,) = await place.delivered(reply(1, "here", files=[Attachment(name="one", ref="one")]), parked=1)
 
     assert parked.reason == "unknown"
     assert place.platform.texts() == ["here", "one", "one"]
-
-
-async def test_a_draft_becomes_the_answer(place: Place) -> None:
-    """The first piece is an edit of the draft into the exact text, the others are sent."""
-    async with place.mailbox() as mailbox, place.delivering(mailbox) as ledger:
-        draft = await place.platform.take(_draft())
-        await ledger.begin_draft("fake:ada", "fake:1#reply")
-        await ledger.draft_sent("fake:ada", "fake:1#reply", draft)
-        await place.put(mailbox, reply(1, LONG))
-        await until_empty(mailbox)
-
-    assert place.platform.texts() == PIECES
-    assert place.platform.edits == [(draft, PIECES[0])]
 
 
 @pytest.mark.parametrize("fault", ["unknown", "down", "later"])
@@ -383,13 +342,147 @@ async def test_a_deleted_draft_is_sent_anew(place: Place) -> None:
     assert place.platform.texts() == ["final"]
 
 
-async def test_a_notice_leaves_the_draft_alone(place: Place) -> None:
-    """A notice is a message of its own."""
-    async with place.mailbox() as mailbox, place.delivering(mailbox) as ledger:
-        draft = await place.platform.take(_draft())
-        await ledger.begin_draft("fake:ada", "fake:1#reply")
-        await ledger.draft_sent("fake:ada", "fake:1#reply", draft)
-        await place.put(mailbox, reply(1, "please wait", kind="notice"))
-        await until_empty(mailbox)
+UNKNOWN = SendUnknown("the server answered with an error (502)")
 
-    assert place.platform.texts() == ["so far", "please wait"]
+
+class FailingServer(FakeChannel):
+    """A platform whose next calls fail, and do nothing; a ``mute`` one answers to nothing but sends."""
+
+    faults: list[Exception]
+    mute = False
+
+    def _fail(self) -> None:
+        if self.faults:
+            raise self.faults.pop(0)
+
+    async def send(self, piece: Piece) -> str:
+        self._fail()
+        return await super().send(piece)
+
+    async def typing(self, chat_id: str) -> None:
+        self._fail()
+        if self.mute:
+            raise UNKNOWN
+        await super().typing(chat_id)
+
+
+@pytest.fixture
+def server(place: Place) -> FailingServer:
+    server = FailingServer(place.platform)
+    place.channel = server
+    return server
+
+
+@pytest.mark.parametrize("fault", [UNKNOWN, ChannelDown("no connection"), TimeoutError()])
+async def test_the_last_try_waits_until_the_platform_answers(
+    place: Place, server: FailingServer, fault: Exception
+) -> None:
+    server.faults = [UNKNOWN, *[fault] * 9, UNKNOWN]
+    await place.delivered(reply(1, "first"), reply(2, "second"))
+
+    assert place.platform.texts() == ["first", "second"]
+    assert not server.faults
+
+
+async def test_a_platform_that_answers_nothing_but_sends_is_tried_in_the_end(
+    place: Place, server: FailingServer
+) -> None:
+    server.faults, server.mute = [UNKNOWN], True
+    await place.delivered(reply(1, "first"))
+
+    assert place.platform.texts() == ["first"]
+    assert len(place.naps.taken) == 1 + QUESTIONS_MAX
+
+
+TRIES = 3
+
+
+@pytest.mark.parametrize("kind", ["unreadable", "refused"])
+async def test_the_next_letter_is_sent_and_this_one_comes_again(tmp_path: Path, kind: str) -> None:
+    place = Place(tmp_path)
+    mailbox = BreaksAt(tmp_path / "state", parking=True)
+    async with serving(mailbox), place.delivering(mailbox):
+        if kind == "unreadable":
+            await mailbox.put(Post(BOX, "fake:ada", "poison", b"not json"))
+        else:
+            place.platform.fail(SendNever("no"))
+            await place.put(mailbox, reply(1, "refused"))
+        await place.put(mailbox, reply(2, "hello"))
+        await until(lambda: mailbox.tried == TRIES and place.platform.texts()[-1:] == ["hello"])
+        assert place.delivery.parked == 0
+
+    assert place.naps.taken == [1, 2]
+    place.platform.fail(SendNever("no"))
+    async with place.open() as again:
+        await until_empty(again, parked=1)
+    refused = (
+        ["Fake rejected the answer to this message. The operator can see why."] if kind == "refused" else []
+    )
+    assert place.platform.texts() == [*refused, "hello"]
+
+
+NAMED = "[plan: this file could not be sent]"
+CUT = SendUnknown("no answer in time")
+
+
+class SlowChannel(FakeChannel):
+    """Takes its time for every file, and is cut off then."""
+
+    clock: Clock
+
+    async def send(self, piece: Piece) -> str:
+        if isinstance(piece.content, Path):
+            self.clock.forward(240)
+            self.platform.fail(CUT)
+        return await super().send(piece)
+
+
+@pytest.fixture
+def repeating(tmp_path: Path) -> Place:
+    """A place where a repeat is safe, with a file that does not get through."""
+    (tmp_path / "plan").write_text("step 1")
+    made = Place(tmp_path, safe_to_repeat=True)
+    made.platform.remembers = True
+    return made
+
+
+def with_plan() -> Outbound:
+    return reply(1, "", files=[Attachment(name="plan", ref="plan")])
+
+
+async def test_a_file_whose_outcome_stays_unknown_is_named_in_its_place(repeating: Place) -> None:
+    """It is tried again for ten minutes; then a line says that it is missing, and the next letter is sent."""
+    repeating.platform.fail(*[CUT] * 44)
+    await repeating.delivered(with_plan(), reply(2, "next"))
+
+    assert repeating.platform.texts() == [NAMED, "next"]
+    assert 600 <= sum(repeating.naps.taken) < 620
+
+
+async def test_uploads_that_are_cut_off_count_with_their_time(tmp_path: Path, repeating: Place) -> None:
+    """Three of four minutes each are enough."""
+    channel = SlowChannel(repeating.platform, safe_to_repeat=True)
+    channel.clock = Clock()
+    repeating.channel, repeating.now = channel, channel.clock.monotonic
+    await repeating.delivered(with_plan(), reply(2, "next"))
+
+    assert repeating.platform.texts() == [NAMED, "next"]
+    assert channel.clock.monotonic() == 3 * 240
+
+
+async def test_a_file_that_is_there_after_all_is_not_named_as_missing(repeating: Place) -> None:
+    """What would stand in its repeating has its nonce, by which the platform gives the file back."""
+    for _ in range(44):
+        repeating.platform.fail("unknown")
+    await repeating.delivered(with_plan(), reply(2, "next"))
+
+    assert repeating.platform.texts() == ["plan", "next"]
+
+
+async def test_an_outage_is_not_counted(repeating: Place) -> None:
+    """While the platform is away, nothing is in doubt: the file is sent when it is back."""
+    for _ in range(100):
+        repeating.platform.fail("down")
+    await repeating.delivered(with_plan())
+
+    assert repeating.platform.texts() == ["plan"]

@@ -22,7 +22,6 @@ pytestmark = guarantee(
     "once", "A chunk that the platform accepted is never sent again, and an uncertain one only a few times."
 )
 
-ROOT = Path(__file__).parents[3]
 LETTERS, KILLS = 60, 6
 # For the starts of seven processes.
 DEADLINE_S = 150.0

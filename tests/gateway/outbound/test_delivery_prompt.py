@@ -30,9 +30,7 @@ def resolved() -> Outbound:
 async def test_buttons_stand_below_the_last_piece_and_the_answer_takes_its_place(tmp_path: Path) -> None:
     """No more of them than the platform takes. The first piece of a long question stays."""
     place = Place(tmp_path)
-    async with place.open() as mailbox:
-        await place.put(mailbox, prompt(), resolved())
-        await until_empty(mailbox)
+    await place.delivered(prompt(), resolved())
 
     pieces = place.channel_texts(LONG)
     assert [[each.value for each in piece.buttons] for piece in place.platform.pieces] == [
@@ -97,14 +95,11 @@ async def test_a_draft_after_the_question_is_a_message_of_its_own(tmp_path: Path
     place = Place(tmp_path, safe_to_repeat=True)
     place.platform.remembers = True
     async with stage(place, deliver=True) as on:
-        await on.tell("started")
-        await on.tell("delta", "Let me see what may be done")
-        await on.time.pass_by(1)
+        await on.writes("Let me see what may be done", for_s=1)
         await place.put(on.mailbox, prompt("May it?"))
         await until_empty(on.mailbox)
 
-        await on.tell("started")
-        await on.tell("delta", "It is allowed, and")
+        await on.writes("It is allowed, and")
         await on.tell("delta", " done")
         await on.time.pass_by(1)
         assert place.platform.texts() == ["Let me see what may be done", "May it?", "It is allowed, and done"]

@@ -10,6 +10,7 @@ from pathlib import Path
 import orjson
 import pytest
 
+from channels.base import Rendered
 from channels.errors import SendLater
 from gateway.inbound.control import Control
 from gateway.outbound.drafts import Drafts
@@ -100,6 +101,12 @@ class Stage:
         for _ in range(20):
             await asyncio.sleep(0)
 
+    async def writes(self, text: str, *, for_s: int = 0, asked: str = ASKED) -> None:
+        """Have a turn start and write this, and let so many seconds pass."""
+        await self.tell("started", asked=asked)
+        await self.tell("delta", text, asked=asked)
+        await self.time.pass_by(for_s)
+
 
 @asynccontextmanager
 async def stage(place: Place, *, stream: bool = True, deliver: bool = False) -> AsyncIterator[Stage]:
@@ -185,9 +192,7 @@ async def test_only_chats_of_the_platform_are_shown(place: Place) -> None:
 async def test_a_draft_grows_into_the_answer(place: Place) -> None:
     """It is sent after a second with enough text, edited once a second, and ends in the exact answer."""
     async with stage(place, deliver=True) as on:
-        await on.tell("started")
-        await on.tell("delta", "This is")
-        await on.time.pass_by(3)
+        await on.writes("This is", for_s=3)
         assert on.platform.texts() == []
 
         await on.tell("delta", " the beginning of")
@@ -206,18 +211,6 @@ async def test_a_draft_grows_into_the_answer(place: Place) -> None:
 
     assert place.platform.texts() == ["x" * 40, "x" * 10]
     assert len({piece.nonce for piece in place.platform.pieces}) == 2
-
-
-async def test_a_draft_is_never_longer_than_one_message(place: Place) -> None:
-    """Of a long text the first piece is shown; it is not edited when only later ones grow."""
-    async with stage(place) as on:
-        await on.tell("started")
-        await on.tell("delta", "x" * 50)
-        await on.time.pass_by(2)
-        await on.tell("delta", "y" * 50)
-        await on.time.pass_by(3)
-        assert on.platform.texts() == ["x" * 40]
-        assert on.platform.edits == []
 
 
 async def test_a_quick_answer_has_no_draft(place: Place) -> None:
@@ -248,9 +241,7 @@ async def test_a_group_gets_fewer_edits(place: Place) -> None:
 async def test_text_before_a_tool_is_not_the_answer(place: Place) -> None:
     """After a tool the draft shows what comes next."""
     async with stage(place) as on:
-        await on.tell("started")
-        await on.tell("delta", "Let me have a look at that.")
-        await on.time.pass_by(2)
+        await on.writes("Let me have a look at that.", for_s=2)
         await on.tell("tool", "read")
         await on.tell("delta", "It is all there, as you said.")
         await on.time.pass_by(1)
@@ -260,9 +251,7 @@ async def test_text_before_a_tool_is_not_the_answer(place: Place) -> None:
 async def test_the_id_of_a_draft_is_kept_before_its_first_edit(place: Place) -> None:
     """A restarted adapter goes on with that draft and sends no second one."""
     async with stage(place) as on:
-        await on.tell("started")
-        await on.tell("delta", SENTENCE)
-        await on.time.pass_by(1)
+        await on.writes(SENTENCE, for_s=1)
         (draft,) = on.platform.messages
         assert (await on.ledger.progress(KEY, OUT)).draft == draft
 
@@ -270,9 +259,7 @@ async def test_the_id_of_a_draft_is_kept_before_its_first_edit(place: Place) -> 
         await on.tell("delta", " which was not heard from its beginning")
         await on.time.pass_by(3)
         assert on.platform.texts() == [SENTENCE]
-        await on.tell("started")
-        await on.tell("delta", "The turn is tried again, so it is whole")
-        await on.time.pass_by(3)
+        await on.writes("The turn is tried again, so it is whole", for_s=3)
         assert on.platform.texts() == ["The turn is tried again, so it is whole"]
         await place.put(on.mailbox, reply(1, "final"))
         await until_empty(on.mailbox)
@@ -285,9 +272,7 @@ async def test_a_draft_that_may_have_been_sent_is_not_sent_again(place: Place) -
     """Its id is unknown: it stays as it is, and the answer comes as a message of its own."""
     async with stage(place, deliver=True) as on:
         on.platform.fail("unknown")
-        await on.tell("started")
-        await on.tell("delta", SENTENCE)
-        await on.time.pass_by(10)
+        await on.writes(SENTENCE, for_s=10)
         assert on.platform.texts() == [SENTENCE]
         await place.put(on.mailbox, reply(1, "final"))
         await until_empty(on.mailbox)
@@ -295,25 +280,11 @@ async def test_a_draft_that_may_have_been_sent_is_not_sent_again(place: Place) -
     assert place.platform.texts() == [SENTENCE, "final"]
 
 
-async def test_a_draft_that_was_surely_not_sent_is_tried_again(place: Place) -> None:
-    """A platform that is away for a moment costs a second of the draft."""
-    async with stage(place) as on:
-        on.platform.fail("down")
-        await on.tell("started")
-        await on.tell("delta", SENTENCE)
-        await on.time.pass_by(1)
-        assert on.platform.texts() == []
-        await on.time.pass_by(1)
-        assert on.platform.texts() == [SENTENCE]
-
-
 async def test_a_chat_that_is_limited_gets_no_drafts(place: Place) -> None:
     """After a 429 nothing is drawn until the platform wants calls again; the limiter knows as well."""
     async with stage(place) as on:
         on.platform.fail(SendLater("too many calls", after_s=5.5))
-        await on.tell("started")
-        await on.tell("delta", SENTENCE)
-        await on.time.pass_by(6)
+        await on.writes(SENTENCE, for_s=6)
         assert on.place.limiter.pauses == [("ada", 5.5)]
         assert on.platform.texts() == []
         assert len(on.platform.typings) == 1
@@ -326,8 +297,7 @@ async def test_a_chat_that_is_limited_gets_no_drafts(place: Place) -> None:
 async def test_what_the_platform_refuses_is_not_drawn_again(place: Place, fault: str) -> None:
     """A draft that cannot be shown, or was deleted, is let be; nothing else is disturbed."""
     async with stage(place) as on:
-        await on.tell("started")
-        await on.tell("delta", SENTENCE)
+        await on.writes(SENTENCE)
         if fault == "gone":
             await on.time.pass_by(1)
         on.platform.fail(fault)  # type: ignore[arg-type]
@@ -341,9 +311,7 @@ async def test_the_answer_waits_for_a_draft_that_is_under_way(place: Place) -> N
     """No edit of a draft can come after the answer, even where the reply was told before."""
     held = asyncio.Event()
     async with stage(place, deliver=True) as on:
-        await on.tell("started")
-        await on.tell("delta", SENTENCE)
-        await on.time.pass_by(1)
+        await on.writes(SENTENCE, for_s=1)
         on.platform.fail(held)
         await on.tell("delta", " it all")
         await on.time.pass_by(1, wait=False)
@@ -365,9 +333,7 @@ async def test_a_late_delta_begins_no_draft(place: Place) -> None:
     async with stage(place, deliver=True) as on:
         await place.put(on.mailbox, reply(1, "final"))
         await until_empty(on.mailbox)
-        await on.tell("started")
-        await on.tell("delta", SENTENCE)
-        await on.time.pass_by(5)
+        await on.writes(SENTENCE, for_s=5)
 
     assert place.platform.texts() == ["final"]
     assert place.platform.typings == []
@@ -376,8 +342,41 @@ async def test_a_late_delta_begins_no_draft(place: Place) -> None:
 async def test_without_streaming_only_typing_shows(place: Place) -> None:
     """``stream = false`` sends no draft."""
     async with stage(place, stream=False) as on:
-        await on.tell("started")
-        await on.tell("delta", SENTENCE)
-        await on.time.pass_by(5)
+        await on.writes(SENTENCE, for_s=5)
         assert on.platform.texts() == []
         assert len(on.platform.typings) == 2
+
+
+async def test_many_messages_that_wait_in_one_chat_show_no_more_than_one(place: Place) -> None:
+    """A backlog would else be as many calls at once, which a platform refuses; other chats are shown, too."""
+    async with stage(place) as on:
+        for number in range(20):
+            await on.tell("queued", asked=f"fake:{number}")
+        await on.tell("queued", key="fake:bob")
+        await on.platform.until(lambda platform: "bob" in platform.typings)
+        assert on.platform.typings == ["ada", "bob"]
+
+        on.time.now_s += 4
+        await on.tell("queued", asked="fake:20")
+        await on.platform.until(lambda platform: platform.typings == ["ada", "bob", "ada"])
+
+
+async def test_a_long_answer_is_rendered_no_more_once_its_first_message_is_full(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rendered: list[int] = []
+    split = place.channel.split
+
+    def counted(text: str) -> list[Rendered]:
+        rendered.append(len(text))
+        return split(text)
+
+    monkeypatch.setattr(place.channel, "split", counted)
+    async with stage(place) as on:
+        await on.tell("started")
+        for _ in range(12):
+            await on.tell("delta", "x" * 5_000)
+            await on.time.pass_by(1)
+        assert on.platform.texts() == ["x" * 40]
+    assert 1 <= len(rendered) <= 4
+    assert max(rendered) <= 20_000

@@ -49,9 +49,7 @@ async def test_no_draft_stands_in_the_middle_of_an_earlier_answer(tmp_path: Path
         await place.put(on.mailbox, first)
         await on.platform.until(lambda platform: platform.hanging == 1 and len(platform.messages) == 1)
 
-        await on.tell("started", asked=NEXT)
-        await on.tell("delta", BEGUN, asked=NEXT)
-        await on.time.pass_by(3)
+        await on.writes(BEGUN, for_s=3, asked=NEXT)
         assert on.platform.texts() == ["a" * 40]
         assert on.platform.typings == ["ada"]
 
@@ -73,8 +71,7 @@ async def test_what_comes_while_a_draft_waits_for_the_limiter_goes_first(tmp_pat
     place.limiter = limiter = FirstWaits()
     held = asyncio.Event()
     async with stage(place, deliver=True) as on:
-        await on.tell("started", asked=NEXT)
-        await on.tell("delta", BEGUN, asked=NEXT)
+        await on.writes(BEGUN, asked=NEXT)
         await on.time.pass_by(1, wait=False)
         async with asyncio.timeout(DEADLINE_S):
             await limiter.asked.wait()
@@ -90,21 +87,3 @@ async def test_what_comes_while_a_draft_waits_for_the_limiter_goes_first(tmp_pat
         await on.time.pass_by(1)
 
     assert place.platform.texts() == ["x" * 40, "x" * 10, BEGUN]
-
-
-async def test_a_draft_that_stands_grows_on(tmp_path: Path) -> None:
-    """What it stands above changes nothing in its place."""
-    place = Place(tmp_path)
-    held = asyncio.Event()
-    async with stage(place, deliver=True) as on:
-        await on.tell("started", asked=NEXT)
-        await on.tell("delta", BEGUN, asked=NEXT)
-        await on.time.pass_by(1)
-        on.platform.fail(held)
-        await place.put(on.mailbox, reply("job", "Tea is ready."))
-        await on.platform.until(lambda platform: platform.hanging == 1)
-        await on.tell("delta", ", and more", asked=NEXT)
-        await on.time.pass_by(1)
-        assert on.platform.texts() == [f"{BEGUN}, and more"]
-        held.set()
-        await until_empty(on.mailbox)

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-
-from structlog.testing import capture_logs
 
 from channels.message import Outbound, read_outbound
 from channels.pairing import Pairing
@@ -64,7 +61,8 @@ async def test_who_is_approved_is_told_once_before_and_after_a_restart(tmp_path:
             approve(state, "-5", "group", "-5:topic:7")
             (second,) = await told(mailbox, 1)
             # Ended before it is noted, it would be put again under the same id, as after a kill.
-            await looks(looked, 1)
+            looked.clear()
+            await asyncio.wait_for(looked.wait(), 20)
         async with greeting(mailbox, state) as looked:
             await asyncio.wait_for(looked.wait(), 20)
 
@@ -75,33 +73,6 @@ async def test_who_is_approved_is_told_once_before_and_after_a_restart(tmp_path:
     assert "This group is approved" in second.text
     assert first.id.startswith("proactive:")
     assert first.id != second.id
-
-
-async def test_a_file_that_has_not_changed_is_not_read_again(tmp_path: Path) -> None:
-    """Nothing that can be seen from outside says that its bytes are others, and damaged ones."""
-    state = tmp_path / "state"
-    async with opened(tmp_path / "queue") as mailbox:
-        Pairing(state).admit("telegram", "100", kind="person", name="Ada")
-        async with greeting(mailbox, state) as looked:
-            await looks(looked, 2)
-            path = state / "pairing.json"
-            before = path.stat()
-            with path.open("r+b") as file:
-                file.write(b"x" * before.st_size)
-            os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
-
-            with capture_logs() as logs:
-                await looks(looked, 3)
-                assert logs == []
-                os.utime(path)
-                await looks(looked, 2)
-            assert logs[0]["event"] == "greeting.waits"
-
-
-async def looks(looked: asyncio.Event, count: int) -> None:
-    for _ in range(count):
-        looked.clear()
-        await asyncio.wait_for(looked.wait(), 20)
 
 
 async def test_who_only_asked_is_told_nothing(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import sqlite3
 import stat
 import threading
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -16,19 +16,10 @@ from gateway.outbound.ledger import DeliveryLedger, Progress
 from gateway.outbound.ledger_file import forget, rows_of
 from gateway.outbound.ledger_rows import PUT
 from tests.gateway.embedded_place import files_at_most
+from tests.support.clock import Clock
 from tests.support.until import until
 
 KEY, OUT = "fake:ada", "fake:1#reply"
-
-
-class Clock:
-    """A wall clock that is set by hand."""
-
-    def __init__(self) -> None:
-        self.at = datetime(2027, 1, 1, tzinfo=UTC)
-
-    def __call__(self) -> datetime:
-        return self.at
 
 
 @pytest.fixture
@@ -50,15 +41,6 @@ async def test_marks_survive_a_restart(path: Path) -> None:
     async with DeliveryLedger(path) as ledger:
         assert await ledger.progress(KEY, OUT) == Progress(sent={0: "m1"}, unknown={1: 2})
         assert await ledger.progress("fake:bob", OUT) == Progress()
-
-
-async def test_the_last_piece_ends_the_letter(path: Path) -> None:
-    """The last mark and the end are one: there is no instant between them."""
-    async with DeliveryLedger(path) as ledger:
-        await ledger.sent(KEY, OUT, 0, platform_id="m1")
-        await ledger.trying(KEY, OUT, 1)
-        await ledger.sent(KEY, OUT, 1, platform_id="m2", last=True)
-        assert await ledger.progress(KEY, OUT) == Progress(done=True)
 
 
 async def test_a_letter_set_aside_may_be_sent_again(path: Path) -> None:
@@ -96,23 +78,6 @@ async def test_a_chat_that_moved_twice_is_found(path: Path) -> None:
         assert [ledger.address(chat) for chat in ("a", "b", "c", "d")] == ["c", "c", "c", "d"]
         await ledger.moved("c", "a")
         assert [ledger.address(chat) for chat in ("a", "b", "c")] == ["a", "a", "a"]
-
-
-async def test_old_marks_are_forgotten(path: Path) -> None:
-    """Delivered letters after a week, unfinished ones after a month, moves never."""
-    clock = Clock()
-    async with DeliveryLedger(path, clock=clock) as ledger:
-        await ledger.done(KEY, "done")
-        await ledger.sent(KEY, "unfinished", 0, platform_id="m1")
-        await ledger.moved("a", "b")
-    clock.at += timedelta(days=8)
-    async with DeliveryLedger(path, clock=clock) as ledger:
-        assert await ledger.progress(KEY, "done") == Progress()
-        assert await ledger.progress(KEY, "unfinished") == Progress(sent={0: "m1"})
-    clock.at += timedelta(days=30)
-    async with DeliveryLedger(path, clock=clock) as ledger:
-        assert await ledger.progress(KEY, "unfinished") == Progress()
-        assert ledger.address("a") == "b"
 
 
 async def test_a_newer_file_is_left_alone(path: Path) -> None:
@@ -156,27 +121,6 @@ async def test_a_full_disk_stores_nothing_and_says_so(path: Path) -> None:
         assert await ledger.progress(KEY, OUT) == Progress(sent={0: "m1"})
         await ledger.trying(KEY, OUT, 1)
         assert await ledger.progress(KEY, OUT) == Progress(sent={0: "m1"}, unknown={1: 1})
-
-
-async def test_one_bad_mark_takes_no_other_with_it(path: Path) -> None:
-    """A name that is no text is refused; the marks of the same batch are stored."""
-    async with DeliveryLedger(path) as ledger:
-        marks = [ledger.trying(KEY, f"x{number}", 0) for number in range(50)]
-        marks.insert(20, ledger.trying(KEY, "\ud800", 0))
-        outcomes = await asyncio.gather(*marks, return_exceptions=True)
-
-        assert [type(each) for each in outcomes if each is not None] == [LedgerDown]
-        for number in range(50):
-            assert (await ledger.progress(KEY, f"x{number}")).unknown == {0: 1}
-
-
-async def test_two_processes_may_have_it_open(path: Path) -> None:
-    """Who takes an adapter over reads what the one before it wrote, which may not have closed yet."""
-    async with DeliveryLedger(path) as one, DeliveryLedger(path) as other:
-        await one.trying(KEY, OUT, 0)
-        assert (await other.progress(KEY, OUT)).unknown == {0: 1}
-        await other.sent(KEY, OUT, 0, platform_id="m1")
-        assert (await one.progress(KEY, OUT)).sent == {0: "m1"}
 
 
 async def test_a_cancelled_caller_has_its_mark_made(path: Path) -> None:
@@ -231,7 +175,7 @@ async def test_the_pieces_of_a_letter_that_is_done_are_known_as_long_as_it_is(pa
         await ledger.trying(KEY, OUT, 0)
         await ledger.sent(KEY, OUT, 0, platform_id="m1")
         await ledger.trying(KEY, OUT, 1)
-        await ledger.sent(KEY, OUT, 1, platform_id="m2", last=True, put_at=clock.at - timedelta(seconds=2))
+        await ledger.sent(KEY, OUT, 1, platform_id="m2", last=True, put_at=clock.now - timedelta(seconds=2))
         await ledger.trying(KEY, "fake:2#reply", 0)
     rows = {(row.id, row.piece): row for row in rows_of(path, "fake:1")}
 
@@ -241,14 +185,123 @@ async def test_the_pieces_of_a_letter_that_is_done_are_known_as_long_as_it_is(pa
         0: "m1",
         1: "m2",
     }
-    assert rows[OUT, PUT].at == clock.at - timedelta(seconds=2)
-    assert rows[OUT, None].at == clock.at
+    assert rows[OUT, PUT].at == clock.now - timedelta(seconds=2)
+    assert rows[OUT, None].at == clock.now
     assert [(row.piece, row.unknown) for row in rows_of(path, "fake:2")] == [(0, 1)]
 
-    clock.at += timedelta(days=8)
+    clock.now += timedelta(days=8)
     async with DeliveryLedger(path, clock=clock):
         pass
     assert rows_of(path, "fake:1") == []
     assert len(rows_of(path, "fake:2")) == 1
     assert forget(path, [KEY], before=None) == 1
     assert rows_of(path, "fake:2") == []
+
+
+OTHER = "fake:bob"
+TICK = timedelta(milliseconds=1)
+
+
+@pytest.mark.parametrize("late", [timedelta(0), TICK])
+async def test_a_week_for_what_is_done_and_thirty_days_for_what_is_not(path: Path, late: timedelta) -> None:
+    clock = Clock()
+    async with DeliveryLedger(path, clock=clock) as ledger:
+        await ledger.sent(KEY, "done", 0, platform_id="m1", last=True)
+    clock.now += timedelta(days=7) + late
+    async with DeliveryLedger(path, clock=clock) as ledger:
+        assert await ledger.progress(KEY, "done") == Progress(done=not late)
+        await ledger.sent(KEY, "unfinished", 0, platform_id="m1")
+        await ledger.begin_draft(KEY, "drafted")
+        await ledger.draft_sent(KEY, "drafted", "m2")
+    assert len(rows_of(path, "done")) == (0 if late else 2)
+
+    clock.now += timedelta(days=30) + late
+    async with DeliveryLedger(path, clock=clock) as ledger:
+        assert await ledger.progress(KEY, "unfinished") == Progress(sent={} if late else {0: "m1"})
+        assert await ledger.progress(KEY, "drafted") == Progress(draft="" if late else "m2")
+
+
+async def test_what_is_old_is_forgotten_every_5000_changes(path: Path) -> None:
+    """A daemon that is not started anew for months forgets, too; drafts and pieces count as letters do."""
+    clock = Clock()
+    async with DeliveryLedger(path, clock=clock) as ledger:
+        await ledger.done(KEY, "old")
+        clock.now += timedelta(days=8)
+        assert await ledger.begin_draft(KEY, "draft") == ""
+        await ledger.sent(KEY, "sent", 0, platform_id="m1")
+        await asyncio.gather(*(ledger.trying(KEY, "many", 0) for _ in range(4_996)))
+        assert (await ledger.progress(KEY, "old")).done
+
+        await ledger.trying(KEY, "many", 0)
+
+        assert not (await ledger.progress(KEY, "old")).done
+        assert (await ledger.progress(KEY, "many")).unknown == {0: 4_997}
+
+
+async def test_of_ten_thousand_moves_the_oldest_is_forgotten(path: Path) -> None:
+    clock = Clock()
+    async with DeliveryLedger(path, clock=clock):
+        pass
+    with sqlite3.connect(path) as file:
+        rows = [(f"old{number}", f"new{number}", number) for number in range(9_999)]
+        file.executemany("INSERT INTO moves VALUES (?, ?, ?)", rows)
+    file.close()
+
+    async with DeliveryLedger(path, clock=clock) as ledger:
+        await ledger.moved("a", "b")
+        assert ledger.address("old0") == "new0"
+        clock.now += TICK
+        await ledger.moved("c", "d")
+        assert [ledger.address(each) for each in ("old0", "old1", "a", "c")] == ["old0", "new1", "b", "d"]
+
+
+async def test_one_send_that_did_not_arrive_takes_back_one(path: Path) -> None:
+    async with DeliveryLedger(path) as ledger:
+        await ledger.trying(KEY, OUT, 0)
+        await ledger.trying(KEY, OUT, 0)
+        await ledger.not_sent(KEY, OUT, 0)
+        assert (await ledger.progress(KEY, OUT)).unknown == {0: 1}
+
+
+async def test_the_draft_of_a_letter_that_is_done_is_the_answer(path: Path) -> None:
+    """Nobody writes another text into it."""
+    async with DeliveryLedger(path) as ledger:
+        await ledger.begin_draft(KEY, OUT)
+        await ledger.draft_sent(KEY, OUT, "m1")
+        await ledger.done(KEY, OUT)
+        assert await ledger.begin_draft(KEY, OUT) is None
+
+
+async def test_letters_done_before_a_time_are_forgotten_with_their_pieces(path: Path) -> None:
+    """Those of the keys that are named alone; what is under way stays."""
+    clock = Clock()
+    async with DeliveryLedger(path, clock=clock) as ledger:
+        for key, out_id in ((KEY, OUT), (OTHER, "fake:2#reply")):
+            await ledger.sent(key, out_id, 0, platform_id="m1")
+            await ledger.sent(key, out_id, 1, platform_id="m2", last=True)
+        await ledger.sent(KEY, "fake:3#reply", 0, platform_id="m3")
+        await ledger.begin_draft(KEY, "fake:4#reply")
+
+    assert forget(path, [KEY, "fake:none"], before=clock.now) == 0
+    assert len(rows_of(path, "fake:1")) == 3
+    assert forget(path, [KEY, "fake:none"], before=clock.now + TICK) == 1
+    assert [len(rows_of(path, f"fake:{number}")) for number in (1, 2, 3)] == [0, 3, 1]
+
+    # For ever: whatever is under way, too.
+    assert forget(path, [KEY], before=None) == 2
+    assert forget(path, [OTHER], before=None) == 1
+    assert rows_of(path, "fake:2") == rows_of(path, "fake:3") == []
+
+
+async def test_no_byte_of_what_is_forgotten_stays(path: Path) -> None:
+    async with DeliveryLedger(path) as ledger:
+        for number in range(500):
+            await ledger.done("fake:secretive", f"{number}#reply")
+        await ledger.done(KEY, OUT)
+    before = path.stat().st_size
+
+    assert forget(path, ["fake:secretive"], before=None) == 500
+
+    assert path.stat().st_size < before
+    assert not any(b"secretive" in each.read_bytes() for each in path.parent.iterdir())
+    assert len(rows_of(path, "fake:1")) == 1

@@ -180,16 +180,3 @@ async def test_what_one_machine_forgets_the_other_forgets_that_knew_it(machines:
 
     async with machines.ledger("other") as ledger:
         assert await ledger.progress(KEY, OUT) == Progress()
-
-
-def test_the_files_of_a_channel_are_bounded(machines: Machines) -> None:
-    """A new one is begun at a size; old ones go, and the oldest of too many."""
-    note = ledger_log.Note("done", {"key": KEY, "out_id": "x" * 2**18})
-    log = LedgerLog(machines.log, "one")
-    for _ in range(5 * 20):
-        log.append([note], 1)
-    log.close()
-
-    sizes = [path.stat().st_size for path in machines.log.iterdir()]
-    assert max(sizes) < ledger_log.FILE_BYTES + 2**19
-    assert sum(sizes) < ledger_log.MAX_BYTES + 2 * ledger_log.FILE_BYTES

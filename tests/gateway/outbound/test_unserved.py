@@ -35,21 +35,20 @@ def waiting(tmp_path: Path) -> list[str]:
     return ["--workspace", str(tmp_path)]
 
 
-def test_status_tells_of_them_with_their_age(waiting: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_status_and_doctor_tell_of_them_with_their_age(
+    waiting: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["status", *waiting]) == 0
     shown = capsys.readouterr().out
+    main(["doctor", *waiting])
+    examined = capsys.readouterr().out
     assert main(["status", *waiting, "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
 
-    assert "1 reply waits for slack, the oldest for " in shown
+    for said in (shown, examined):
+        assert "1 reply waits for slack, the oldest for " in said
     assert "enable channels.slack" in shown
     assert [row["channel"] for row in document["unserved"]] == ["slack"]
-
-
-def test_doctor_tells_of_them(waiting: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    main(["doctor", *waiting])
-
-    assert "1 reply waits for slack, the oldest for " in capsys.readouterr().out
 
 
 def test_cron_add_says_at_once_that_nothing_serves_a_channel(

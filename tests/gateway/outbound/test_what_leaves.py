@@ -17,7 +17,7 @@ from session.memory.circles import learn
 from session.store.store import Store
 from session.transcript.key import SessionKey
 from session.transcript.line import make_line
-from tests.gateway.delivery_place import Place, reply, until_empty
+from tests.gateway.delivery_place import Place, reply
 
 ADA, GROUP, JOB = "telegram:1", "telegram:-5", "cron:j1@2026-01-01T09:00:00Z"
 REFS = (
@@ -71,9 +71,7 @@ async def leaving(workspace: Path, folders: Sequence[Path]) -> list[str]:
     make_files(workspace)
     place = Place(workspace)
     place.may_leave = list(folders)
-    async with place.open() as mailbox:
-        await place.put(mailbox, reply(1, "here", files=letter(ADA).attachments))
-        await until_empty(mailbox)
+    await place.delivered(reply(1, "here", files=letter(ADA).attachments))
     return [held.decode() for held in place.platform.files.values()]
 
 
