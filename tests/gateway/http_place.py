@@ -12,6 +12,7 @@ import httpx
 import orjson
 
 from gateway.app.app import Application
+from gateway.app.sessions import SessionServices
 from gateway.config.settings import Settings
 from gateway.http.security import Gate
 from gateway.http.server import HttpServer, build_app
@@ -46,6 +47,11 @@ class Place:
         self.server = server
         self.http = http
 
+    @property
+    def services(self) -> SessionServices:
+        assert self.application.services is not None
+        return self.application.services
+
     async def post(self, text: str, *, chat: str = "ada", **more: Any) -> httpx.Response:
         wait = more.pop("wait", None)
         params = {} if wait is None else {"wait": str(wait)}
@@ -63,9 +69,7 @@ class Place:
 
     def gate(self) -> Gated:
         """Have all further turns answered by a model that waits to be let."""
-        assert self.application.services is not None
-        model = Gated()
-        self.application.services.turns.model = model
+        model = self.services.turns.model = Gated()
         return model
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +13,11 @@ from starlette.types import Message
 from gateway.http.media import PIECE_BYTES, FileInPieces, opened
 from session.transcript.key import SessionKey
 from session.transcript.line import make_line
-from tests.gateway.http_place import Place, open_place
+from tests.gateway.http_place import Place
 
 AT = "2026-03-01T10:00:00.000001+00:00"
 NOBODY = "01KJMMA2G01YBHZZBBY3RWPAPM"
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(20)
-
-
-@pytest.fixture
-async def place(tmp_path: Path) -> AsyncIterator[Place]:
-    async with open_place(tmp_path) as place:
-        yield place
 
 
 async def chats(place: Place, **params: Any) -> dict[str, Any]:
@@ -79,53 +72,6 @@ async def test_only_what_changed_since_comes_again(place: Place) -> None:
     assert (await chats(place, since=later))["count"] == 0
 
 
-async def test_chats_come_in_pages_where_asked(place: Place) -> None:
-    """A chat stands where its newest session does, whichever is shown; without a limit all come."""
-    for text, chat in (("one", "ada"), ("two", "bob"), ("three", "eve"), ("/new", "ada"), ("four", "ada")):
-        await place.post(text, chat=chat, wait=30)
-    keys, cursor = [], None
-    while not keys or cursor:
-        found = await chats(place, limit=2, **({"cursor": cursor} if cursor else {}))
-        keys.append([row["key"] for row in found["chats"]])
-        cursor = found["next"]
-
-    assert keys == [["web:ada", "web:eve"], ["web:bob"]]
-    assert found["count"] == 3
-    whole = await chats(place)
-    assert ([row["key"] for row in whole["chats"]], whole["next"]) == (
-        [key for each in keys for key in each],
-        None,
-    )
-
-
-async def test_a_lane_shows_what_runs_and_waits(place: Place) -> None:
-    model = place.gate()
-    await place.post("one", id="m1")
-    await model.begun.wait()
-    await place.post("two", id="m2")
-    [lane] = (await chats(place))["lanes"]
-
-    assert (lane["key"], lane["id"], lane["waiting"]) == ("web:ada", "web:m1", 1)
-    assert lane["running_s"] >= 0
-    model.let.set()
-
-
-async def test_the_sessions_of_a_chat_and_no_other(place: Place) -> None:
-    """The active one first; a chat that nobody knows has none."""
-    for text in ("one", "/new", "two"):
-        await place.post(text, wait=30)
-    await place.post("hello", chat="bob", wait=30)
-    answer = (await place.http.get("/v1/chats/sessions", params={"key": "web:ada"})).json()
-
-    assert [row["active"] for row in answer["sessions"]] == [True, False]
-    assert (await place.http.get("/v1/chats/sessions", params={"key": "web:x"})).json() == {
-        "sessions": [],
-        "next": None,
-    }
-    [row] = [row for row in (await chats(place))["chats"] if row["key"] == "web:ada"]
-    assert row["sessions"] == 2
-
-
 async def test_entries_are_paged_from_the_end_and_from_the_beginning(place: Place) -> None:
     for number in range(3):
         await place.post(f"m{number}", wait=30)
@@ -143,7 +89,6 @@ async def test_entries_are_paged_from_the_end_and_from_the_beginning(place: Plac
 
 async def test_an_entry_has_what_its_line_has(place: Place) -> None:
     """Ids, calls and results, and our own records: what a person sees of a conversation."""
-    assert place.application.services is not None
     call = [{"id": "c1", "type": "function", "function": {"name": "ls", "arguments": '{"path": "."}'}}]
     file = {"kind": "photo", "name": "a.png", "mime": "image/png", "size": 28, "ref": "media/ab/a.png"}
     lines = [
@@ -155,7 +100,7 @@ async def test_an_entry_has_what_its_line_has(place: Place) -> None:
         make_line("system", "see", AT, kind="note", edits="m1", message_id="m2"),
         make_line("system", "", AT, kind="undo", **{"from": 0}),
     ]
-    async with place.application.services.store.open(SessionKey("web:all")) as session:
+    async with place.services.store.open(SessionKey("web:all")) as session:
         await session.append(lines)
     found = (await entries(place, await session_of(place, "web:all")))["entries"]
 
@@ -243,20 +188,3 @@ async def test_a_file_that_nobody_takes_is_read_one_piece_far_and_closed(tmp_pat
 
     assert len(found[2]) == PIECE_BYTES
     assert file.closed
-
-
-async def test_a_search_finds_in_every_chat(place: Place) -> None:
-    """Who said it where, over all chats; a chat without the words is passed by."""
-    for chat, text in (
-        ("ada", "the ferret sleeps"),
-        ("bob", "two ferrets play"),
-        ("eve", "nothing of the kind"),
-    ):
-        await place.post(text, chat=chat, wait=30)
-    answer = (await place.http.get("/v1/search", params={"q": "ferret"})).json()
-    again = (await place.http.get("/v1/search", params={"q": "ferret", "start": 3})).json()
-
-    assert {hit["key"] for hit in answer["hits"]} == {"web:ada", "web:bob"}
-    assert (answer["searched"], answer["chats"], answer["next"]) == (3, 3, None)
-    assert again["hits"] == []
-    assert (await place.http.get("/v1/search")).status_code == 400

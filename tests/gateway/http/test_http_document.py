@@ -19,7 +19,6 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from gateway.service.tokens import Tokens
 from tests.gateway.http_place import Place, open_place
 from tests.support.examples import drawn
 from tests.support.guarantee import guarantee
@@ -48,18 +47,6 @@ async def test_no_answer_that_is_not_described(tmp_path: Path) -> None:
         tried = await asyncio.to_thread(Trying(document, place.server.url, TOKEN, there).all)
 
     assert tried == len(document["paths"]) - len(LEFT_OUT)
-
-
-async def test_nor_for_who_may_only_look(tmp_path: Path) -> None:
-    """With a token that may look the same holds, and nothing is changed."""
-    async with open_place(tmp_path, http={"token": TOKEN}) as place:
-        document, there = await _filled(place)
-        token = Tokens(place.application.settings.state).add("reader", "read")
-        before = await _sessions(place)
-
-        await asyncio.to_thread(Trying(document, place.server.url, token, there, examples=4).all)
-
-        assert await _sessions(place) == before
 
 
 def shown(token: str) -> dict[str, str]:

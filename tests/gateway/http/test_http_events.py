@@ -7,38 +7,14 @@ from collections.abc import AsyncIterator, MutableMapping
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 
 from gateway.http.events import EventStream
-from gateway.service.client_message import inbound
-from gateway.service.records import Record
-from gateway.turns.event import read_event
-from session.errors import StoreError
-from session.transcript.key import SessionKey
-from tests.gateway.http_place import Place, open_place
-
-
-@pytest.fixture
-async def place(tmp_path: Path) -> AsyncIterator[Place]:
-    async with open_place(tmp_path) as place:
-        yield place
-
-
-async def test_a_turn_as_it_is_seen(place: Place) -> None:
-    """Who looks on sees a turn start, its pieces, and its reply under the seq to resume from."""
-    model = place.gate()
-    async with place.stream("web:ada") as stream:
-        await place.post("hello", id="one")
-        started = await stream.next()
-        delta = await stream.next()
-        model.let.set()
-        reply = await stream.next()
-
-    assert [event["kind"] for event, _ in (started, delta, reply)] == ["started", "delta", "reply"]
-    assert {event["in_reply_to"] for event, _ in (started, delta, reply)} == {"web:one"}
-    assert (delta[0]["text"], reply[0]["text"]) == ("got ", "got hello")
-    assert (started[1], delta[1], reply[1]) == ("", "", str(reply[0]["seq"]))
-    assert reply[0]["id"] == "web:one#reply"
+from gateway.service.chats import ChatService
+from gateway.turns.event import Event, read_event
+from session.models.model import Answer, OnDelta, Prompt
+from tests.gateway.http_place import Place, Stream, open_place
 
 
 async def test_other_chats_are_not_seen(place: Place) -> None:
@@ -155,35 +131,6 @@ async def test_late_event_does_not_move_the_resume_point(place: Place) -> None:
     assert [(event["seq"], number) for event, number in seen] == [(2, "2"), (1, ""), (3, "3")]
 
 
-async def test_heartbeats(tmp_path: Path) -> None:
-    """A quiet stream says that it is still there."""
-
-    def quick(server: Any) -> None:
-        server.chats.heartbeat_s = 0.05
-
-    async with open_place(tmp_path, prepare=quick) as place, place.stream("web:ada") as stream:
-        for _ in range(3):
-            await stream.heartbeat()
-
-
-async def test_a_store_that_refuses_ends_a_stream(
-    place: Place, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Its client comes back and is told then; each that looks on would have left a traceback in the log."""
-
-    async def refused(*_: object) -> None:
-        raise StoreError("Too many open files")
-
-    place.server.chats.heartbeat_s = 0.05
-    async with place.http.stream("GET", "/v1/events", params={"key": "web:ada"}) as answer:
-        monkeypatch.setattr(Record, "told", refused)
-        async with asyncio.timeout(30):
-            text = "".join([piece async for piece in answer.aiter_text()])
-
-    assert "id: 0" in text
-    assert "Traceback" not in caplog.text
-
-
 async def test_deltas_only_while_somebody_looks(place: Place) -> None:
     """Nobody looks, nobody pays: without a stream the slot is not watched."""
     assert not place.application.events.watched("web:ada")
@@ -204,30 +151,6 @@ async def test_bad_last_event_id(place: Place, last: str) -> None:
 async def test_key_is_needed(place: Place) -> None:
     """A stream is of one chat."""
     assert (await place.http.get("/v1/events")).status_code == 400
-
-
-async def test_open_streams_do_not_hold_up_the_end(tmp_path: Path) -> None:
-    """With streams open the application closes, and the streams end cleanly: none waits until it is cut."""
-    async with asyncio.TaskGroup() as group, open_place(tmp_path) as place:
-        opened = asyncio.Event()
-        looking = group.create_task(_until_end(place, opened))
-        await opened.wait()
-        place.server.chats.closing.set()
-        async with asyncio.timeout(30):
-            # The server still serves: only the end itself can have ended the stream.
-            await looking
-        assert (await place.http.get("/healthz")).status_code == 200
-        # Uptime monitors ask with HEAD.
-        for path in ("/", "/healthz", "/readyz"):
-            head = await place.http.head(path)
-            assert (head.status_code, head.content) == (200, b"")
-
-
-async def _until_end(place: Place, opened: asyncio.Event) -> None:
-    async with place.stream("web:ada") as stream:
-        opened.set()
-        with pytest.raises(EOFError):
-            await stream.next()
 
 
 async def test_slow_client_is_cut() -> None:
@@ -270,25 +193,120 @@ def test_what_is_no_event(body: bytes) -> None:
     assert read_event(body) is None
 
 
-async def test_stream_of_a_chat_that_was_used_by_a_former_process(tmp_path: Path) -> None:
-    """Replies of an earlier process are resumed from, too: the count survives a restart."""
+class Slow:
+    """A plain model that writes the next piece when it is told to."""
+
+    name = "slow"
+    plain = True
+
+    def __init__(self, *pieces: str) -> None:
+        self._pieces = pieces
+        self.go = asyncio.Semaphore(0)
+
+    async def ask(self, prompt: Prompt, on_delta: OnDelta | None = None) -> Answer:
+        for piece in self._pieces:
+            await self.go.acquire()
+            if on_delta is not None:
+                on_delta(piece)
+        return Answer("".join(self._pieces))
+
+
+def slow(place: Place, *pieces: str) -> Slow:
+    model = place.services.turns.model = Slow(*pieces)
+    return model
+
+
+async def drafted(place: Place, *, draft: bool) -> Any:
+    return place.http.stream("GET", "/v1/drafted", params={"key": "web:ada", "draft": str(draft).lower()})
+
+
+async def opened_stream(answer: Any) -> Stream:
+    stream = Stream(answer)
+    await stream.opened_stream()
+    return stream
+
+
+async def test_a_reload_shows_the_text_so_far_and_each_piece_once(tmp_path: Path) -> None:
+    """The draft stands before the pieces that follow it; who does not ask for one gets none."""
     async with open_place(tmp_path) as place:
-        await place.post("one", wait=30)
-        await place.post("two", wait=30)
+        model = slow(place, "one ", "two ", "three")
+        async with await drafted(place, draft=False) as first:
+            plain = await opened_stream(first)
+            await place.post("hello", id="m")
+            for _ in range(2):
+                model.go.release()
+            assert [(await plain.next("delta"))[0]["text"] for _ in range(2)] == ["one ", "two "]
+
+            async with await drafted(place, draft=True) as second:
+                reloaded = await opened_stream(second)
+                draft, resume = await reloaded.next()
+                model.go.release()
+                piece, _ = await reloaded.next()
+                reply, number = await reloaded.next()
+            seen = [(await plain.next())[0]["kind"] for _ in range(2)]
+
+    assert (draft["kind"], draft["text"], draft["in_reply_to"], resume) == ("draft", "one two ", "web:m", "")
+    assert (piece["kind"], piece["text"]) == ("delta", "three")
+    assert (reply["text"], number) == ("one two three", "1")
+    assert seen == ["delta", "reply"]
+
+
+async def test_pieces_that_have_no_place_are_left_out(tmp_path: Path) -> None:
+    """Behind a lost beginning nothing is shown in part; the next turn's pieces come again."""
     async with open_place(tmp_path) as place:
-        async with place.stream("web:ada", 1) as stream:
-            second, number = await stream.next()
-            await place.post("three")
-            third, following = await stream.next("reply")
-        view = await place.server.chats.store.look(SessionKey("web:ada"))
+        chats = ChatService(place.application)
+        stream = chats.stream("web:ada", drafts=True)
+        kinds: list[Event] = []
 
-    assert (second["text"], number) == ("echo: two", "2")
-    assert (third["text"], following) == ("echo: three", "3")
-    assert view.seq == 3
+        async def read() -> None:
+            async for event, _ in stream:
+                if event is not None:
+                    kinds.append(event)
+
+        reading = asyncio.create_task(read())
+        tell = place.application.drafted.tell
+        async with asyncio.timeout(20):
+            while not kinds:
+                await tell("tool", "web:ada", "web:m", text="grep")
+                await asyncio.sleep(0.01)
+            kinds.clear()
+            for kind, message, text in (
+                ("delta", "web:m", "lost"),
+                ("started", "web:m", ""),
+                ("delta", "web:m", "a"),
+                ("delta", "web:other", "b"),
+                ("draft", "web:other", "c"),
+                ("delta", "web:other", "d"),
+            ):
+                await tell(kind, "web:ada", message, text=text)  # type: ignore[arg-type]
+            await tell("reply", "web:ada", "web:other", text="end", seq=1)
+            while not kinds or kinds[-1].kind != "reply":
+                await asyncio.sleep(0.01)
+        reading.cancel()
+
+    heard = [(event.kind, event.text) for event in kinds if event.kind != "tool"]
+    assert heard == [("started", ""), ("delta", "a"), ("draft", "c"), ("delta", "d"), ("reply", "end")]
 
 
-def test_ids_of_clients() -> None:
-    """A client's id is the same with or without its prefix; none gives a new one each time."""
-    assert inbound("web:a", "x", "one").id == inbound("web:a", "x", "web:one").id == "web:one"
-    assert inbound("cli:a", "x", "one").id == "cli:one"
-    assert inbound("web:a", "x").id != inbound("web:a", "x").id
+async def test_a_draft_ends_with_its_turn_and_begins_anew_after_a_tool(tmp_path: Path) -> None:
+    """Nothing is shown of a turn that is over, nor of what was written before a tool ran."""
+    async with open_place(tmp_path) as place:
+        tasks: list[asyncio.Task[None]] = []
+        application = place.application.drafted
+        application.watch(None, 60)
+        async with place.application.mailbox.listen("drafted") as bodies, asyncio.timeout(20):
+            with application.onlooker(
+                "web:ada", "web:m", lambda work, _: tasks.append(asyncio.create_task(work))
+            ) as on:
+                on.delta("before")
+                on.tool("grep")
+                on.delta("behind ")
+                on.delta("it")
+                application.draft("web:ada")
+                application.draft("web:bob")
+            application.draft("web:ada")
+            await application.tell("reply", "web:ada", "web:m", text="end", seq=1)
+            await asyncio.gather(*tasks)
+            told = [orjson.loads(await anext(bodies)) for _ in range(6)]
+
+    assert [event["text"] for event in told if event["kind"] == "draft"] == ["behind it"]

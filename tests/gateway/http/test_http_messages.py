@@ -9,25 +9,13 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from channels.message import Inbound
-from gateway.app.app import Application
-from gateway.config.settings import Settings
-from gateway.errors import MailboxDown
-from gateway.http.server import HttpServer
-from gateway.service.chats import ChatService, Conflict
-from gateway.service.client_message import MAX_CHANNELS, inbound
-from gateway.service.outcome import Outcome
+from gateway.service.client_message import MAX_CHANNELS
 from gateway.service.records import MessageStanding, Record
-from session.transcript.key import SessionKey
 from tests.gateway.http_place import Place, open_place
-
-
-@pytest.fixture
-async def place(tmp_path: Path) -> AsyncIterator[Place]:
-    async with open_place(tmp_path) as place:
-        yield place
 
 
 def user_lines(workspace: Path, stem: str) -> list[dict[str, Any]]:
@@ -35,20 +23,14 @@ def user_lines(workspace: Path, stem: str) -> list[dict[str, Any]]:
     return [line for line in map(json.loads, lines) if line.get("role") == "user"]
 
 
-async def test_accepted_without_waiting(place: Place) -> None:
-    """Without wait the answer is 202 with id and key as soon as the message is durable."""
-    answer = await place.post("hello", id="one")
+async def test_accepted_and_waited_for(place: Place) -> None:
+    """Without wait the answer is 202 as soon as the message is durable, with wait it is the reply."""
+    accepted = await place.post("hello", id="one")
+    answered = await place.post("hello", id="two", wait=30)
 
-    assert answer.status_code == 202
-    assert answer.json() == {"id": "web:one", "key": "web:ada"}
-
-
-async def test_waited_for(place: Place) -> None:
-    """With wait the answer is the reply."""
-    answer = await place.post("hello", id="one", wait=30)
-
-    assert answer.status_code == 200
-    assert answer.json() == {"id": "web:one", "key": "web:ada", "reply": "echo: hello", "kind": "reply"}
+    assert (accepted.status_code, accepted.json()) == (202, {"id": "web:one", "key": "web:ada"})
+    assert answered.status_code == 200
+    assert answered.json() == {"id": "web:two", "key": "web:ada", "reply": "echo: hello", "kind": "reply"}
 
 
 async def test_wait_ran_out(place: Place, tmp_path: Path) -> None:
@@ -109,7 +91,6 @@ async def test_same_id_with_another_text(place: Place) -> None:
 
 async def test_reply_whose_event_was_lost(place: Place) -> None:
     """A waiter finds a reply that was stored although its event never came."""
-    assert place.application.services is not None
     model = place.gate()
 
     async with asyncio.TaskGroup() as group:
@@ -189,37 +170,47 @@ async def test_text_over_a_mebibyte(place: Place) -> None:
     assert "1 MiB" in answer.json()["reply"]
 
 
+JSON = "application/json"
+BAD = [
+    b'{"text":"hi"}',
+    b'{"chat_id":"a","key":"web:a","text":"hi"}',
+    b'{"chat_id":"","text":"hi"}',
+    b'{"chat_id":"a","text":"  "}',
+    b'{"chat_id":"a","text":5}',
+    b'{"chat_id":"a","text":"hi","colour":"red"}',
+    b'{"chat_id":"a","text":"\\ud800"}',
+    b'{"chat_id":"a\\udfff","text":"hi"}',
+    b'{"key":"nocolon","text":"hi"}',
+    b'{"key":"Web:a","text":"hi"}',
+    b'{"chat_id":"a","text":"hi","id":""}',
+    b'{"chat_id":"a","text":"hi","attachments":[{"ref":"media/../state/gateway.db"}]}',
+    b'{"chat_id":"a","text":"hi","attachments":[{"ref":"media/ab/%s.png"}]}' % (b"ab" * 32),
+    b'{"chat_id":"a","text":"hi","attachments":[{"ref":"media/ab/%s.png","name":"\\ud800"}]}' % (b"ab" * 32),
+    b'{"chat_id":"a","text":"hi","id":"%s"}' % (b"x" * 200),
+]
+TOLD = [
+    (JSON, b"text=hi", "the body is not JSON: ", "send an object"),
+    (JSON, b'{"text": "a', "the body is not JSON: ", "send an object"),
+    ("text/plain", b'{"chat_id": "a", "text": "hi"}', "is text/plain", "Content-Type: application/json"),
+    ("application/x-www-form-urlencoded", b"text=hi", "urlencoded", "Content-Type: application/json"),
+    ("", b'{"chat_id": "a", "text": "hi"}', "no Content-Type", "Content-Type: application/json"),
+    (JSON, b"[]", "not an object", "send an object"),
+    (JSON, b"", "the body is missing", "Content-Type: application/json"),
+]
+
+
 @pytest.mark.parametrize(
-    "body",
-    [
-        b"",
-        b"[]",
-        b"{not json",
-        b'{"text":"hi"}',
-        b'{"chat_id":"a","key":"web:a","text":"hi"}',
-        b'{"chat_id":"","text":"hi"}',
-        b'{"chat_id":"a","text":"  "}',
-        b'{"chat_id":"a","text":5}',
-        b'{"chat_id":"a","text":"hi","colour":"red"}',
-        b'{"chat_id":"a","text":"\\ud800"}',
-        b'{"chat_id":"a\\udfff","text":"hi"}',
-        b'{"key":"nocolon","text":"hi"}',
-        b'{"key":"Web:a","text":"hi"}',
-        b'{"chat_id":"a","text":"hi","id":""}',
-        b'{"chat_id":"a","text":"hi","attachments":[{"ref":"media/../state/gateway.db"}]}',
-        b'{"chat_id":"a","text":"hi","attachments":[{"ref":"media/ab/%s.png"}]}' % (b"ab" * 32),
-        b'{"chat_id":"a","text":"hi","attachments":[{"ref":"media/ab/%s.png","name":"\\ud800"}]}'
-        % (b"ab" * 32),
-        b'{"chat_id":"a","text":"hi","id":"%s"}' % (b"x" * 200),
-    ],
+    ("kind", "content", "error", "hint"), [*((JSON, content, "", "") for content in BAD), *TOLD]
 )
-async def test_bad_bodies(place: Place, body: bytes) -> None:
-    """A body that makes no message is answered 400, and says why in our form; nothing is put."""
-    answer = await place.http.post("/v1/messages", content=body, headers={"Content-Type": "application/json"})
+async def test_bad_bodies(place: Place, kind: str, content: bytes, error: str, hint: str) -> None:
+    """What makes no message is answered 400, and says why in our form, with what to send instead."""
+    headers = {"Content-Type": kind} if kind else {}
+    answer = await place.http.post("/v1/messages", content=content, headers=headers)
 
     assert answer.status_code == 400, answer.text
     assert set(answer.json()) == {"error", "hint"}
-    assert answer.json()["error"]
+    assert answer.json()["error"] and error in answer.json()["error"]
+    assert hint in answer.json()["hint"]
 
 
 @pytest.mark.parametrize("wait", ["-1", "nan", "inf", "soon"])
@@ -243,37 +234,6 @@ async def test_body_over_two_mebibytes(place: Place) -> None:
     assert sized.status_code == chunked.status_code == 413
     assert set(sized.json()) == {"error", "hint"}
     assert (await place.post("hi", wait=30)).status_code == 200
-
-
-class _Watched(ChatService):
-    """A chats that says when a wait has ended."""
-
-    left: asyncio.Event
-
-    async def ask(self, message: Inbound, *, within_s: float | None) -> Outcome | None:
-        try:
-            return await super().ask(message, within_s=within_s)
-        finally:
-            self.left.set()
-
-
-async def test_client_that_leaves_holds_nothing(tmp_path: Path) -> None:
-    """The wait of a client that has gone ends at once; its turn goes on."""
-
-    def watch(server: HttpServer) -> None:
-        server.chats = _Watched(server.chats.application)
-        server.chats.left = asyncio.Event()
-
-    async with open_place(tmp_path, prepare=watch) as place:
-        model = place.gate()
-        assert isinstance(place.server.chats, _Watched)
-        leaving = asyncio.create_task(place.post("hi", wait=60))
-        await model.begun.wait()
-        leaving.cancel()
-        async with asyncio.timeout(30):
-            await place.server.chats.left.wait()
-        assert leaving.cancelled()
-        model.let.set()
 
 
 async def test_waiter_at_the_end_of_the_daemon(tmp_path: Path) -> None:
@@ -303,67 +263,6 @@ async def _close(place: Place, let: asyncio.Event) -> None:
 
 
 # -- a queue that does not confirm -------------------------------------------------------------------
-
-
-class _Down:
-    """An intake whose queue is away."""
-
-    async def accept(self, _: Any) -> None:
-        raise MailboxDown("away")
-
-
-async def test_queue_that_is_away(tmp_path: Path) -> None:
-    """A message that the queue does not confirm is 503 with Retry-After and the id to send again."""
-    async with open_place(tmp_path, prepare=_impatient) as place:
-        place.application.intake = _Down()  # type: ignore[assignment]
-        answer = await place.post("hi", id="one")
-
-    assert answer.status_code == 503
-    assert answer.headers["Retry-After"]
-    assert "web:one" in answer.json()["hint"]
-
-
-def _impatient(server: Any) -> None:
-    server.chats.accept_within_s = 0.2
-
-
-async def test_conflict_in_process(tmp_path: Path) -> None:
-    """A application without HTTP keeps the same rule: one id, one text."""
-    application = Application(Settings.model_validate({"workspace": tmp_path}))
-    async with application.open():
-        chats = ChatService(application)
-        outcome = await chats.ask(inbound("cli:direct", "hi", "one"), within_s=30)
-        with pytest.raises(Conflict):
-            await chats.accept(inbound("cli:direct", "other", "one"))
-        view = await application.services.store.look(SessionKey("cli:direct"))  # type: ignore[union-attr]
-
-    assert outcome is not None
-    assert (outcome.kind, outcome.text) == ("reply", "echo: hi")
-    assert view.find("cli:one") is not None
-
-
-@pytest.mark.parametrize(
-    ("kind", "content", "error", "hint"),
-    [
-        ("application/json", b"text=hi", "the body is not JSON: ", "send an object"),
-        ("application/json", b'{"text": "a', "the body is not JSON: ", "send an object"),
-        ("text/plain", b'{"chat_id": "a", "text": "hi"}', "is text/plain", "Content-Type: application/json"),
-        ("application/x-www-form-urlencoded", b"text=hi", "urlencoded", "Content-Type: application/json"),
-        ("", b'{"chat_id": "a", "text": "hi"}', "no Content-Type", "Content-Type: application/json"),
-        ("application/json", b"[]", "not an object", "send an object"),
-        ("application/json", b"", "the body is missing", "Content-Type: application/json"),
-    ],
-)
-async def test_a_body_that_is_no_json_object_is_told_so(
-    place: Place, kind: str, content: bytes, error: str, hint: str
-) -> None:
-    """With what to send instead; single fields are not spoken of where none can be read."""
-    headers = {"Content-Type": kind} if kind else {}
-    answer = await place.http.post("/v1/messages", content=content, headers=headers)
-
-    assert answer.status_code == 400
-    assert error in answer.json()["error"]
-    assert hint in answer.json()["hint"]
 
 
 @pytest.mark.parametrize(
@@ -403,3 +302,36 @@ async def test_channels_that_nobody_configured_are_bounded(place: Place) -> None
     assert "web:NAME" in more.json()["hint"]
     assert others == [202] * 3
     assert not any(name.startswith("outbound.more") for name in await place.application.mailbox.depths())
+
+
+class Stuck:
+    """An intake whose queue never answers."""
+
+    def __init__(self) -> None:
+        self.asked = asyncio.Event()
+
+    async def accept(self, _: Inbound) -> None:
+        self.asked.set()
+        await asyncio.Event().wait()
+
+
+@pytest.mark.slow
+async def test_what_is_cut_off_by_the_end_is_told_so(tmp_path: Path) -> None:
+    """503 with a cure and the time to come again; not a fault of ours."""
+    stuck = Stuck()
+    async with open_place(tmp_path) as place:
+        place.server.chats.accept_within_s = 600
+        place.application.intake = stuck  # type: ignore[assignment]
+        client = httpx.AsyncClient(base_url=place.server.url, timeout=30, trust_env=False)
+        body = {"chat_id": "ada", "text": "hello", "id": "one"}
+        asking = asyncio.create_task(client.post("/v1/messages", json=body, params={"wait": "20"}))
+        await stuck.asked.wait()
+    answer = await asking
+    await client.aclose()
+
+    assert answer.status_code == 503
+    assert answer.json() == {
+        "error": "the gateway shut down before this was answered",
+        "hint": "send it again once the gateway runs; use the same id to avoid duplicates",
+    }
+    assert int(answer.headers["Retry-After"]) > 0

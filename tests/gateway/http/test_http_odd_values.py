@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,7 @@ from session.models.model import Answer
 from session.transcript.key import SessionKey
 from session.transcript.transcript import make_line
 from tests.contracts.models import Script
-from tests.gateway.http_place import Place, open_place
+from tests.gateway.http_place import Place
 from tests.support.guarantee import guarantee
 
 AT = "2026-03-01T10:00:00.000001+00:00"
@@ -21,17 +20,10 @@ HUGE = 99_999_999_999_999_999_999
 ODD_KEY = "cli:a\udcff"
 
 
-@pytest.fixture
-async def place(tmp_path: Path) -> AsyncIterator[Place]:
-    async with open_place(tmp_path) as place:
-        yield place
-
-
 async def fill(place: Place, key: str, arguments: str) -> str:
     """Store a session with a name and a call as other programs may leave them; return its ULID."""
-    assert place.application.services is not None
     call = {"id": "c", "type": "function", "function": {"name": "read", "arguments": arguments}}
-    async with place.application.services.store.open(SessionKey(key)) as session:
+    async with place.services.store.open(SessionKey(key)) as session:
         await session.append(
             [
                 make_line("user", "half \ud83d", AT, message_id="1"),
@@ -86,18 +78,13 @@ async def test_no_odd_job_hides_the_others(place: Place, tmp_path: Path) -> None
 async def test_an_answer_with_half_a_character_is_told(place: Place) -> None:
     """A model of our own making may say it: an answer that no queue takes would be made three times."""
     model = Script([Answer("half \ud83d, and more")])
-    assert place.application.services is not None
-    place.application.services.turns.model = model
+    place.services.turns.model = model
     async with place.stream("web:ada") as stream:
         answer = await place.post("go", wait=30)
         event, _ = await stream.next("reply")
 
     assert answer.json()["reply"] == event["text"] == "half \ufffd, and more"
     assert model.steps == []
-
-
-def test_what_orjson_writes_is_written_as_it_writes_it() -> None:
-    assert encoded({"a": [1, "ü", None, 1.5]}) == '{"a":[1,"ü",null,1.5]}'.encode()
 
 
 def test_what_is_nested_without_end_is_cut() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from datetime import UTC, datetime
 from pathlib import Path
 
 import orjson
@@ -11,8 +10,10 @@ import pytest
 
 from channels.pairing import Pairing
 from gateway.config.shown import shown_settings
-from session.memory.facts import Drawn, Fact
+from session.memory.notes import Notes
 from tests.gateway.http_place import Place, open_place
+
+KEY = "web:ada"
 
 
 @pytest.fixture
@@ -47,16 +48,6 @@ async def test_configuration_without_secrets(place: Place) -> None:
     assert "sk-secret" not in answer.text
 
 
-async def test_doctor(place: Place) -> None:
-    """The findings are those of ``doctor``; the queue, which this daemon holds, is found in use by it."""
-    answer = (await place.http.get("/v1/doctor")).json()
-
-    assert answer["complete"] is True
-    levels = {check["name"]: check["level"] for check in answer["checks"]}
-    assert {"configuration", "workspace", "broker", "model", "transcripts"} <= set(levels)
-    assert levels["workspace"] == "ok"
-
-
 async def test_memory_is_edited_by_hand(place: Place) -> None:
     """A text is written where it says what its editor saw; what stood there becomes a version."""
     key = {"key": "web:ada"}
@@ -73,7 +64,12 @@ async def test_memory_is_edited_by_hand(place: Place) -> None:
     )
     shown = (await place.http.get("/v1/memory", params=key)).json()["memory"]
     versions = (await place.http.get("/v1/memory/history", params=key)).json()["versions"]
+    of_profile = await place.http.get("/v1/memory/history", params={**key, "file": "USER.md"})
+    order = {**key, "version": second.json()["former"]}
+    restored = [(await place.http.post("/v1/memory/restore", json=order)).json() for _ in range(2)]
 
+    assert of_profile.json() == {"versions": []}
+    assert [each["changed"] for each in restored] == [True, False]
     assert first.json()["changed"] is True
     assert first.json()["former"] is None
     assert (late.status_code, large.status_code) == (409, 413)
@@ -82,49 +78,29 @@ async def test_memory_is_edited_by_hand(place: Place) -> None:
     assert [(row["version"], row["cause"]) for row in versions] == [(second.json()["former"], "edit")]
 
 
-async def test_a_fact_is_corrected_and_taken_out(place: Place) -> None:
-    """A corrected fact keeps its id, its former words become a version; one that is taken out is gone."""
-    services = place.application.services
-    assert services is not None
-    scope = await services.circles.of_key("web:ada")
-    fact = Fact("01M82KPX05XQGTJVXRK6MR9B2D", "likes tee", "preference", 0.9, "web:ada", None, "2027-01-01")
-    services.facts.known.file(scope).add([Drawn(fact)])
-    url, key = f"/v1/memory/facts/{fact.id}", {"key": "web:ada"}
-
-    edited = await place.http.patch(url, params=key, json={"text": "likes  tea"})
-    listed = (await place.http.get("/v1/memory", params=key)).json()["facts"]
-    versions = (await place.http.get("/v1/memory/history", params=key)).json()["versions"]
-    gone = await place.http.delete(url, params=key)
-    unknown = [
-        await place.http.delete(url, params=key),
-        await place.http.patch(url, params=key, json={"text": "x"}),
-    ]
-
-    assert edited.json()["text"] == "likes tea"
-    assert [(one["id"], one["text"]) for one in listed] == [(fact.id, "likes tea")]
-    assert [row["changed"] for row in versions] == ["was: likes tee"]
-    assert gone.status_code == 200
-    assert [answer.status_code for answer in unknown] == [404, 404]
-    assert (await place.http.get("/v1/memory", params=key)).json()["facts"] == []
+UNKNOWN = "01KG9NB3H0Q5W4XZ2WM29XRYBN"
 
 
-async def test_runs_of_a_job(place: Place) -> None:
-    """A job tells when it runs next and how it ran; switched off it runs at no time."""
-    made = (await place.http.post("/v1/cron", json={"every": "2h", "message": "hi"})).json()
-    url = f"/v1/cron/{made['id']}"
-    await place.http.post(f"{url}/run")
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        ({"key": KEY, "version": UNKNOWN}, 404),
+        ({"key": "web", "version": UNKNOWN}, 400),
+        ({"key": "web:a\0b", "version": UNKNOWN}, 400),
+        ({"key": KEY, "version": "../../MEMORY.md"}, 400),
+        ({"key": KEY}, 400),
+        ({"key": KEY, "version": UNKNOWN, "more": 1}, 400),
+    ],
+)
+async def test_what_is_no_version_changes_nothing(
+    place: Place, tmp_path: Path, body: dict[str, str], status: int
+) -> None:
+    notes = Notes(tmp_path / "memory/chats/web_ada")
+    for text in ("one\n", "two\n"):
+        notes.write_memory(text)
+    answer = await place.http.post("/v1/memory/restore", json=body)
+    wrong = await place.http.get("/v1/memory/history", params={"key": KEY, "file": "passwd"})
 
-    told = (await place.http.get(f"{url}/runs", params={"limit": 3})).json()
-    off = await place.http.patch(url, json={"enabled": False})
-    resting = (await place.http.get(f"{url}/runs")).json()
-    unknown = await place.http.get("/v1/cron/none/runs")
-
-    assert told["next"][0] == made["next_run_at"]
-    times = [datetime.fromisoformat(at) for at in told["next"]]
-    assert len(times) == 3
-    assert times == sorted(times)
-    assert times[0] > datetime.now(UTC)
-    assert [run["status"] for run in told["past"]] == ["ok"]
-    assert off.json()["enabled"] is False
-    assert resting["next"] == []
-    assert unknown.status_code == 404
+    assert (answer.status_code, wrong.status_code) == (status, 400)
+    assert answer.json()["hint"]
+    assert notes.memory() == b"two\n"

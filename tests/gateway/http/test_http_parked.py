@@ -3,27 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from pathlib import Path
+from collections.abc import Awaitable, Callable
 from urllib.parse import quote
 
 import pytest
 
-from gateway.errors import GatewayError
-from gateway.http.client import Client
 from gateway.queue.mailbox import INBOUND, Letter, ParkedAs, Post
 from session.errors import ModelRefused
 from session.models.model import Answer, OnDelta, Prompt
-from tests.gateway.http_place import Place, open_place
+from tests.gateway.http_place import Place
 from tests.support.until import until
 
 ODD_IDS = ["plain", "a/b c#d?e%20f", "ü/retry", "telegram:1:2", "..;", "x" * 190]
-
-
-@pytest.fixture
-async def place(tmp_path: Path) -> AsyncIterator[Place]:
-    async with open_place(tmp_path) as place:
-        yield place
 
 
 class Refuses:
@@ -85,28 +76,9 @@ async def test_odd_ids(place: Place, message_id: str) -> None:
     assert await rows(place) == []
 
 
-async def test_retry_runs_again(place: Place) -> None:
-    """A message that was parked and is put back is answered as if it were new."""
-    assert place.application.services is not None
-    place.application.services.turns.model = Refuses()
-    refused = await place.post("please", id="one", wait=30)
-    again = await place.post("please", id="one", wait=30)
-
-    async with place.stream("web:ada") as stream:
-        retried = await place.http.post(f"/v1/parked/{quote('web:one')}/retry")
-        event, _ = await stream.next("reply")
-    late = await place.post("please", id="one", wait=30)
-
-    assert refused.json()["kind"] == again.json()["kind"] == "notice"
-    assert retried.status_code == 200
-    assert event["text"] == late.json()["reply"] == "now it goes"
-    assert await rows(place) == []
-
-
 async def test_retry_of_a_letter_that_is_just_being_parked(place: Place) -> None:
     """It is listed already, but its letter is not gone yet: put back, it is not taken for that one."""
-    assert place.application.services is not None
-    place.application.services.turns.model = Refuses()
+    place.services.turns.model = Refuses()
     park, begun, let = place.application.mailbox.park, asyncio.Event(), asyncio.Event()
 
     async def slowly(letter: Letter, listed: ParkedAs, *, mark: Callable[[], Awaitable[object]]) -> None:
@@ -136,9 +108,8 @@ async def test_retry_of_a_letter_that_is_just_being_parked(place: Place) -> None
 
 async def test_one_id_of_two_chats(place: Place) -> None:
     """An id that two chats have parked needs ?key=; without it nothing happens."""
-    assert place.application.services is not None
     for chat in ("ada", "bob"):
-        place.application.services.turns.model = Refuses()
+        place.services.turns.model = Refuses()
         await place.post("please", id="one", chat=chat, wait=30)
 
     for method, path in (("POST", "/v1/parked/web:one/retry"), ("DELETE", "/v1/parked/web:one")):
@@ -156,21 +127,3 @@ async def test_unknown_id(place: Place) -> None:
     """What is not parked is 404."""
     for method, path in (("GET", "/v1/parked/x"), ("POST", "/v1/parked/x/retry"), ("DELETE", "/v1/parked/x")):
         assert (await place.http.request(method, path)).status_code == 404
-
-
-async def test_our_own_client(place: Place) -> None:
-    """The client of the command line sees and does the same, and turns refusals into errors with a hint."""
-    async with Client(place.server.url) as client:
-        assert await client.alive()
-        await park(place, ODD_IDS[1])
-        assert [row["id"] for row in await client.parked()] == [ODD_IDS[1]]
-        assert (await client.parked_one(ODD_IDS[1], None))["body"] == "{"
-        assert (await client.drop(ODD_IDS[1], None))["id"] == ODD_IDS[1]
-        with pytest.raises(GatewayError) as caught:
-            await client.retry(ODD_IDS[1], None)
-        assert caught.value.hint
-        assert (await client.status())["model"] == "echo"
-        outcome = await client.ask("cli:direct", "hello", "one", within_s=30)
-
-    assert outcome is not None
-    assert outcome.text == "echo: hello"

@@ -3,25 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
-
-import pytest
 
 from session.transcript.key import SessionKey
 from session.transcript.transcript import make_line
-from tests.gateway.http_place import Place, open_place
+from tests.gateway.http_place import Place
 
 NOBODY = "01KJMMA2G01YBHZZBBY3RWPAPM"
 AT = "2026-03-01T10:00:00.000001+00:00"
 RECORD = ["recordType", "schemaVersion", "seq", "role", "content", "timestamp"]
-
-
-@pytest.fixture
-async def place(tmp_path: Path) -> AsyncIterator[Place]:
-    async with open_place(tmp_path) as place:
-        yield place
 
 
 async def rows(place: Place, **params: Any) -> list[dict[str, Any]]:
@@ -74,9 +64,8 @@ async def test_pages(place: Place) -> None:
 
 async def test_messages_as_records(place: Place) -> None:
     """Content is always a list of blocks; results and calls in their own form; paged by seq."""
-    assert place.application.services is not None
     call = {"id": "c1", "type": "function", "function": {"name": "read", "arguments": '{"path": "x"}'}}
-    async with place.application.services.store.open(SessionKey("web:ada")) as session:
+    async with place.services.store.open(SessionKey("web:ada")) as session:
         await session.append(
             [
                 make_line("user", "q", AT, message_id="m"),
@@ -207,7 +196,6 @@ async def test_ulids(place: Place) -> None:
 
 async def test_clear_session(place: Place) -> None:
     """By key, or by a bare id on every channel; done again it says so, and other chats stay."""
-    assert place.application.services is not None
     for key in ("web:ada", "cli:ada", "web:bob"):
         await place.http.post("/v1/messages", json={"key": key, "text": "x"}, params={"wait": "30"})
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +23,6 @@ UPGRADE = (
     b"GET /v1/ws?key=web:ada HTTP/1.1\r\nHost: 127.0.0.1\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
     b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
 )
-
-
-@pytest.fixture
-async def place(tmp_path: Path) -> AsyncIterator[Place]:
-    async with open_place(tmp_path) as place:
-        yield place
 
 
 def opened(
@@ -59,10 +52,12 @@ async def test_a_turn_as_it_is_seen(place: Place) -> None:
         seen = [await following(client), await following(client)]
         model.let.set()
         seen.append(await following(client))
-        beside = [(await stream.next())[0] for _ in range(3)]
+        beside = [await stream.next() for _ in range(3)]
 
     assert [event["kind"] for event in seen] == ["started", "delta", "reply"]
-    assert seen == beside
+    assert {event["in_reply_to"] for event in seen} == {"web:one"}
+    assert (seen[1]["text"], seen[2]["text"], seen[2]["id"]) == ("got ", "got hello", "web:one#reply")
+    assert beside == list(zip(seen, ("", "", str(seen[2]["seq"])), strict=True))
 
 
 async def test_a_turn_whose_conversation_is_deleted_is_told_as_ended(place: Place) -> None:
@@ -76,23 +71,6 @@ async def test_a_turn_whose_conversation_is_deleted_is_told_as_ended(place: Plac
     assert (told["kind"], told["id"]) == ("notice", f"{told['in_reply_to']}#notice.cleared")
     assert told["text"] == "The conversation was deleted before this message was answered."
     model.let.set()
-
-
-async def test_resume_without_gap_or_repeat(place: Place) -> None:
-    """After ``last_id`` come exactly the later replies and notices."""
-    for text in ("one", "two", "/help", "three", "/new", "four"):
-        await place.post(text, wait=30)
-    async with opened(place, last_id=0) as client:
-        everything = [await following(client, "reply", "notice") for _ in range(6)]
-
-    async with opened(place, last_id=everything[1]["seq"]) as client:
-        rest = [await following(client, "reply", "notice") for _ in range(4)]
-        await place.post("five")
-        fresh = await following(client, "reply")
-
-    assert [event["seq"] for event in everything] == sorted({event["seq"] for event in everything})
-    assert rest == everything[2:]
-    assert fresh["text"] == "echo: five"
 
 
 async def test_an_answer_that_is_being_written(place: Place) -> None:
@@ -169,19 +147,23 @@ async def test_who_takes_nothing_holds_no_turn(place: Place) -> None:
     assert [event["text"].split()[1] for event in told] == [str(number) for number in range(12)]
 
 
-async def test_a_store_that_refuses_is_told_by_the_code(
+async def test_a_store_that_refuses_ends_both_kinds_of_streams(
     place: Place, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """Its client comes back and is told then; each that looks on would have left a traceback in the log."""
+
     async def refused(*_: object) -> None:
         raise StoreError("Too many open files")
 
     place.server.chats.heartbeat_s = 0.05
-    async with opened(place) as client:
+    async with opened(place) as client, place.http.stream("GET", "/v1/events?key=web:ada") as answer:
         monkeypatch.setattr(Record, "told", refused)
         async with asyncio.timeout(30):
+            text = "".join([piece async for piece in answer.aiter_text()])
             with pytest.raises(ConnectionClosed) as caught:
                 await client.recv()
 
+    assert "id: 0" in text
     assert caught.value.rcvd is not None
     assert (caught.value.rcvd.code, caught.value.rcvd.reason) == (1011, "it could not be stored")
     assert "Traceback" not in caplog.text

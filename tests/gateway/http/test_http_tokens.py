@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from gateway.service.tokens import TokenError, Tokens
+from tests.gateway.cli_place import Ran
 from tests.gateway.http_place import Place, open_place
 from tests.support.command_line import parsed
 from tests.support.guarantee import guarantee
@@ -157,23 +158,15 @@ async def test_requests_have_ids(place: Place) -> None:
     assert len(odd.headers["x-request-id"]) == len(none.headers["x-request-id"]) == 26
 
 
-def test_the_verbs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_verbs(tmp_path: Path) -> None:
     """``tokens add`` prints the token alone to stdout; ``list`` never shows it; ``revoke`` ends it."""
-
-    def run(*words: str) -> tuple[int, str]:
-        from gateway.__main__ import main
-
-        with pytest.raises(SystemExit) as ended:
-            raise SystemExit(main(["--workspace", str(tmp_path), *words]))
-        return int(ended.value.code or 0), capsys.readouterr().out
-
     assert parsed(["tokens", "add", "bot"]).right == "write"
-    code, token = run("tokens", "add", "bot", "--right", "read")
-    assert code == 0
-    assert Tokens(tmp_path / "state").of_token(token.strip()) is not None
-    code, listed = run("tokens", "list", "--json")
+    added = Ran(tmp_path, "tokens", "add", "bot", "--right", "read")
+    token = added.out.strip()
+    assert added.code == 0
+    assert Tokens(tmp_path / "state").of_token(token) is not None
+    listed = Ran(tmp_path, "tokens", "list", "--json").out
     assert '"read"' in listed
-    assert token.strip() not in listed
-    assert run("tokens", "add", "bot")[0] == 1
-    assert run("tokens", "revoke", "bot")[0] == 0
-    assert run("tokens", "revoke", "bot")[0] == 1
+    assert token not in listed
+    assert Ran(tmp_path, "tokens", "add", "bot").code == 1
+    assert [Ran(tmp_path, "tokens", "revoke", "bot").code for _ in range(2)] == [0, 1]

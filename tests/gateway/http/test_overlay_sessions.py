@@ -8,8 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from gateway.__main__ import main
 from session.transcript.key import SessionKey
 from session.transcript.transcript import make_line
@@ -61,8 +59,7 @@ async def test_a_new_session_is_an_empty_log_with_its_metadata(tmp_path: Path) -
 async def test_content_is_always_a_list_of_blocks(tmp_path: Path) -> None:
     """Never a bare string, whatever the stored lines hold."""
     async with open_place(tmp_path / "w") as place:
-        assert place.application.services is not None
-        async with place.application.services.store.open(SessionKey("web:ada")) as session:
+        async with place.services.store.open(SessionKey("web:ada")) as session:
             await session.append(ODD)
             ulid = session.session_id
         records = (await place.http.get(f"/v1/sessions/{ulid}/messages")).json()["messages"]
@@ -86,20 +83,15 @@ def blocks_of(record: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
         yield block["type"], block
 
 
-@pytest.mark.parametrize("source", ["cron", "interactive"])
-async def test_sessions_of_a_job_are_told_apart(tmp_path: Path, source: str) -> None:
-    """Listing and export say whether a job or a person opened the session."""
-    key = "cron:j1" if source == "cron" else "web:ada"
+async def test_sessions_of_a_job_are_told_apart(tmp_path: Path) -> None:
+    """Listing and export say that a job opened the session."""
     async with open_place(tmp_path / "w") as place:
-        assert place.application.services is not None
-        tags = {"source": "cron", "cron_job_id": "j1"} if source == "cron" else {}
-        async with place.application.services.store.open(SessionKey(key)) as session:
+        async with place.services.store.open(SessionKey("cron:j1")) as session:
             await session.append(ODD[:1])
-            await session.checkpoint(metadata=tags)
+            await session.checkpoint(metadata={"source": "cron", "cron_job_id": "j1"})
         [row] = await rows(place)
 
     _, about = await exported(tmp_path / "w", row["id"], tmp_path / "out")
 
-    job = "j1" if source == "cron" else None
-    assert (row["source"], row["cron_job_id"]) == (source, job)
-    assert (about["source"], about.get("cronJobId")) == (source, job)
+    assert (row["source"], row["cron_job_id"]) == ("cron", "j1")
+    assert (about["source"], about["cronJobId"]) == ("cron", "j1")
