@@ -37,6 +37,11 @@ class Ran:
         return self.bytes.decode()
 
 
+def import_into(workspace: Path, source: Path, *words: str | Path, name: str = "nanobot") -> Ran:
+    """Take sessions in from a file or folder of the program ``name``."""
+    return Ran(workspace, "sessions", "import", "--from", name, source, *words)
+
+
 def listed(workspace: Path) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = json.loads(Ran(workspace, "sessions", "list", "--json").out)
     return found

@@ -45,14 +45,6 @@ def test_a_key_that_no_letter_can_have(key: str, tmp_path: Path, capsys: pytest.
     assert (parked, capsys.readouterr()) == (0, ("", "no parked messages\n"))
 
 
-async def test_no_key_beside_a_daemon(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The same words come where a daemon runs."""
-    async with open_place(tmp_path) as place:
-        for key in KEYS:
-            assert await attached(place, "chat", "-m", "hi", "--key", key, "--timeout", "5") == 1
-            assert "try: a key is channel:chat_id" in capsys.readouterr().err
-
-
 async def test_cures_are_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """What a daemon refuses is cured by the same command as without one, not by a route of the API."""
     verbs = {
@@ -86,7 +78,6 @@ async def test_a_queue_that_is_away(tmp_path: Path, capsys: pytest.CaptureFixtur
         place.application.intake = Intake(place.application.mailbox)
 
     assert (code, out) == (69, "")
-    assert place.application.services is not None
     assert words.count("the queue did not confirm the message in time; trying again") == 1
     assert words.endswith("the queue did not confirm the message in time\ntry: chat-gateway doctor\n")
 

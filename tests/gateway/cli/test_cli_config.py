@@ -53,23 +53,6 @@ api_base = "http://ada:{SECRET}@host/"
     assert command("--config", "again.toml", "config", "check", cwd=tmp_path).returncode == 0
 
 
-def test_config_check_names_all_problems_or_says_fine(tmp_path: Path) -> None:
-    """78 with every problem, 0 without one; --json is one document either way."""
-    fine = command("config", "check", cwd=tmp_path)
-    (tmp_path / "c.toml").write_text("[limits]\natempts = 1\n[http]\nport = -1\n")
-    bad = command("config", "check", "--config", "c.toml", cwd=tmp_path)
-    document = command("config", "check", "--config", "c.toml", "--json", cwd=tmp_path)
-
-    assert (fine.returncode, fine.stderr) == (0, "")
-    assert fine.stdout.endswith(": no problems\n")
-    assert (bad.returncode, document.returncode) == (78, 78)
-    assert bad.stdout == ""
-    assert bad.stderr.splitlines()[0] == (
-        "error: c.toml:2: limits.atempts: unknown key; nearest: limits.attempts"
-    )
-    assert len(json.loads(document.stdout)["problems"]) == 2
-
-
 def test_config_path_prints_the_file_that_is_read(tmp_path: Path) -> None:
     """Nothing on stdout where there is none."""
     none = command("config", "path", cwd=tmp_path)

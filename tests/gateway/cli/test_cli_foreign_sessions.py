@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.gateway.cli_place import Ran, listed, session_file, shown, write
+from tests.gateway.cli_place import Ran, import_into, listed, session_file, shown, write
 
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(40)
 AT = "2026-02-11T01:14:59.755Z"
@@ -44,7 +44,7 @@ def pi_file(path: Path) -> Path:
 
 
 def test_a_session_of_pi_comes_in_with_its_image_and_says_what_it_lost(tmp_path: Path) -> None:
-    done = Ran(tmp_path / "w", "sessions", "import", "--from", "pi", pi_file(tmp_path / "s.jsonl"))
+    done = import_into(tmp_path / "w", pi_file(tmp_path / "s.jsonl"), name="pi")
 
     assert (done.code, done.out.split()[0]) == (0, "cli:5f3c"), done.err
     assert "not imported: thinking blocks" in done.err
@@ -56,16 +56,7 @@ def test_a_session_of_pi_comes_in_with_its_image_and_says_what_it_lost(tmp_path:
 
 
 def test_what_is_only_read_is_refused_by_name_where_it_should_be_written(tmp_path: Path) -> None:
-    Ran(
-        tmp_path / "w",
-        "sessions",
-        "import",
-        "--from",
-        "openclaw",
-        pi_file(tmp_path / "s.jsonl"),
-        "--key",
-        "cli:a",
-    )
+    import_into(tmp_path / "w", pi_file(tmp_path / "s.jsonl"), "--key", "cli:a", name="openclaw")
 
     for name in ("pi", "openclaw"):
         done = Ran(tmp_path / "w", "sessions", "export", "--to", name, "cli:a")
@@ -75,7 +66,7 @@ def test_what_is_only_read_is_refused_by_name_where_it_should_be_written(tmp_pat
 
 
 def test_results_of_tools_are_found_where_it_is_asked_for(tmp_path: Path) -> None:
-    Ran(tmp_path / "w", "sessions", "import", "--from", "pi", pi_file(tmp_path / "s.jsonl"), "--key", "cli:a")
+    import_into(tmp_path / "w", pi_file(tmp_path / "s.jsonl"), "--key", "cli:a", name="pi")
 
     without = Ran(tmp_path / "w", "sessions", "search", "cli:a", "zebra", "--json")
     with_tools = Ran(tmp_path / "w", "sessions", "search", "cli:a", "zebra", "--tools", "--json")
@@ -89,14 +80,7 @@ def test_results_of_tools_are_found_where_it_is_asked_for(tmp_path: Path) -> Non
 def test_a_key_without_a_colon_is_kept_and_goes_on_by_itself(tmp_path: Path) -> None:
     """Sessions of nanobot such as ``heartbeat`` have such keys."""
     home = tmp_path / "w"
-    Ran(
-        home,
-        "sessions",
-        "import",
-        "--from",
-        "nanobot",
-        session_file(tmp_path / "heartbeat.jsonl", "heartbeat", "tick"),
-    )
+    import_into(home, session_file(tmp_path / "heartbeat.jsonl", "heartbeat", "tick"))
 
     assert [row["key"] for row in listed(home)] == ["heartbeat"]
     talk = Ran(home, "chat", "--key", "heartbeat", "-m", "still there?")
@@ -125,8 +109,8 @@ def test_a_session_without_messages_keeps_its_line_1(tmp_path: Path) -> None:
     session_file(source / "sessions" / "cli_a.jsonl", "cli:a", name="cat")
     session_file(source / "sessions" / "cli_b.jsonl", "cli:b", "hi")
 
-    first = Ran(home, "sessions", "import", "--from", "nanobot", source)
-    again = Ran(home, "sessions", "import", "--from", "nanobot", source)
+    first = import_into(home, source)
+    again = import_into(home, source)
 
     assert first.code == again.code == 0, first.err
     rows = {row["key"]: row for row in listed(home)}
@@ -134,17 +118,6 @@ def test_a_session_without_messages_keeps_its_line_1(tmp_path: Path) -> None:
     assert (rows["cli:a"]["name"], rows["cli:a"]["message_count"]) == ("cat", 0)
     assert rows["cli:a"]["created_at"].startswith("2026-02-01")
     assert again.out == ""
-
-
-def test_a_session_without_messages_never_takes_the_place_of_one(tmp_path: Path) -> None:
-    home = tmp_path / "w"
-    Ran(home, "sessions", "import", "--from", "nanobot", session_file(tmp_path / "a.jsonl", "cli:a", "hi"))
-
-    done = Ran(home, "sessions", "import", "--from", "nanobot", session_file(tmp_path / "b.jsonl", "cli:a"))
-
-    assert (done.code, done.out) == (0, "")
-    assert "cli:a is already here" in done.err
-    assert [line["content"] for line in shown(home, "cli:a")] == ["hi"]
 
 
 def test_lines_with_odd_calls_and_numbers_are_shown(tmp_path: Path) -> None:

@@ -8,11 +8,13 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from session.context.context import Recent
 from session.context.recent import RecentSessions
 from session.disk.layout import Layout
 from session.transcript.archive import Archived, of_stem
-from tests.gateway.cli_place import Ran, listed, session_file, shown
+from tests.gateway.cli_place import Ran, import_into, listed, session_file, shown
 
 FIRST, SECOND = "01KH9Z3Q3BZ63Q2JQ3VM15EA2A", "01KN2Q3Q3BZ63Q2JQ3VM15EA2B"
 KEY = "web:old"
@@ -47,9 +49,9 @@ OLD = session(
 NEW = session(SECOND, "2026-03-01T09:00:00Z")
 
 
-def taken(workspace: Path, *paths: Path, name: str = "rows", key: str = KEY) -> Ran:
+def taken(workspace: Path, *paths: Path) -> Ran:
     for path in paths:
-        done = Ran(workspace, "sessions", "import", "--from", name, path, "--key", key)
+        done = import_into(workspace, path, "--key", KEY, name="rows")
         assert done.code == 0, done.err
     return done
 
@@ -68,15 +70,21 @@ def recent(workspace: Path, now: datetime) -> list[Recent]:
     return found.of(KEY, "web_old", active="", now=now)
 
 
-def test_it_keeps_the_end_that_the_source_names(tmp_path: Path) -> None:
-    done = taken(tmp_path / "w", document(tmp_path / "a.json", OLD, NEW))
+@pytest.mark.parametrize(
+    "documents",
+    [[[OLD, NEW]], [[session(SECOND, "2026-01-01T09:00:00Z"), OLD]], [[OLD], [NEW]]],
+    ids=["began first", "was opened again", "came by an earlier import"],
+)
+def test_it_keeps_the_end_that_the_source_names(tmp_path: Path, documents: list[list[Any]]) -> None:
+    """Of several the one that had not ended stays active, also where it began first."""
+    paths = [document(tmp_path / f"{at}.json", *each) for at, each in enumerate(documents)]
+    done = taken(tmp_path / "w", *paths)
 
     (found,) = ended(tmp_path / "w")
     assert (found.session_id, found.ended_at) == (FIRST, ENDED)
     assert head(found)["summary"] == "They planned a trip."
     assert datetime.fromisoformat(head(found)["ended_at"]) == ENDED
     assert {one["id"]: one["active"] for one in listed(tmp_path / "w")} == {FIRST: False, SECOND: True}
-    assert listed(tmp_path / "w")[0]["id"] == SECOND
     assert "goes on here" not in done.err
 
 
@@ -115,15 +123,6 @@ def test_without_a_named_end_the_last_line_says_when(tmp_path: Path) -> None:
     assert [found.ended_at for found in ended(tmp_path / "w")] == [datetime(2026, 2, 18, 21, tzinfo=UTC)]
 
 
-def test_of_several_the_one_that_had_not_ended_stays_active(tmp_path: Path) -> None:
-    """Also where it began first: it had been opened again."""
-    path = document(tmp_path / "a.json", session(SECOND, "2026-01-01T09:00:00Z"), OLD)
-
-    taken(tmp_path / "w", path)
-
-    assert {one["id"]: one["active"] for one in listed(tmp_path / "w")} == {FIRST: False, SECOND: True}
-
-
 def test_the_last_of_several_that_had_ended_goes_on_and_is_named(tmp_path: Path) -> None:
     later = {**NEW, "status": "archived", "ended_at": "2026-03-02T09:00:00Z"}
 
@@ -134,61 +133,27 @@ def test_the_last_of_several_that_had_ended_goes_on_and_is_named(tmp_path: Path)
     assert f"{KEY}: {SECOND} was closed at its source, and is open here" in done.err
 
 
-def test_one_that_came_by_an_earlier_import_counts_as_well(tmp_path: Path) -> None:
-    taken(tmp_path / "w", document(tmp_path / "a.json", OLD), document(tmp_path / "b.json", NEW))
+SPOKEN = ("chat", "-m", "and now?", "--key", KEY)
+STEPS: dict[str, list[Any]] = {
+    "somebody spoke since": [[OLD], SPOKEN, [NEW]],
+    "it is one of ours": [SPOKEN, [NEW]],
+    "a person set a boundary later": [[OLD], ("sessions", "new", KEY)],
+    "nobody names its end": [[{"id": FIRST, "status": "active"}], [NEW]],
+    "its end is yet to come": [[{**OLD, "ended_at": "2999-01-01T00:00:00Z"}, NEW]],
+}
 
-    assert [found.ended_at for found in ended(tmp_path / "w")] == [ENDED]
 
-
-def test_one_in_which_somebody_spoke_since_ends_now(tmp_path: Path) -> None:
+@pytest.mark.parametrize("why", STEPS)
+def test_it_ended_now(tmp_path: Path, why: str) -> None:
+    """So that ``/resume`` finds what was left."""
     begun = datetime.now(UTC) - timedelta(seconds=2)
-    taken(tmp_path / "w", document(tmp_path / "a.json", OLD))
-    assert Ran(tmp_path / "w", "chat", "-m", "and now?", "--key", KEY).code == 0
+    for number, step in enumerate(STEPS[why]):
+        if isinstance(step, tuple):
+            assert Ran(tmp_path / "w", *step).code == 0
+        else:
+            taken(tmp_path / "w", document(tmp_path / f"{number}.json", *step))
 
-    taken(tmp_path / "w", document(tmp_path / "b.json", NEW))
-
-    (found,) = ended(tmp_path / "w")
-    assert found.ended_at > begun
-    assert len(shown(tmp_path / "w", FIRST)) == 4
-
-
-def test_one_of_ours_ends_now(tmp_path: Path) -> None:
-    begun = datetime.now(UTC) - timedelta(seconds=2)
-    assert Ran(tmp_path / "w", "chat", "-m", "hello", "--key", KEY).code == 0
-
-    taken(tmp_path / "w", document(tmp_path / "b.json", NEW))
-
-    assert [found.ended_at > begun for found in ended(tmp_path / "w")] == [True]
-
-
-def test_a_boundary_that_a_person_sets_later_is_of_that_moment(tmp_path: Path) -> None:
-    """So that ``/resume`` finds what it left; the next session knows nothing of the import."""
-    begun = datetime.now(UTC) - timedelta(seconds=2)
-    taken(tmp_path / "w", document(tmp_path / "a.json", OLD))
-
-    assert Ran(tmp_path / "w", "sessions", "new", KEY).code == 0
-
-    (found,) = ended(tmp_path / "w")
-    assert found.ended_at > begun
-    active = json.loads((tmp_path / "w" / "sessions" / "web_old.jsonl").read_bytes().split(b"\n")[0])
-    assert "imported" not in active["metadata"]
-
-
-def test_an_end_that_nobody_names_is_now(tmp_path: Path) -> None:
-    begun = datetime.now(UTC) - timedelta(seconds=2)
-    timeless = {"id": FIRST, "status": "active"}
-
-    taken(tmp_path / "w", document(tmp_path / "a.json", timeless), document(tmp_path / "b.json", NEW))
-
-    assert [found.ended_at > begun for found in ended(tmp_path / "w")] == [True]
-
-
-def test_an_end_yet_to_come_is_now(tmp_path: Path) -> None:
-    later = {**OLD, "ended_at": "2999-01-01T00:00:00Z"}
-
-    taken(tmp_path / "w", document(tmp_path / "a.json", later, NEW))
-
-    assert [found.ended_at <= datetime.now(UTC) for found in ended(tmp_path / "w")] == [True]
+    assert [begun < found.ended_at <= datetime.now(UTC) for found in ended(tmp_path / "w")] == [True]
 
 
 def test_the_older_file_of_a_workspace_ended_with_its_last_line(tmp_path: Path) -> None:
@@ -197,7 +162,7 @@ def test_the_older_file_of_a_workspace_ended_with_its_last_line(tmp_path: Path) 
     path = session_file(root / "workspace" / "sessions" / "telegram_1.jsonl", "telegram:1", "new")
     path.write_text(path.read_text().replace("2026-02-01", "2026-03-01"))
 
-    Ran(tmp_path / "w", "sessions", "import", "--from", "nanobot", root)
+    import_into(tmp_path / "w", root)
 
     (found,) = ended(tmp_path / "w", "telegram_1")
     assert found.ended_at == datetime.fromisoformat("2026-02-01T09:00:00").astimezone()
@@ -211,3 +176,6 @@ def test_what_says_so_is_no_loss_of_an_export(tmp_path: Path) -> None:
 
     assert json.loads(out.bytes.split(b"\n")[0])["metadata"].keys() & {"imported"} == set()
     assert "imported" not in Ran(tmp_path / "w", "sessions", "export", "--to", "rows", KEY).err
+    assert Ran(tmp_path / "w", "sessions", "new", KEY).code == 0
+    active = json.loads((tmp_path / "w" / "sessions" / "web_old.jsonl").read_bytes().split(b"\n")[0])
+    assert "imported" not in active["metadata"]

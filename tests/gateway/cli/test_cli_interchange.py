@@ -13,8 +13,7 @@ import pytest
 from session.interchange.formats import FORMATS
 from session.interchange.records import MAX_LINES
 from session.transcript.line import MAX_LINE_BYTES
-from tests.gateway.cli_place import SAMPLES, Ran, listed, session_file, shown, write
-from tests.support.command_line import parsed
+from tests.gateway.cli_place import SAMPLES, Ran, import_into, listed, session_file, shown, write
 
 ULID = "01KH9Z3Q3BZ63Q2JQ3VM15EA2A"
 
@@ -22,13 +21,11 @@ ULID = "01KH9Z3Q3BZ63Q2JQ3VM15EA2A"
 @pytest.mark.parametrize("name", FORMATS)
 def test_what_is_exported_comes_in_elsewhere(tmp_path: Path, name: str) -> None:
     ours, theirs, out = tmp_path / "ours", tmp_path / "theirs", tmp_path / "out"
-    Ran(ours, "sessions", "import", "--from", "nanobot", SAMPLES / "v014" / "sessions" / "telegram_999.jsonl")
+    import_into(ours, SAMPLES / "v014" / "sessions" / "telegram_999.jsonl")
     out.mkdir()
 
     exported = Ran(ours, "sessions", "export", "--to", name, "telegram:999", "-o", out)
-    imported = Ran(
-        theirs, "sessions", "import", "--from", name, out, *(["--key", "cli:x"] if "nano" not in name else [])
-    )
+    imported = import_into(theirs, out, *(["--key", "cli:x"] if "nano" not in name else []), name=name)
     key, ulid = imported.out.split()
 
     assert (exported.code, exported.out, imported.code) == (0, "", 0), exported.err + imported.err
@@ -38,12 +35,6 @@ def test_what_is_exported_comes_in_elsewhere(tmp_path: Path, name: str) -> None:
         line["content"] for line in shown(ours, "telegram:999")
     ]
     assert (ulid == listed(ours)[0]["id"]) == (name in ("nanobot", "nanobot-b64", "overlay", "rows"))
-
-
-@pytest.mark.parametrize("name", FORMATS)
-def test_the_command_line_names_every_format(name: str) -> None:
-    for words in (["import", "--from", name, "x"], ["export", "--to", name, "cli:x"]):
-        assert parsed(["sessions", *words]).name == name
 
 
 @pytest.mark.parametrize(
@@ -67,14 +58,7 @@ def test_the_time_of_the_newest_message_is_not_that_of_a_record_behind_it(
 
 
 def test_one_file_goes_to_stdout_and_a_folder_does_not(tmp_path: Path) -> None:
-    Ran(
-        tmp_path,
-        "sessions",
-        "import",
-        "--from",
-        "nanobot",
-        SAMPLES / "v014" / "sessions" / "telegram_999.jsonl",
-    )
+    import_into(tmp_path, SAMPLES / "v014" / "sessions" / "telegram_999.jsonl")
     (row,) = listed(tmp_path)
 
     by_ulid = Ran(tmp_path, "sessions", "export", "--to", "nanobot", row["id"])
@@ -92,28 +76,13 @@ def test_one_file_goes_to_stdout_and_a_folder_does_not(tmp_path: Path) -> None:
     assert "try: chat-gateway sessions list" in nobody.err
 
 
-def test_an_active_session_is_archived_first_and_never_touched(tmp_path: Path) -> None:
-    file = session_file(tmp_path / "a.jsonl", "telegram:1", "old")
-    Ran(tmp_path / "w", "sessions", "import", "--from", "nanobot", file)
-    (before,) = listed(tmp_path / "w")
-    session_file(file, "telegram:1", "new")
-
-    done = Ran(tmp_path / "w", "sessions", "import", "--from", "nanobot", file)
-
-    assert f"the active session {before['id']} is archived" in done.err
-    rows = {row["active"]: row for row in listed(tmp_path / "w")}
-    assert rows[False]["id"] == before["id"] != rows[True]["id"]
-    assert [line["content"] for line in shown(tmp_path / "w", before["id"])] == ["old"]
-    assert [line["content"] for line in shown(tmp_path / "w", "telegram:1")] == ["new"]
-
-
 def test_a_ulid_is_kept_if_it_is_one_and_free(tmp_path: Path) -> None:
     file = session_file(tmp_path / "a.jsonl", "telegram:1", "hi", session_id=ULID)
 
-    kept = Ran(tmp_path / "w", "sessions", "import", "--from", "nanobot", file)
-    taken = Ran(tmp_path / "w", "sessions", "import", "--from", "nanobot", file, "--key", "cli:b")
+    kept = import_into(tmp_path / "w", file)
+    taken = import_into(tmp_path / "w", file, "--key", "cli:b")
     write(tmp_path / "x" / "s" / "session.jsonl")
-    none = Ran(tmp_path / "w", "sessions", "import", "--from", "overlay", tmp_path / "x" / "s")
+    none = import_into(tmp_path / "w", tmp_path / "x" / "s", name="overlay")
 
     assert kept.out.split() == ["telegram:1", ULID]
     assert taken.out.split()[0] == "cli:b"
@@ -131,7 +100,7 @@ def test_a_message_that_waits_for_its_answer_holds_an_import_off(tmp_path: Path)
     file = session_file(tmp_path / "a.jsonl", "telegram:1", "new")
     before = path.read_bytes()
 
-    done = Ran(tmp_path / "w", "sessions", "import", "--from", "nanobot", file)
+    done = import_into(tmp_path / "w", file)
 
     assert (done.code, done.out, path.read_bytes()) == (1, "", before)
     assert "is being answered" in done.err
@@ -146,10 +115,8 @@ def test_a_compacted_folder_keeps_its_archives(tmp_path: Path) -> None:
         {"ts": 1740000100, "role": "system", "content": "Summary: hi", "metadata": compact},
     )
 
-    done = Ran(tmp_path / "w", "sessions", "import", "--from", "archive", tmp_path / "main", "--key", "cli:m")
-    alone = Ran(
-        tmp_path / "w", "sessions", "import", "--from", "archive", tmp_path / "main" / "current.jsonl"
-    )
+    done = import_into(tmp_path / "w", tmp_path / "main", "--key", "cli:m", name="archive")
+    alone = import_into(tmp_path / "w", tmp_path / "main" / "current.jsonl", name="archive")
 
     (line,) = shown(tmp_path / "w", "cli:m")
     (archived,) = (tmp_path / "w" / "sessions" / "archive" / "cli_m").iterdir()
@@ -162,10 +129,10 @@ def test_mistakes_are_named(tmp_path: Path) -> None:
     png = tmp_path / "a.png"
     png.write_bytes(b"\x89PNG")
 
-    missing = Ran(tmp_path / "w", "sessions", "import", "--from", "rows", tmp_path / "none")
-    other = Ran(tmp_path / "w", "sessions", "import", "--from", "rows", png)
-    key = Ran(tmp_path / "w", "sessions", "import", "--from", "rows", png, "--key", "nokey")
-    empty = Ran(tmp_path / "w", "sessions", "import", "--from", "nanobot", tmp_path)
+    missing = import_into(tmp_path / "w", tmp_path / "none", name="rows")
+    other = import_into(tmp_path / "w", png, name="rows")
+    key = import_into(tmp_path / "w", png, "--key", "nokey", name="rows")
+    empty = import_into(tmp_path / "w", tmp_path)
 
     assert [ran.code for ran in (missing, other, key, empty)] == [1, 1, 2, 1]
     assert all("error: " in ran.err and "try: " in ran.err for ran in (missing, other, key, empty))
@@ -177,7 +144,7 @@ def test_a_folder_without_sessions_is_no_success(tmp_path: Path, name: str) -> N
     """One level too high or too deep, nothing would be taken over, and nothing said."""
     (tmp_path / "none").mkdir()
 
-    ran = Ran(tmp_path / "w", "sessions", "import", "--from", name, tmp_path / "none")
+    ran = import_into(tmp_path / "w", tmp_path / "none", name=name)
 
     assert ran.code == 1
     assert f"none contains no session in the format {name}" in ran.err
@@ -228,7 +195,16 @@ def test_a_large_file_of_a_workspace_stops_no_other(tmp_path: Path) -> None:
     (folder / "telegram_1.jsonl").write_bytes(LARGE["a line"][0])
     (folder / "telegram_2.jsonl").write_bytes(HEAD + SHORT)
 
-    ran = Ran(tmp_path / "w", "sessions", "import", "--from", "nanobot", folder.parent)
+    ran = import_into(tmp_path / "w", folder.parent)
 
     assert "telegram_1.jsonl is skipped: remove or shorten line 3 of " in ran.err
     assert [row["key"] for row in listed(tmp_path / "w")] == ["telegram:2"]
+
+
+def test_the_export_of_a_session_names_one_agent(tmp_path: Path) -> None:
+    """A session that began here has no other."""
+    Ran(tmp_path, "chat", "-m", "hi", "--key", "cli:a")
+
+    header = json.loads(Ran(tmp_path, "sessions", "export", "--to", "annabelle", "cli:a").out.splitlines()[0])
+
+    assert (header["type"], header["agentId"]) == ("header", "annabelle")

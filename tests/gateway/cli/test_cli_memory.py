@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
+from tests.gateway.cli_place import Ran
 from tests.session.memory_place import ADA, open_workspace, talk
 from tests.support import forked
 from tests.support.model_server import ModelServer, Reply
@@ -20,19 +19,13 @@ ROOT = Path(__file__).parents[3]
 
 async def run(workspace: Path, *words: str, url: str = "") -> tuple[int, str, str]:
     """Run one command; return its exit code, stdout and stderr."""
-    env = {name: value for name, value in os.environ.items() if not name.startswith("CHAT_GATEWAY_")}
-    if url:
-        env |= {"CHAT_GATEWAY_MODEL__NAME": "openai/stub", "CHAT_GATEWAY_MODEL__API_BASE": url}
-    process = await forked.spawn(
-        *(sys.executable, "-m", "gateway", *words, "--workspace", str(workspace)),
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-        env=env | {"HOME": str(workspace), "CHAT_GATEWAY_MEMORY__WINDOW": "10"},
-        cwd=ROOT,
-    )
-    out, err = await process.communicate()
-    assert process.returncode is not None
-    return process.returncode, out.decode(), err.decode()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CHAT_GATEWAY_MEMORY__WINDOW", "10")
+        if url:
+            patch.setenv("CHAT_GATEWAY_MODEL__NAME", "openai/stub")
+            patch.setenv("CHAT_GATEWAY_MODEL__API_BASE", url)
+        ran = await asyncio.to_thread(Ran, workspace, *words)
+    return ran.code, ran.out, ran.err
 
 
 async def talked(workspace: Path, count: int = 10) -> None:
@@ -114,49 +107,35 @@ async def test_model_away(tmp_path: Path) -> None:
     assert not (tmp_path / "memory").exists()
 
 
-async def test_echo_takes_no_notes(tmp_path: Path) -> None:
-    """Without a model: exit 1 that says so."""
-    await talked(tmp_path)
-
+async def test_what_cannot_be_summarized_says_why(tmp_path: Path) -> None:
+    """Without a model it is exit 1; a short conversation stays whole."""
+    await talked(tmp_path, 4)
+    async with ModelServer() as server:
+        short = await run(tmp_path, "memory", "consolidate", ADA, url=server.url)
+    await talked(tmp_path, 6)
     code, out, err = await run(tmp_path, "memory", "consolidate", ADA)
 
+    assert short[:2] == (0, "nothing to summarize: the newest 5 messages stay in the session\n")
+    assert server.seen == []
     assert (code, out) == (1, "")
     assert "no language model is configured" in err
     assert "model.name" in err
 
 
-async def test_nothing_to_move(tmp_path: Path) -> None:
-    """A short conversation stays whole, and it says so."""
-    await talked(tmp_path, 4)
-    async with ModelServer() as server:
-        code, out, _ = await run(tmp_path, "memory", "consolidate", ADA, url=server.url)
-
-    assert (code, out) == (0, "nothing to summarize: the newest 5 messages stay in the session\n")
-    assert server.seen == []
-
-
-@pytest.mark.parametrize("flags", [(), ("--json",)])
-async def test_show(tmp_path: Path, flags: Sequence[str]) -> None:
+async def test_show(tmp_path: Path) -> None:
     """MEMORY.md goes to stdout and the place of HISTORY.md to stderr; JSON has all three."""
+    unknown = await run(tmp_path, "memory", "show", "telegram:99")
+    assert not (tmp_path / "memory").exists()
     await talked(tmp_path)
     async with open_workspace(tmp_path) as memory:
         await memory.memory.consolidate(ADA)
         history = await memory.read("HISTORY.md")
 
-    code, out, err = await run(tmp_path, "memory", "show", ADA, *flags)
+    code, out, err = await run(tmp_path, "memory", "show", ADA)
+    _, document, _ = await run(tmp_path, "memory", "show", ADA, "--json")
 
-    assert code == 0
-    if flags:
-        assert json.loads(out) == {"key": ADA, "memory": "- fact 1\n", "history": history}
-    else:
-        assert out == "- fact 1\n"
-        assert str(tmp_path / "memory/chats/telegram_1/HISTORY.md") in err
-
-
-async def test_show_of_an_unknown_chat(tmp_path: Path) -> None:
-    """Nothing is remembered, nothing is made, and that is no failure."""
-    code, out, err = await run(tmp_path, "memory", "show", "telegram:99")
-
-    assert (code, out) == (0, "")
-    assert "no memory of telegram:99" in err
-    assert not (tmp_path / "memory").exists()
+    assert unknown[:2] == (0, "")
+    assert "no memory of telegram:99" in unknown[2]
+    assert (code, out) == (0, "- fact 1\n")
+    assert str(tmp_path / "memory/chats/telegram_1/HISTORY.md") in err
+    assert json.loads(document) == {"key": ADA, "memory": "- fact 1\n", "history": history}

@@ -2,36 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import os
-import sys
 from pathlib import Path
 
 from channels.pairing import Pairing, approved
-from tests.support import forked
-
-ROOT = Path(__file__).parents[3]
+from tests.gateway.cli_place import Ran
 
 
-async def run(workspace: Path, *words: str) -> tuple[int, str, str]:
+def run(workspace: Path, *words: str) -> tuple[int, str, str]:
     """Run one command; return its exit code, stdout and stderr behind the places that it names."""
-    env = {name: value for name, value in os.environ.items() if not name.startswith("CHAT_GATEWAY_")}
-    process = await forked.spawn(
-        *(sys.executable, "-m", "gateway", "pairing", *words, "--workspace", str(workspace)),
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-        env=env | {"HOME": str(workspace)},
-        cwd=ROOT,
-    )
-    out, err = await process.communicate()
-    assert process.returncode is not None
-    places, names, *words_left = err.decode().splitlines(keepends=True)
+    ran = Ran(workspace, "pairing", *words)
+    places, names, *words_left = ran.err.splitlines(keepends=True)
     assert (places, names) == (
         "configuration: none; defaults and environment variables\n",
         f"workspace: {workspace}\n",
     )
-    return process.returncode, out.decode(), "".join(words_left)
+    return ran.code, ran.out, "".join(words_left)
 
 
 def asked(workspace: Path, id: str = "100", name: str = "Ada", channel: str = "telegram") -> str:
@@ -40,11 +26,11 @@ def asked(workspace: Path, id: str = "100", name: str = "Ada", channel: str = "t
     return code
 
 
-async def test_list_shows_codes_and_whom_they_were_told(tmp_path: Path) -> None:
+def test_list_shows_codes_and_whom_they_were_told(tmp_path: Path) -> None:
     code = asked(tmp_path, name="Ada\x1b[31m\n")
 
-    exit_code, out, err = await run(tmp_path, "list")
-    as_json = json.loads((await run(tmp_path, "list", "--json"))[1])
+    exit_code, out, err = run(tmp_path, "list")
+    as_json = json.loads(run(tmp_path, "list", "--json")[1])
 
     assert (exit_code, err) == (0, "")
     head, row = out.splitlines()
@@ -55,41 +41,41 @@ async def test_list_shows_codes_and_whom_they_were_told(tmp_path: Path) -> None:
     assert as_json[0]["state"] == "pending"
 
 
-async def test_list_of_nobody(tmp_path: Path) -> None:
-    assert await run(tmp_path, "list") == (0, "", "no requests, and nobody was approved by a code\n")
-    assert await run(tmp_path, "list", "--json") == (0, "[]\n", "")
+def test_list_of_nobody(tmp_path: Path) -> None:
+    assert run(tmp_path, "list") == (0, "", "no requests, and nobody was approved by a code\n")
+    assert run(tmp_path, "list", "--json") == (0, "[]\n", "")
 
 
-async def test_approve_lets_in_and_revoke_takes_it_back(tmp_path: Path) -> None:
+def test_approve_lets_in_and_revoke_takes_it_back(tmp_path: Path) -> None:
     code = asked(tmp_path, "-100200")
 
-    let_in = await run(tmp_path, "approve", code.lower())
+    let_in = run(tmp_path, "approve", code.lower())
     assert let_in == (0, "", "telegram:-100200 (Ada) is approved; the next message will be answered\n")
     assert approved(tmp_path / "state", "telegram").people == {"-100200"}
 
-    out = await run(tmp_path, "revoke", "-100200")
+    out = run(tmp_path, "revoke", "-100200")
     assert out == (0, "", "telegram:-100200 (Ada) no longer has access\n")
     assert approved(tmp_path / "state", "telegram").people == frozenset()
 
 
-async def test_what_is_not_there_is_an_error_with_advice(tmp_path: Path) -> None:
-    assert await run(tmp_path, "approve", "ABCDEFGH") == (
+def test_what_is_not_there_is_an_error_with_advice(tmp_path: Path) -> None:
+    assert run(tmp_path, "approve", "ABCDEFGH") == (
         1,
         "",
         "error: no request has this code; codes are valid for an hour\ntry: chat-gateway pairing list\n",
     )
-    assert await run(tmp_path, "revoke", "telegram:5") == (
+    assert run(tmp_path, "revoke", "telegram:5") == (
         1,
         "",
         "error: telegram:5 has neither asked for access nor been approved\ntry: chat-gateway pairing list\n",
     )
 
 
-async def test_a_newer_file_is_refused(tmp_path: Path) -> None:
+def test_a_newer_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "state").mkdir()
     (tmp_path / "state/pairing.json").write_text('{"v":2}')
 
-    exit_code, out, err = await run(tmp_path, "list")
+    exit_code, out, err = run(tmp_path, "list")
 
     assert (exit_code, out) == (78, "")
     assert err.startswith("error: pairing.json was written by a newer version")

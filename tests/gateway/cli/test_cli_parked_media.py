@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
+from contextlib import AsyncExitStack
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 from channels.message import Attachment, Inbound
-from gateway.__main__ import main
 from gateway.app.daemons import DaemonRegistry
 from gateway.queue.embedded.mailbox import EmbeddedMailbox
 from gateway.queue.mailbox import INBOUND, Mailbox, ParkedAs, Post
@@ -18,6 +18,7 @@ from gateway.queue.rabbitmq.mailbox import RabbitMailbox
 from session.store.store import Store
 from session.transcript.key import SessionKey
 from session.transcript.transcript import make_line
+from tests.gateway.cli_place import Ran
 from tests.gateway.embedded_place import serving
 from tests.gateway.http_place import open_place
 from tests.support.broker import Broker
@@ -57,11 +58,8 @@ async def park(mailbox: Mailbox) -> None:
         await mailbox.park(await anext(letters), ParkedAs(OTHER, "failed", 3))
 
 
-def run(workspace: Path, *argv: str) -> int:
-    try:
-        return main(["sessions", *argv, "--workspace", str(workspace)])
-    except SystemExit as ended:
-        return int(str(ended.code or 0))
+async def done(workspace: Path, *argv: str) -> Ran:
+    return await asyncio.to_thread(Ran, workspace, "sessions", *argv)
 
 
 @pytest.fixture(params=["clear", "prune"])
@@ -71,27 +69,21 @@ def deletes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     return ["clear", KEY, "--everything"] if request.param == "clear" else ["prune"]
 
 
-async def test_without_a_daemon_the_queue_says_which(tmp_path: Path, deletes: list[str]) -> None:
+@pytest.mark.parametrize("beside", [False, True], ids=["the queue", "a daemon"])
+async def test_whoever_has_the_queue_says_which(tmp_path: Path, deletes: list[str], beside: bool) -> None:
+    """Beside a daemon that one alone can look into the embedded queue."""
     files = await fill(tmp_path)
     async with serving(EmbeddedMailbox(tmp_path / "state")) as mailbox:
         await park(mailbox)
 
-    assert await asyncio.to_thread(run, tmp_path, *deletes) == 0
+    async with AsyncExitStack() as stack:
+        if beside:
+            place = await stack.enter_async_context(open_place(tmp_path))
+            stack.enter_context(DaemonRegistry(tmp_path).entry(url=place.server.url, role="all"))
+        assert (await done(tmp_path, *deletes)).code == 0
 
     assert [path.exists() for path in files] == [True, False]
-    assert not list((tmp_path / "sessions").rglob("*.jsonl"))
-
-
-async def test_beside_a_daemon_that_one_says_which(tmp_path: Path, deletes: list[str]) -> None:
-    """It alone can look into the embedded queue."""
-    files = await fill(tmp_path)
-    async with serving(EmbeddedMailbox(tmp_path / "state")) as mailbox:
-        await park(mailbox)
-    async with open_place(tmp_path) as place:
-        with DaemonRegistry(tmp_path).entry(url=place.server.url, role="all"):
-            assert await asyncio.to_thread(run, tmp_path, *deletes) == 0
-
-    assert [path.exists() for path in files] == [True, False]
+    assert beside or not list((tmp_path / "sessions").rglob("*.jsonl"))
 
 
 async def test_of_a_broker_the_parked_letters_are_asked(
@@ -104,23 +96,20 @@ async def test_of_a_broker_the_parked_letters_are_asked(
     async with serving(RabbitMailbox(broker.url, name=broker_name, partitions=1)) as mailbox:
         await park(mailbox)
 
-    assert await asyncio.to_thread(run, tmp_path, *deletes) == 0
+    assert (await done(tmp_path, *deletes)).code == 0
 
     assert [path.exists() for path in files] == [True, False]
 
 
-async def test_where_nobody_can_say_nothing_is_deleted(
-    tmp_path: Path, deletes: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_where_nobody_can_say_nothing_is_deleted(tmp_path: Path, deletes: list[str]) -> None:
     """Done again later it still knows which files those were."""
     files = await fill(tmp_path)
     async with serving(EmbeddedMailbox(tmp_path / "state")) as mailbox:
         await park(mailbox)
-        refused = await asyncio.to_thread(run, tmp_path, *deletes)
-        words = capsys.readouterr().err
+        refused = await done(tmp_path, *deletes)
 
-    assert refused == 73
-    assert "try:" in words
+    assert refused.code == 73
+    assert "try:" in refused.err
     assert [path.exists() for path in files] == [True, True]
-    assert await asyncio.to_thread(run, tmp_path, *deletes) == 0
+    assert (await done(tmp_path, *deletes)).code == 0
     assert [path.exists() for path in files] == [True, False]
