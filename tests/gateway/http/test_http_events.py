@@ -217,12 +217,12 @@ def slow(place: Place, *pieces: str) -> Slow:
 
 
 async def drafted(place: Place, *, draft: bool) -> Any:
-    return place.http.stream("GET", "/v1/drafted", params={"key": "web:ada", "draft": str(draft).lower()})
+    return place.http.stream("GET", "/v1/events", params={"key": "web:ada", "draft": str(draft).lower()})
 
 
 async def opened_stream(answer: Any) -> Stream:
     stream = Stream(answer)
-    await stream.opened_stream()
+    await stream.opened()
     return stream
 
 
@@ -264,7 +264,7 @@ async def test_pieces_that_have_no_place_are_left_out(tmp_path: Path) -> None:
                     kinds.append(event)
 
         reading = asyncio.create_task(read())
-        tell = place.application.drafted.tell
+        tell = place.application.events.tell
         async with asyncio.timeout(20):
             while not kinds:
                 await tell("tool", "web:ada", "web:m", text="grep")
@@ -292,9 +292,9 @@ async def test_a_draft_ends_with_its_turn_and_begins_anew_after_a_tool(tmp_path:
     """Nothing is shown of a turn that is over, nor of what was written before a tool ran."""
     async with open_place(tmp_path) as place:
         tasks: list[asyncio.Task[None]] = []
-        application = place.application.drafted
+        application = place.application.events
         application.watch(None, 60)
-        async with place.application.mailbox.listen("drafted") as bodies, asyncio.timeout(20):
+        async with place.application.mailbox.listen("events") as bodies, asyncio.timeout(20):
             with application.onlooker(
                 "web:ada", "web:m", lambda work, _: tasks.append(asyncio.create_task(work))
             ) as on:

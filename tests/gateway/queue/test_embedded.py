@@ -206,6 +206,19 @@ async def test_box_opened_before_the_queue(tmp_path: Path) -> None:
             assert all(letter.lost for letter in held)
 
 
+async def test_new_letter_does_not_overtake_one_on_disk(tmp_path: Path) -> None:
+    """A put committed together with the settle that makes room comes after what waits outside memory."""
+    async with opened(tmp_path, window=1) as mailbox, mailbox.take(INBOUND) as letters:
+        await put_all(mailbox, ADA, 2)
+        (letter,) = await collect(letters, 1)
+        await asyncio.gather(mailbox.settle(letter), mailbox.put(post(ADA, 2)))
+
+        for number in (1, 2):
+            (letter,) = await collect(letters, 1)
+            assert letter.id == f"web:ada#{number}"
+            await mailbox.settle(letter)
+
+
 async def test_rows_read_for_one_taker_are_not_given_to_the_next(tmp_path: Path) -> None:
     """A taker that comes while rows are read for one that has left gets each letter once."""
     gate = threading.Event()
@@ -219,6 +232,20 @@ async def test_rows_read_for_one_taker_are_not_given_to_the_next(tmp_path: Path)
             gate.set()
             await mailbox.put(post(ADA, "end"))
             assert ids(await collect(letters, 4)) == [*names, "web:ada#end"]
+
+
+async def test_window_is_never_passed(tmp_path: Path) -> None:
+    """With a window's worth unsettled nothing more comes; a settle makes room for exactly one."""
+    async with opened(tmp_path, window=3) as mailbox, mailbox.take(INBOUND) as letters:
+        await put_all(mailbox, ADA, 5)
+        held = await collect(letters, 3)
+        further = asyncio.ensure_future(anext(letters))
+        await mailbox.depths()
+        assert not further.done()
+
+        await mailbox.settle(held[0])
+
+        assert (await further).id == "web:ada#3"
 
 
 async def test_letters_without_an_id_are_not_repeats_of_each_other(tmp_path: Path) -> None:

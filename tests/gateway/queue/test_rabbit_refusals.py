@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import re
 import socket
 import ssl
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -14,7 +17,6 @@ import pytest
 import uvloop
 from structlog.testing import capture_logs
 
-from gateway.cli import attach
 from gateway.config.settings import Settings
 from gateway.doctor.broker import BROKER_S
 from gateway.doctor.checks import examine
@@ -25,7 +27,6 @@ from gateway.queue.rabbitmq.mailbox import LOST_HINT
 from gateway.queue.rabbitmq.refusals import refusal
 from gateway.queue.rabbitmq.tls import refusal_of
 from gateway.queue.rabbitmq.wire import plain_words
-from tests.gateway.cli_place import Ran
 from tests.gateway.on_rabbit import serving
 from tests.support import ports
 from tests.support.broker import Broker
@@ -188,14 +189,23 @@ async def test_who_says_it_himself_has_it_not_logged() -> None:
     assert await told_of(reports=False) == []
 
 
-def test_a_verb_without_a_broker_says_so_in_its_error_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_verb_without_a_broker_says_so_in_its_error_alone(tmp_path: Path) -> None:
     """Two lines on stderr, none of them the log's, and exit 69."""
-    monkeypatch.setattr(attach, "OPEN_WITHIN_S", 0.5)
-    monkeypatch.setenv("CHAT_GATEWAY_BROKER__URL", NOBODY)
+    code = (
+        "import sys\nfrom gateway.cli import attach\nattach.OPEN_WITHIN_S = 0.5\n"
+        "from gateway.__main__ import main\n"
+        f"sys.exit(main(['--workspace', {str(tmp_path)!r}, 'parked', 'list']))"
+    )
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("CHAT_GATEWAY_")}
 
-    ran = Ran(tmp_path, "parked", "list")
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=clean | {"CHAT_GATEWAY_BROKER__URL": NOBODY, "HOME": str(tmp_path)},
+        cwd=Path(__file__).parents[3],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
 
-    assert ran.code == Unreachable.exit_code
-    assert [line.partition(":")[0] for line in ran.err.splitlines()] == ["error", "try"]
+    assert done.returncode == Unreachable.exit_code
+    assert [line.partition(":")[0] for line in done.stderr.splitlines()] == ["error", "try"]
