@@ -21,7 +21,6 @@ from gateway.queue.rabbitmq.wire import Sending
 from session.transcript.key import slot_of
 from tests.contracts.posts import ADA, post
 from tests.support import forked
-from tests.support.broker import Broker
 
 ROOT = Path(__file__).parents[2]
 # Fifty keys of one partition of four.
@@ -163,19 +162,3 @@ async def held_by_a_victim(
         if victim.returncode is None:
             victim.kill()
         await victim.wait()
-
-
-async def stand_still(broker: Broker, queue: str, for_s: float, begun: Path) -> str:
-    """Have the leader of a quorum queue do nothing for a while, as soon as somebody takes from the queue.
-
-    ``begun`` is a file that is there once somebody is looked for.
-    """
-    return await asyncio.to_thread(
-        broker.ctl,
-        "eval",
-        f'{{ok, Q}} = rabbit_amqqueue:lookup(rabbit_misc:r(<<"/">>, queue, <<"{queue}">>)), '
-        f'{{Leader, _}} = amqqueue:get_pid(Q), ok = file:write_file("{begun}", <<>>), '
-        "Wait = fun Look(0) -> nobody_takes; "
-        "Look(N) -> case rabbit_amqqueue:consumers(Q) of [] -> timer:sleep(5), Look(N - 1); _ -> "
-        f"sys:suspend(Leader), timer:sleep({for_s * 1000:.0f}), sys:resume(Leader) end end, Wait(4000).",
-    )

@@ -124,8 +124,6 @@ gateway/inbound/test_held_back.py::test_what_holds_arrivals_back_turns_their_cha
     gateway/inbound/test_held_back.py::test_a_transcript_that_cannot_be_written_turns_its_channel_down
 gateway/queue/test_arbitrary_letters.py::test_no_body_and_no_property_ends_a_loop_over_rabbitmq
     gateway/queue/test_rabbit_odd_letters.py::test_an_odd_letter_is_taken_like_any_other
-gateway/queue/test_queue_limit.py::test_a_queue_that_comes_after_all_is_left_alone_while_it_is_young
-    gateway/queue/test_rabbitmq.py::test_new_queues_are_left_alone_first
 gateway/queue/test_queue_limit.py::test_a_queue_that_was_not_made_holds_up_nothing
     gateway/queue/test_queue_limit.py::test_a_limit_is_told_as_such_and_waited_for
 gateway/queue/test_rabbitmq_faults.py::test_broker_killed_under_load
@@ -134,8 +132,6 @@ gateway/queue/test_rabbitmq_faults.py::test_silent_broker_is_given_up_before_it_
     gateway/queue/test_rabbitmq_faults.py::test_cut_of_a_connection
 gateway/queue/test_rabbitmq_faults.py::test_young_queues_survive_a_kill
     gateway/queue/test_rabbitmq.py::test_new_queues_are_left_alone_first
-gateway/queue/test_sharing.py::test_one_that_started_without_the_broker_gets_its_share
-    gateway/queue/test_sharing.py::test_ten_start_at_once_under_load_and_leave_again
 gateway/turns/test_flood_many.py::test_one_that_cannot_even_be_parked_is_left_to_come_again
     gateway/turns/test_flood_many.py::test_one_whose_refusal_breaks_is_parked_and_the_others_end
 gateway/turns/test_outages.py::test_a_daemon_that_is_started_again_in_an_outage_tells_nobody_twice

@@ -17,7 +17,6 @@ from gateway.http.server import HttpServer
 from gateway.inbound.intake import Intake
 from session.errors import StoreError
 from tests.gateway.http_place import Place, open_place
-from tests.support import ports
 
 KEYS = ("Bad Channel:x", "nocolon", "cli:", ":x", "cli:" + "x" * 5000, "cli:\udcff")
 
@@ -112,16 +111,6 @@ async def test_a_refusing_store_keeps_its_own_cure(tmp_path: Path) -> None:
 
     assert "no space" in str(caught.value)
     assert caught.value.hint == "free some space"
-
-
-async def test_nobody_listens() -> None:
-    """Where there is no daemon to answer, one is to be started."""
-    with ports.KeptPort() as port:
-        async with Client(f"http://127.0.0.1:{port}") as client:
-            with pytest.raises(Unreachable) as caught:
-                await client.status()
-
-    assert caught.value.hint == "chat-gateway run"
 
 
 class Away:

@@ -28,100 +28,18 @@ from tests.gateway.cli_place import (
 )
 from tests.gateway.embedded_place import files_at_most
 
+SKILL = "---\nname: invoices\ndescription: Writes an invoice.\n---\nRead `template.txt`.\n"
+
 
 @pytest.fixture
 def nanobot(tmp_path: Path) -> Path:
     return nanobot_folder(tmp_path / "dot-nanobot")
 
 
-def test_a_workspace_is_taken_over_whole_and_stays_as_it_was(tmp_path: Path, nanobot: Path) -> None:
-    before = tree(nanobot)
-
-    done = import_into(tmp_path / "w", nanobot)
-
-    assert done.code == 0, done.err
-    assert tree(nanobot) == before
-    assert sorted(line.split()[0] for line in done.out.splitlines()) == [
-        "telegram:1",
-        "telegram:2",
-        "telegram:3",
-    ]
-    assert [line["content"] for line in shown(tmp_path / "w", "telegram:3")] == ["newest folder"]
-    for name in ("MEMORY.md", "HISTORY.md"):
-        note = tmp_path / "w" / "memory" / name
-        assert note.read_bytes() == (nanobot / "workspace" / "memory" / name).read_bytes()
-        assert note.stat().st_mode & 0o777 == 0o600
-    rows = json.loads(Ran(tmp_path / "w", "cron", "list", "--json").out)
-    assert sorted(row["id"] for row in rows) == ["aaaa1111", "bbbb2222"]
-    assert 'memory.scope = "workspace"' in done.err
-    assert "broken.jsonl is skipped" in done.err
-    assert "AGENTS.md" in done.err
-
-
-def test_taken_over_again_nothing_doubles(tmp_path: Path, nanobot: Path) -> None:
-    import_into(tmp_path / "w", nanobot)
-    before = {name: data for name, (data, _) in tree(tmp_path / "w").items() if not name.startswith("state/")}
-
-    config = tmp_path / "c.toml"
-    config.write_text('[memory]\nscope = "workspace"\n')
-    again = import_into(tmp_path / "w", nanobot, "--config", config)
-
-    assert (again.code, again.out) == (0, "")
-    after = {name: data for name, (data, _) in tree(tmp_path / "w").items() if not name.startswith("state/")}
-    assert after == before
-    assert "memory.scope" not in again.err
-
-
-def test_what_is_ours_is_never_written_over(tmp_path: Path, nanobot: Path) -> None:
-    """Notes and jobs that say something else stay, the rest is taken, and each one has its cure."""
-    ours = tmp_path / "w"
-    (ours / "memory").mkdir(parents=True)
-    (ours / "memory" / "MEMORY.md").write_text("Ours.\n")
-    (ours / "cron").mkdir()
-    (ours / "cron" / "jobs.json").write_text(json.dumps({"version": 1, "jobs": [job("aaaa1111", "ours")]}))
-
-    done = import_into(ours, nanobot)
-
-    assert done.code == 1
-    assert (ours / "memory" / "MEMORY.md").read_text() == "Ours.\n"
-    assert (ours / "memory" / "HISTORY.md").exists()
-    jobs = {
-        row["id"]: row["payload"]["message"]
-        for row in json.loads((ours / "cron" / "jobs.json").read_text())["jobs"]
-    }
-    assert jobs == {"aaaa1111": "ours", "bbbb2222": "what is new?"}
-    assert "error: memory/MEMORY.md exists here with other text" in done.err
-    assert "try: chat-gateway cron remove aaaa1111" in done.err
-    assert len(listed(ours)) == 3
-
-
-def test_of_two_files_for_one_key_the_newer_is_active(tmp_path: Path) -> None:
-    import_into(tmp_path / "w", SAMPLES / "v014")
-    done = import_into(tmp_path / "w", SAMPLES / "v035", name="nanobot-b64")
-
-    rows = [row for row in listed(tmp_path / "w") if row["key"] == "telegram:999"]
-    assert done.code == 0
-    assert sorted((row["active"], row["message_count"]) for row in rows) == [(False, 6), (True, 6)]
-
-
-def test_the_workspace_itself_is_refused(tmp_path: Path) -> None:
-    import_into(tmp_path, SAMPLES / "v014")
-
-    done = import_into(tmp_path, tmp_path)
-
-    assert done.code == 1
-    assert "is this gateway's own workspace" in done.err
-
-
-SKILL = "---\nname: invoices\ndescription: Writes an invoice.\n---\nRead `template.txt`.\n"
-
-
 @pytest.fixture
-def work(tmp_path: Path) -> Path:
-    """A workspace of nanobot with all that it tells its model."""
-    root = tmp_path / "dot-nanobot" / "workspace"
-    session_file(root / "sessions" / "telegram_1.jsonl", "telegram:1", "hi")
-    (root / "AGENTS.md").write_text("Be kind.\n")
+def work(nanobot: Path) -> Path:
+    """Its workspace, with all that it tells its model."""
+    root = nanobot / "workspace"
     (root / "USER.md").write_text("Ada, Berlin.\n")
     (root / "SOUL.md").write_text("A cat.\n")
     put(root / "skills" / "invoices" / "SKILL.md", SKILL)
@@ -158,23 +76,89 @@ ALL = {
 }
 
 
-def test_all_that_the_context_reads_is_taken_over(tmp_path: Path, work: Path) -> None:
-    before = tree(work)
+def test_a_workspace_is_taken_over_whole_and_stays_as_it_was(tmp_path: Path, work: Path) -> None:
+    before, ours = tree(work.parent), tmp_path / "w"
 
-    done = take(tmp_path / "w", work)
+    done = take(ours, work)
 
     assert done.code == 0, done.err
-    assert told(tmp_path / "w") == ALL
-    assert [skill.name for skill in Library(tmp_path / "w").skills()] == ["invoices"]
-    assert tree(work) == before
-    for path in (tmp_path / "w").rglob("*"):
+    assert tree(work.parent) == before
+    assert sorted(line.split()[0] for line in done.out.splitlines()) == [f"telegram:{n}" for n in (1, 2, 3)]
+    assert [line["content"] for line in shown(ours, "telegram:3")] == ["newest folder"]
+    for name in ("MEMORY.md", "HISTORY.md"):
+        assert (ours / "memory" / name).read_bytes() == (work / "memory" / name).read_bytes()
+    rows = json.loads(Ran(ours, "cron", "list", "--json").out)
+    assert sorted(row["id"] for row in rows) == ["aaaa1111", "bbbb2222"]
+    assert told(ours) == ALL
+    assert [skill.name for skill in Library(ours).skills()] == ["invoices"]
+    for path in ours.rglob("*"):
         assert path.stat().st_mode & 0o777 == (0o700 if path.is_dir() else 0o600), path
     for words in ("AGENTS.md", "memory/USER.md", "skills: invoices", 'memory.scope = "workspace"'):
         assert words in done.err
+    assert "broken.jsonl is skipped" in done.err
     (left,) = [line for line in done.err.splitlines() if line.startswith("not imported")]
     assert "SOUL.md" in left
     assert "AGENTS.md," not in left
     assert "USER.md" not in left
+
+
+def test_taken_over_again_nothing_doubles(tmp_path: Path, work: Path) -> None:
+    take(tmp_path / "w", work)
+    before = {name: kept for name, kept in tree(tmp_path / "w").items() if not name.startswith("state/")}
+
+    config = tmp_path / "c.toml"
+    config.write_text('[memory]\nscope = "workspace"\n')
+    again = import_into(tmp_path / "w", work.parent, "--config", config)
+
+    assert (again.code, again.out) == (0, "")
+    after = {name: kept for name, kept in tree(tmp_path / "w").items() if not name.startswith("state/")}
+    assert {name: data for name, (data, _) in after.items()} == {
+        name: data for name, (data, _) in before.items()
+    }
+    assert {name: after[name] for name in ALL} == {name: before[name] for name in ALL}
+    assert "memory.scope" not in again.err
+
+
+def test_what_is_ours_is_never_written_over(tmp_path: Path, work: Path) -> None:
+    """Notes, jobs and texts that say something else stay, the rest is taken, and each one has its cure."""
+    ours = tmp_path / "w"
+    own = [*(name for name in ALL if "template" not in name), "memory/MEMORY.md"]
+    for name in own:
+        put(ours / name, f"ours: {name}\n")
+    put(ours / "cron" / "jobs.json", json.dumps({"version": 1, "jobs": [job("aaaa1111", "ours")]}))
+
+    done = take(ours, work)
+
+    assert done.code == 1
+    assert [(ours / name).read_text() for name in own] == [f"ours: {name}\n" for name in own]
+    assert told(ours).keys() == {name for name in ALL if "template" not in name}
+    assert (ours / "memory" / "HISTORY.md").exists()
+    rows = json.loads((ours / "cron" / "jobs.json").read_text())["jobs"]
+    jobs = {row["id"]: row["payload"]["message"] for row in rows}
+    assert jobs == {"aaaa1111": "ours", "bbbb2222": "what is new?"}
+    for name in ("AGENTS.md", "memory/USER.md", "memory/MEMORY.md", "skills/invoices"):
+        assert f"error: {name} exists here with other text" in done.err
+    assert "try: chat-gateway cron remove aaaa1111" in done.err
+    assert done.err.count("try: ") == 5
+    assert len(listed(ours)) == 3
+
+
+def test_of_two_files_for_one_key_the_newer_is_active(tmp_path: Path) -> None:
+    import_into(tmp_path / "w", SAMPLES / "v014")
+    done = import_into(tmp_path / "w", SAMPLES / "v035", name="nanobot-b64")
+
+    rows = [row for row in listed(tmp_path / "w") if row["key"] == "telegram:999"]
+    assert done.code == 0
+    assert sorted((row["active"], row["message_count"]) for row in rows) == [(False, 6), (True, 6)]
+
+
+def test_the_workspace_itself_is_refused(tmp_path: Path) -> None:
+    import_into(tmp_path, SAMPLES / "v014")
+
+    done = import_into(tmp_path, tmp_path)
+
+    assert done.code == 1
+    assert "is this gateway's own workspace" in done.err
 
 
 def test_what_an_interrupted_import_left_is_completed(tmp_path: Path, work: Path) -> None:
@@ -185,21 +169,6 @@ def test_what_an_interrupted_import_left_is_completed(tmp_path: Path, work: Path
     assert take(tmp_path / "w", work).code == 0
 
     assert told(tmp_path / "w") == ALL
-
-
-def test_what_is_here_is_never_written_over(tmp_path: Path, work: Path) -> None:
-    ours = tmp_path / "w"
-    for name in ALL:
-        if "template" not in name:
-            put(ours / name, f"ours: {name}\n")
-
-    done = take(ours, work)
-
-    assert done.code == 1
-    assert told(ours) == {name: f"ours: {name}\n" for name in ALL if "template" not in name}
-    for name in ("AGENTS.md", "memory/USER.md", "skills/invoices"):
-        assert f"error: {name} exists here with other text, and is kept" in done.err
-    assert done.err.count("try: ") == 3
 
 
 def test_a_persona_under_another_name_is_not_put_in_the_shade(tmp_path: Path, work: Path) -> None:

@@ -18,8 +18,11 @@ from tests.gateway.http_place import Place, Stream, open_place
 
 
 async def test_other_chats_are_not_seen(place: Place) -> None:
-    """A stream shows its own chat alone."""
+    """A stream shows its own chat alone; where nobody looks, nobody pays: its slot is not watched."""
+    assert not place.application.events.watched("web:ada")
     async with place.stream("web:ada") as stream:
+        assert place.application.events.watched("web:ada")
+        assert not place.application.events.watched("web:bob")
         await place.post("not for ada", chat="bob", wait=30)
         await place.post("for ada")
         event, _ = await stream.next("reply")
@@ -131,26 +134,14 @@ async def test_late_event_does_not_move_the_resume_point(place: Place) -> None:
     assert [(event["seq"], number) for event, number in seen] == [(2, "2"), (1, ""), (3, "3")]
 
 
-async def test_deltas_only_while_somebody_looks(place: Place) -> None:
-    """Nobody looks, nobody pays: without a stream the slot is not watched."""
-    assert not place.application.events.watched("web:ada")
-    async with place.stream("web:ada"):
-        assert place.application.events.watched("web:ada")
-        assert not place.application.events.watched("web:bob")
-
-
 @pytest.mark.parametrize("last", ["x", "-1", "1.5", "9" * 20])
 async def test_bad_last_event_id(place: Place, last: str) -> None:
-    """A Last-Event-ID that no stream of ours ever gave is refused."""
+    """A Last-Event-ID that no stream of ours ever gave is refused; so is a stream of no chat."""
+    assert (await place.http.get("/v1/events")).status_code == 400
     answer = await place.http.get("/v1/events", params={"key": "web:ada"}, headers={"Last-Event-ID": last})
 
     assert answer.status_code == 400
     assert set(answer.json()) == {"error", "hint"}
-
-
-async def test_key_is_needed(place: Place) -> None:
-    """A stream is of one chat."""
-    assert (await place.http.get("/v1/events")).status_code == 400
 
 
 async def test_slow_client_is_cut() -> None:

@@ -62,31 +62,27 @@ async def test_two_wait_for_one_id(place: Place) -> None:
     assert model.asked == ["hello"]
 
 
-async def test_same_id_is_answered_again(place: Place) -> None:
-    """An id that was answered is answered again without the model, after `/new` too."""
+async def test_same_id_is_answered_again_and_stands_for_one_text(place: Place) -> None:
+    """Without the model, after `/new` too; another text is a conflict, but not in another chat."""
     model = place.gate()
     model.let.set()
     await place.post("hello", id="one", wait=30)
 
     repeated = await place.post("hello", id="one", wait=30)
+    conflict = await place.post("other", id="one", wait=30)
+    elsewhere = await place.post("other", id="one", chat="bob", wait=30)
+    helped = [(await place.post("/help", id="h", wait=30)).json() for _ in range(2)]
     ended = await place.post("/new", wait=30)
     archived = await place.post("hello", id="one", wait=30)
 
     assert repeated.json()["reply"] == archived.json()["reply"] == "got hello"
-    assert ended.json()["kind"] == "reply"
-    assert model.asked == ["hello"]
-
-
-async def test_same_id_with_another_text(place: Place) -> None:
-    """Once its user line is stored, an id stands for one text in its chat: another one is a conflict."""
-    await place.post("hello", id="one", wait=30)
-
-    conflict = await place.post("other", id="one", wait=30)
-    elsewhere = await place.post("other", id="one", chat="bob", wait=30)
-
     assert conflict.status_code == 409
     assert set(conflict.json()) == {"error", "hint"}
-    assert elsewhere.json()["reply"] == "echo: other"
+    assert elsewhere.json()["reply"] == "got other"
+    assert helped[0] == helped[1]
+    assert (helped[0]["kind"], "/stop" in helped[0]["reply"]) == ("reply", True)
+    assert ended.json()["kind"] == "reply"
+    assert model.asked == ["hello", "other"]
 
 
 async def test_reply_whose_event_was_lost(place: Place) -> None:
@@ -152,24 +148,6 @@ async def test_stop_ends_the_wait(place: Place) -> None:
     assert waiting.result().json()["reply"] == again.json()["reply"]
 
 
-async def test_command_as_a_message(place: Place) -> None:
-    """A command's answer is a reply; a repeat of its id is answered the same."""
-    first = await place.post("/help", id="h", wait=30)
-    again = await place.post("/help", id="h", wait=30)
-
-    assert first.json()["kind"] == "reply"
-    assert "/stop" in first.json()["reply"]
-    assert again.json() == first.json()
-
-
-async def test_text_over_a_mebibyte(place: Place) -> None:
-    """A text that no chat may send is parked, and the waiter is told."""
-    answer = await place.post("x" * (2**20 + 1), wait=30)
-
-    assert (answer.status_code, answer.json()["kind"]) == (200, "notice")
-    assert "1 MiB" in answer.json()["reply"]
-
-
 JSON = "application/json"
 BAD = [
     b'{"text":"hi"}',
@@ -219,8 +197,8 @@ async def test_bad_wait(place: Place, wait: str) -> None:
     assert (await place.post("hi", wait=wait)).status_code == 400
 
 
-async def test_body_over_two_mebibytes(place: Place) -> None:
-    """A larger body is answered 413, whether it says its length or comes in pieces."""
+async def test_what_is_too_large(place: Place) -> None:
+    """A text that no chat may send is parked, and the waiter is told; a body over 2 MiB is answered 413."""
 
     async def pieces() -> AsyncIterator[bytes]:
         yield b'{"chat_id":"a","text":"'
@@ -228,9 +206,12 @@ async def test_body_over_two_mebibytes(place: Place) -> None:
             yield b"x" * 2**16
         yield b'"}'
 
+    parked = await place.post("x" * (2**20 + 1), wait=30)
     sized = await place.post("x" * (2**21 + 1))
     chunked = await place.http.post("/v1/messages", content=pieces())
 
+    assert (parked.status_code, parked.json()["kind"]) == (200, "notice")
+    assert "1 MiB" in parked.json()["reply"]
     assert sized.status_code == chunked.status_code == 413
     assert set(sized.json()) == {"error", "hint"}
     assert (await place.post("hi", wait=30)).status_code == 200

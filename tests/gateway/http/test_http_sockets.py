@@ -217,8 +217,8 @@ async def test_who_takes_nothing_is_cut(tmp_path: Path) -> None:
         await loop.sock_connect(silent, ("127.0.0.1", int(place.server.url.rsplit(":", 1)[1].rstrip("/"))))
         await loop.sock_sendall(silent, UPGRADE)
         # More than the kernel keeps for it.
-        for number in range(40):
-            await place.post(f"{number} " + "x" * 200_000, wait=30)
+        for number in range(10):
+            await place.post(f"{number} " + "x" * 800_000, wait=30)
 
         # What had left before the cut is read, then the line is broken; else there would be more to wait for.
         async with asyncio.timeout(30):

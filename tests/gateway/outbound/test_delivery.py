@@ -33,23 +33,15 @@ def _draft() -> Piece:
 
 
 async def test_a_letter_is_sent_piece_by_piece_and_then_gone(place: Place) -> None:
-    """Pieces come in order; the first one quotes; each has a nonce of its own; the letter is settled."""
-    await place.delivered(reply(1, LONG))
+    """Pieces come in order; the first one quotes; each has a nonce of its own, also that of a notice."""
+    await place.delivered(reply(1, "wait", kind="notice"), reply(1, LONG))
 
-    assert place.platform.texts() == PIECES
-    assert [piece.reply_to for piece in place.platform.pieces] == ["p1", None, None]
+    assert place.platform.texts() == ["wait", *PIECES]
+    assert [piece.reply_to for piece in place.platform.pieces] == ["p1", "p1", None, None]
     nonces = {piece.nonce for piece in place.platform.pieces}
-    assert len(nonces) == 3
+    assert len(nonces) == 4
     assert all(0 < len(nonce) <= 25 for nonce in nonces)
-    assert place.limiter.waits == [("ada", False)] * 3
-
-
-async def test_a_notice_and_a_reply_have_different_nonces(place: Place) -> None:
-    """A platform that forgets repeats does not take the answer for its own notice."""
-    await place.delivered(reply(1, "wait", kind="notice"), reply(1, "wait"))
-
-    first, second = place.platform.pieces
-    assert first.nonce != second.nonce
+    assert place.limiter.waits == [("ada", False)] * 4
 
 
 async def test_a_repeat_of_a_delivered_letter_is_only_settled(place: Place) -> None:

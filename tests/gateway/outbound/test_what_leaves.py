@@ -20,11 +20,10 @@ from session.transcript.line import make_line
 from tests.gateway.delivery_place import Place, reply
 
 ADA, GROUP, JOB = "telegram:1", "telegram:-5", "cron:j1@2026-01-01T09:00:00Z"
+PHOTO, SHARED = "media/ab/cat.jpg", "files/shared.txt"
+OWN, THEIRS = "files/chats/telegram_1/own.txt", "files/chats/telegram_-5/theirs.txt"
 REFS = (
-    "media/ab/cat.jpg",
-    "files/shared.txt",
-    "files/chats/telegram_1/own.txt",
-    "files/chats/telegram_-5/theirs.txt",
+    *(PHOTO, SHARED, OWN, THEIRS),
     "files/chats/cron_j1/job.txt",
     "agents/clerk/files/shared.txt",
     "agents/clerk/files/chats/telegram_-5/theirs.txt",
@@ -75,37 +74,20 @@ async def leaving(workspace: Path, folders: Sequence[Path]) -> list[str]:
     return [held.decode() for held in place.platform.files.values()]
 
 
+@pytest.mark.parametrize("asked", ["telegram:1:1", JOB])
 @pytest.mark.parametrize(
-    ("scope", "key", "asked", "expected"),
-    [
-        ("chat", ADA, "telegram:1:1", {"media/ab/cat.jpg", "files/chats/telegram_1/own.txt"}),
-        ("chat", GROUP, "telegram:1:1", {"media/ab/cat.jpg", "files/chats/telegram_-5/theirs.txt"}),
-        ("workspace", ADA, "telegram:1:1", {"media/ab/cat.jpg", "files/shared.txt"}),
-        ("workspace", GROUP, "telegram:1:1", {"media/ab/cat.jpg", "files/chats/telegram_-5/theirs.txt"}),
-        (
-            "chat",
-            ADA,
-            JOB,
-            {"media/ab/cat.jpg", "files/chats/telegram_1/own.txt"},
-        ),
-        ("workspace", ADA, JOB, {"media/ab/cat.jpg", "files/shared.txt"}),
-        (
-            "workspace",
-            GROUP,
-            JOB,
-            {"media/ab/cat.jpg", "files/chats/telegram_-5/theirs.txt"},
-        ),
-    ],
+    ("scope", "key", "expected"),
+    [("chat", ADA, OWN), ("chat", GROUP, THEIRS), ("workspace", ADA, SHARED), ("workspace", GROUP, THEIRS)],
 )
 async def test_a_letter_brings_what_its_chat_may_see(
-    tmp_path: Path, scope: str, key: str, asked: str, expected: set[str]
+    tmp_path: Path, scope: str, key: str, asked: str, expected: str
 ) -> None:
     await heard(tmp_path, ADA, "direct")
     await heard(tmp_path, GROUP, "group")
     table: dict[str, Any] = {"workspace": tmp_path, "memory": {"scope": scope}}
     folders = folders_by(Settings.model_validate(table))
 
-    assert set(await leaving(tmp_path, await folders(letter(key, asked)))) == expected
+    assert set(await leaving(tmp_path, await folders(letter(key, asked)))) == {PHOTO, expected}
 
 
 async def test_an_agent_that_shares_its_files_sends_none_of_its_other_scopes(tmp_path: Path) -> None:
@@ -115,10 +97,9 @@ async def test_an_agent_that_shares_its_files_sends_none_of_its_other_scopes(tmp
     agents = {"clerk": {"memory": {"scope": "workspace"}}}
     settings = Settings.model_validate({"workspace": tmp_path, "agents": agents})
     folders = await folders_by(settings)(letter(ADA))
-    shared = {"files/chats/telegram_1/own.txt", "agents/clerk/files/shared.txt"}
 
-    assert set(await leaving(tmp_path, folders)) == {"media/ab/cat.jpg", *shared}
+    assert set(await leaving(tmp_path, folders)) == {PHOTO, OWN, "agents/clerk/files/shared.txt"}
 
 
 async def test_without_a_word_about_scopes_only_media_leaves(tmp_path: Path) -> None:
-    assert await leaving(tmp_path, await media_alone(letter(ADA))) == ["media/ab/cat.jpg"]
+    assert await leaving(tmp_path, await media_alone(letter(ADA))) == [PHOTO]

@@ -84,23 +84,6 @@ async def test_a_queue_that_was_not_made_holds_up_nothing(vhost: Vhost, queue_ty
             assert ids(await collect(replies, 1)) == [f"{ADA}#1"]
 
 
-async def test_a_queue_that_comes_after_all_is_left_alone_while_it_is_young(vhost: Vhost) -> None:
-    """As by a declaration whose answer was lost, which the broker goes on with."""
-    clock = asyncio.get_running_loop().time
-    async with opened(vhost.url, "chat", queue_type="quorum", young_s=2) as mailbox:
-        await vhost.limit(OWN_QUEUES)
-        await refused(mailbox, SHOP)
-        await vhost.limit(OWN_QUEUES + 2)
-        await mailbox.put(post(ADA, 1, box=OTHER))
-        missing_at = clock()
-        async with foreign(vhost.url) as client:
-            quorum: FieldTable = {"x-queue-type": "quorum"}
-            await client.declare_queue("chat.outbound.shop", durable=True, arguments=quorum)
-        await mailbox.put(post(ADA, 1, box=SHOP))
-
-        assert clock() - missing_at > 1.5
-
-
 async def test_a_limit_is_told_as_such_and_waited_for(vhost: Vhost) -> None:
     """At a first start and at a reply, with the broker's number and the command that raises it."""
     await vhost.limit(OWN_QUEUES - 1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import struct
 from collections.abc import AsyncIterator
+from typing import Any
 from urllib.parse import urlsplit
 
 import aio_pika
@@ -29,7 +30,6 @@ ODD = {
     "a time after the end of time": ("time", struct.pack(">Q", 2**63)),
 }
 TIME = 4_102_444_801
-DEEP = b"[" * 100_000
 # A message with it still fits a frame of 128 KiB.
 LARGE_KEY = 130_000
 # So does one with this; with what a reply has beside it, none does.
@@ -65,17 +65,13 @@ class Rewriter:
         writer.close()
 
 
-def marked(place: str) -> aio_pika.Message:
-    """A message with the mark where the odd bytes are to stand."""
-    match place:
-        case "id":
-            return aio_pika.Message(b"odd", message_id=MARK, delivery_mode=2)
-        case "long id":
-            return aio_pika.Message(b"odd", message_id=MARK * 10, delivery_mode=2)
-        case "name":
-            return aio_pika.Message(b"odd", headers={MARK: "x"}, delivery_mode=2)
-        case _:
-            return aio_pika.Message(b"odd", timestamp=TIME, delivery_mode=2)
+# The mark stands where the odd bytes are to stand.
+MARKED: dict[str, dict[str, Any]] = {
+    "id": {"message_id": MARK},
+    "long id": {"message_id": MARK * 10},
+    "name": {"headers": {MARK: "x"}},
+    "time": {"timestamp": TIME},
+}
 
 
 async def put_odd(broker: Broker, name: str, what: str) -> None:
@@ -86,7 +82,8 @@ async def put_odd(broker: Broker, name: str, what: str) -> None:
         url = broker.url.replace(f":{urlsplit(broker.url).port}", f":{port}")
         async with foreign(url) as client:
             exchange = await client.get_exchange(f"{name}.inbound", ensure=False)
-            await exchange.publish(marked(place), routing_key=slot(ADA))
+            message = aio_pika.Message(b"odd", delivery_mode=2, **MARKED[place])
+            await exchange.publish(message, routing_key=slot(ADA))
 
 
 async def put_large(broker: Broker, name: str, **headers: str) -> None:

@@ -16,10 +16,9 @@ from gateway.queue.rabbitmq.mailbox import RabbitMailbox
 from gateway.queue.rabbitmq.topology import Names, partition_of
 from session.transcript.key import slot_of
 from tests.contracts.posts import ADA, collect, ids, post, put_all
-from tests.gateway.on_rabbit import first_seen, foreign, opened, put_surely, serving, sharers
+from tests.gateway.on_rabbit import first_seen, foreign, opened, put_surely, sharers
 from tests.support.broker import Broker
 from tests.support.guarantee import guarantee
-from tests.support.proxy import Proxy
 from tests.support.until import until
 
 pytestmark = guarantee(
@@ -214,32 +213,6 @@ async def test_ten_start_at_once_under_load_and_leave_again(broker: Broker, brok
 
     assert set().union(*still) == ALL
     assert first_seen([letter for _, letter in log]) == names
-
-
-async def test_one_that_started_without_the_broker_gets_its_share(broker: Broker, broker_name: str) -> None:
-    """It waits for the broker, joins the others, and after a cut of all its connections again."""
-    log: list[tuple[str, Letter]] = []
-    async with (
-        Proxy(broker.port) as proxy,
-        opened(broker.url, broker_name, partitions=PARTITIONS) as one,
-        asyncio.TaskGroup() as group,
-    ):
-        await proxy.refuse()
-        url = f"amqp://guest:guest@127.0.0.1:{proxy.port}/"
-        async with serving(url, broker_name, partitions=PARTITIONS) as other:
-            daemons = [Daemon(one, log), Daemon(other, log)]
-            tasks = [group.create_task(daemon.run()) for daemon in daemons]
-            await shared_out(daemons[:1])
-            await proxy.resume()
-            await shared_out(daemons)
-            proxy.cut()
-            # What it had goes to the other at once, and comes back to it.
-            await until(lambda: not other.health().up)
-            await until(lambda: other.health().up)
-            await shared_out(daemons)
-            assert all(daemon.served for daemon in daemons)
-            for task in tasks:
-                task.cancel()
 
 
 async def test_who_starts_together_shares_out_before_it_takes(broker: Broker, broker_name: str) -> None:
