@@ -16,7 +16,6 @@ from gateway.turns.collect import Collecting
 from gateway.turns.events import Events
 from gateway.turns.lanes import RetryAfter
 from gateway.turns.outages import Outages
-from gateway.turns.parking import Parking
 from gateway.turns.policy import TOO_LARGE_SAID, Verdict, cause_of, park_verdict
 from gateway.turns.quota import Quota
 from gateway.turns.settlement import SOON_S
@@ -57,7 +56,6 @@ class TurnRuns:
         events: Events,
         quota: Quota | None,
         outages: Outages,
-        parking: Parking,
         collecting: Collecting,
         subagents: Subagents | None,
         approvals: Approvals | None,
@@ -67,7 +65,6 @@ class TurnRuns:
         self._events = events
         self._quota = quota
         self._outages = outages
-        self._parking = parking
         self._collecting = collecting
         self._subagents = subagents
         self._approvals = approvals
@@ -76,15 +73,14 @@ class TurnRuns:
 
     async def run(
         self, attempt: Attempt, request: Request, agent: Answers, payer: Payer | None
-    ) -> Reply | RetryAfter | None:
-        """Run the turn of an agent, for which ``payer`` pays; None when the letter was parked."""
+    ) -> Reply | RetryAfter | Verdict:
+        """Run the turn of an agent, for which ``payer`` pays; a ``Verdict`` says why it is parked."""
         entry, session = attempt.entry, attempt.session
         inbound = entry.inbound
         turns = agent.subagent_turns if is_of_subagent(inbound) else agent.turns
         self._outages.begins(entry, turns.model)
         if (verdict := self._outages.over(entry)) is not None:
-            await self._parking.park(entry, session, verdict)
-            return None
+            return verdict
         if request.payer is not payer:
             request = replace(request, payer=payer)
         meter = self._quota.meter(payer) if self._quota is not None and payer is not None else Meter()
@@ -102,8 +98,7 @@ class TurnRuns:
             return await self._approvals.wait(entry, session, asks.approval)
         except LineTooLong as error:
             self._count(payer, meter, turns)
-            await self._parking.park(entry, session, Verdict("too_large", TOO_LARGE_SAID, cause_of(error)))
-            return None
+            return Verdict("too_large", TOO_LARGE_SAID, cause_of(error))
         except OverCap as error:
             return await self._broken_off(attempt, request, error, meter, turns)
         # It is a SessionError, but of the disk and not of the letter: the lane waits.
@@ -111,10 +106,10 @@ class TurnRuns:
             raise
         except SessionError as error:
             again = await self._outages.wait(entry, session, error) if isinstance(error, ModelError) else None
-            if again is None:
-                self._count(payer, meter, turns)
-                again = await self._failed(attempt, error, turns)
-            return again
+            if again is not None:
+                return again
+            self._count(payer, meter, turns)
+            return await self._failed(attempt, error, turns)
         # A turn that was stopped may have had no answer to any call.
         if not reply.silent or outcomes.is_quiet(reply):
             self._outages.model_answers(turns.model, entry)
@@ -123,8 +118,8 @@ class TurnRuns:
             self._turn_ended(session, reply)
         return reply
 
-    async def _failed(self, attempt: Attempt, error: SessionError, turns: Turns) -> RetryAfter | None:
-        """Park a message that no further try will answer; None when it was parked."""
+    async def _failed(self, attempt: Attempt, error: SessionError, turns: Turns) -> RetryAfter | Verdict:
+        """Say why no further try will answer a message; one of several in a turn is asked alone."""
         entry, session = attempt.entry, attempt.session
         verdict = self._outages.over(entry) if isinstance(error, ModelAway) else None
         if verdict is None:
@@ -138,8 +133,7 @@ class TurnRuns:
             verdict = park_verdict(error)
             log.debug("model.said", error=str(error))
             log.warning("turn.failed", reason=verdict.reason, error=loggable(error), hint=error.hint)
-        await self._parking.park(entry, session, verdict)
-        return None
+        return verdict
 
     async def _run(self, attempt: Attempt, request: Request, meter: Meter, turns: Turns) -> Reply:
         entry, inbound = attempt.entry, attempt.entry.inbound

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime
 from typing import Any
 
@@ -14,8 +14,7 @@ from gateway.errors import LetterLost, MailboxError
 from gateway.observer import Observer
 from gateway.queue.mailbox import INBOUND, Mailbox, carried
 from gateway.queue.retry import back_off_s
-from gateway.turns import chat_migration, edits, job_agents, outcomes
-from gateway.turns.agents import AgentSet, Answers, ChatAgents, Refused
+from gateway.turns.agents import AgentSet, ChatAgents
 from gateway.turns.approvals import Approvals
 from gateway.turns.arrivals import Arrivals
 from gateway.turns.attempts import Attempts
@@ -23,32 +22,40 @@ from gateway.turns.collect import Collecting
 from gateway.turns.events import Events
 from gateway.turns.flood import Refusals
 from gateway.turns.idle import IdleBoundary
-from gateway.turns.job_agents import HandedOn
-from gateway.turns.jobs import Jobs, is_job
+from gateway.turns.jobs import Jobs
 from gateway.turns.lanes import Entry, Lanes, RetryAfter
 from gateway.turns.letter_rules import LetterRules
 from gateway.turns.notices import Notices
 from gateway.turns.orders import Orders
 from gateway.turns.outages import Outages
 from gateway.turns.parking import Parking
-from gateway.turns.policy import ATTEMPTS_SAID, Outage, Verdict
+from gateway.turns.pipeline import (
+    Admit,
+    Batch,
+    Command,
+    Complete,
+    Deduplicate,
+    Enclosures,
+    Guard,
+    MessageContext,
+    Pipeline,
+    RollOver,
+    Route,
+    Run,
+    Step,
+)
+from gateway.turns.policy import Outage
 from gateway.turns.quota import Quota
 from gateway.turns.running import TurnRuns
-from gateway.turns.settlement import SOON_S, LetterEnded, Settlement
+from gateway.turns.settlement import LetterEnded, Settlement
 from gateway.turns.spawning import is_of_subagent
 from gateway.turns.subagents import Subagents
 from session.errors import Fenced, NewerFormat, SessionError, StoreError
-from session.memory.circles import learn
-from session.models.model import Payer
 from session.store.store import Session, Store
-from session.transcript.attachments import Attachment
 from session.transcript.key import SessionKey
-from session.turn import commands
-from session.turn.turn import Reply, Request
+from session.turn.turn import Reply
 
 log = structlog.get_logger("worker")
-
-Enclosures = Callable[[Session, Request, str], Awaitable[Sequence[Attachment]]]
 
 
 class Worker:
@@ -79,11 +86,9 @@ class Worker:
         self._mailbox, self._store, self._events = mailbox, store, events
         self._turns = agents.every[""].turns
         self._rules, self._group = rules, group
-        self._quota, self._jobs, self._subagents = quota, jobs, subagents
-        self._enclosures = enclosures
+        self._quota, self._subagents = quota, subagents
         self._draining, self._observer = False, observer
         notices = Notices(mailbox=mailbox, events=events, clock=clock)
-        self._attempts = Attempts(rules.attempts)
         end_subagents = subagents.end if subagents is not None else None
         self._agents = ChatAgents(agents, store=store, notices=notices, end_subagents=end_subagents)
         self._settlement = settlement = Settlement(
@@ -112,7 +117,19 @@ class Worker:
         self.is_away = self._outages.is_away
         self._runs = self._open_runs(turn_ended)
         ended = agents.every[""].commands.ended
-        self._idle = IdleBoundary(rules.idle_hours, notices=notices, ended=ended, clock=clock)
+        idle = IdleBoundary(rules.idle_hours, notices=notices, ended=ended, clock=clock)
+        steps: tuple[Step, ...] = (
+            Deduplicate(self.orders),
+            Command(self._collecting, now=self._turns.now),
+            Route(store, self._agents, subagents),
+            Batch(self._collecting),
+            Admit(quota, self._collecting, subagents),
+            Guard(Attempts(rules.attempts), self._collecting, now=self._turns.now),
+            RollOver(idle),
+            Run(self._runs, self._agents, self._approvals),
+        )
+        complete = Complete(settlement, self._parking, enclosures=enclosures, jobs=jobs)
+        self._pipeline = Pipeline(steps, complete)
 
     @property
     def outage(self) -> Outage:
@@ -147,7 +164,6 @@ class Worker:
             events=self._events,
             quota=self._quota,
             outages=self._outages,
-            parking=self._parking,
             collecting=self._collecting,
             subagents=self._subagents,
             approvals=self._approvals,
@@ -279,123 +295,4 @@ class Worker:
                 return None
             if agents is not None:
                 await agents.opened(session, entry.inbound)
-            reply = await self._outcome(entry, session)
-            if isinstance(reply, Reply):
-                if self._enclosures is not None and outcomes.may_enclose(inbound, reply):
-                    files = await self._enclosures(session, outcomes.request(inbound), reply.text)
-                    reply = outcomes.with_files(reply, files)
-                if self._jobs is not None and is_job(inbound):
-                    reply = await self._jobs.settled(inbound, reply)
-                return await self._settlement.send(entry, reply)
-            return reply
-
-    async def _outcome(self, entry: Entry, session: Session) -> Reply | RetryAfter | None:
-        """Say what the letter ended in: what is stored of it, else what a command or turn makes of it now."""
-        inbound = entry.inbound
-        if (moved_to := chat_migration.target(inbound)) is not None:
-            return await chat_migration.settle(self._store, session, inbound, moved_to)
-        if inbound.kind == "edit":
-            return await edits.settle(session, inbound, at=self._turns.now())
-        if (handed_on := job_agents.handed_on(session, inbound)) is not None:
-            return await self._settlement.hand_on(entry, handed_on)
-        command = outcomes.command(inbound)
-        if await self.orders.answered(inbound, command):
-            return Reply(silent=True)
-        stored = outcomes.stored(session, inbound)
-        if stored is None and entry.deleted and self._collecting.stands_in(entry, session):
-            entry.inbound, command = edits.emptied(inbound), commands.Command("retry")
-        elif stored is None:
-            stored = await edits.overtaken(session, entry, at=self._turns.now())
-        if stored is None and inbound.kind == "result" and self._subagents is not None:
-            met = await self._subagents.met(session, inbound)
-            if isinstance(met, Verdict):
-                await self._parking.park(entry, session, met)
-                return None
-            stored = met
-        return stored if stored is not None else await self._answer(entry, session, command)
-
-    async def _answer(
-        self, entry: Entry, session: Session, command: commands.Command | None
-    ) -> Reply | RetryAfter | None:
-        """Run the command or the turn; None when the letter was parked."""
-        inbound = entry.inbound
-        agent = await self._agents.before(entry, session)
-        if isinstance(agent, Refused):
-            return await outcomes.answer_command(session, inbound, agent.text)
-        if isinstance(agent, HandedOn):
-            return await self._settlement.hand_on(entry, agent)
-        if isinstance(agent, Verdict):
-            await self._parking.park(entry, session, agent)
-            return None
-        if (pause := self._collecting.pause(entry, session)) is not None:
-            return pause
-        # Whatever it ends in: what its platform says of the chat decides what later messages may see.
-        await learn(session, outcomes.chat(inbound))
-        # It counts for its person from the decision on, not from the turn: two might pass the limit at once.
-        quota = self._quota if outcomes.asks_model(command) else None
-        if quota is None:
-            return await self._begin(entry, session, command, agent, None)
-        # For a subagent's turn, and its result's, whoever asked for it pays.
-        payer = quota.payer(self._subagents.payer(inbound) if self._subagents is not None else inbound)
-        if not quota.limits:
-            return await self._begin(entry, session, command, agent, payer)
-        if not entry.admitted and session.find(inbound.id) is None:
-            # The message for which a subagent works was counted before, and was within the limit.
-            turns = inbound.kind != "result" and not is_of_subagent(inbound)
-            # It was counted with the message whose turn was stopped for it.
-            serves = turns and self._collecting.serves_stopped(inbound, session)
-            if (refusal := await quota.refusal(session, payer, turns=turns and not serves)) is not None:
-                return refusal
-            entry.last = serves and quota.is_reached(payer)
-        entry.admitted = True
-        with quota.running(payer):
-            return await self._begin(entry, session, command, agent, payer)
-
-    async def _begin(
-        self,
-        entry: Entry,
-        session: Session,
-        command: commands.Command | None,
-        agent: Answers,
-        payer: Payer | None,
-    ) -> Reply | RetryAfter | None:
-        """Run the command or the turn where its letter may be tried again; None when it was parked."""
-        inbound = entry.inbound
-        attempt = self._attempts.at(entry, session)
-        if attempt.spent:
-            verdict = Verdict("attempts", ATTEMPTS_SAID.format(attempt.begun))
-            await self._parking.park(entry, session, verdict)
-            return None
-        if attempt.alone and await self._collecting.part(entry, session, self._turns.now()):
-            return RetryAfter(SOON_S)
-        if attempt.counted and outcomes.calls_model(command):
-            # It takes seconds, and a kill in them is no fault of the letter's.
-            await agent.turns.ready(entry.stop)
-        if (wait := attempt.take_place()) is not None:
-            return wait
-        try:
-            if command is not None:
-                async with attempt:
-                    answer = await self._ordered(entry, session, command, agent)
-                if isinstance(answer, str):
-                    return await outcomes.answer_command(session, inbound, answer, entry.queued_at)
-                return await self._runs.run(attempt, answer, agent, payer)
-            await self._idle.before(entry, session)
-            begins = not len(session) and not session.metadata.get("previous_session")
-            request = outcomes.request(
-                inbound, payer, queued_at=entry.queued_at, typed=entry.typed, begins=begins
-            )
-            return await self._runs.run(attempt, request, agent, payer)
-        finally:
-            attempt.leave_place()
-
-    async def _ordered(
-        self, entry: Entry, session: Session, command: commands.Command, agent: Answers
-    ) -> str | Request:
-        """Run a command whose turn it is."""
-        inbound = entry.inbound
-        if command.name in commands.DECIDING and self._approvals is not None:
-            return await self._approvals.words(inbound, session)
-        if command.name == "agent":
-            return await self._agents.said(session, inbound, command)
-        return await agent.commands.run(session, command, outcomes.request(inbound), stop=entry.stop)
+            return await self._pipeline.run(MessageContext(entry, session))
