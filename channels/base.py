@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
+import durable
 from channels.message import Button, Sender
 from channels.platform_time import steady_s
 from channels.tables import Platform
@@ -249,7 +250,7 @@ class Pulse:
 
     def __init__(
         self,
-        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+        clock: Callable[[], datetime] = durable.now,
         *,
         steady: Callable[[], float] = steady_s,
     ) -> None:
@@ -309,7 +310,7 @@ class Site:
     state: Path
     pulse: Pulse
     commands: Mapping[str, str]
-    began: datetime = field(default_factory=lambda: datetime.now(UTC))
+    began: datetime = field(default_factory=durable.now)
     mark_s: float = field(default_factory=steady_s)
 
     def first_start(self, platform_now: datetime | None) -> datetime:

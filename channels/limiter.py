@@ -11,7 +11,6 @@ import contextlib
 import hashlib
 import os
 import threading
-import time
 from bisect import bisect_right, insort
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
@@ -161,10 +160,10 @@ class Limiter:
 
     async def _with_file(self, work: Callable[[_Sent], tuple[float, bool]]) -> float:
         async with self._serving:
-            since = time.monotonic()
+            since = durable.monotonic()
             while (result := await asyncio.to_thread(self._look, work)) is None:
                 await asyncio.sleep(_BUSY_S)
-                if time.monotonic() - since > self._frozen_s:
+                if durable.monotonic() - since > self._frozen_s:
                     self._frozen = True
                     log.warning("limits.frozen", channel=self._name)
             return result
@@ -298,7 +297,7 @@ class _File:
             shift = 0.0
             # The machine was started anew since, or it is another one: only the wall clock is the same.
             if self.translated:
-                shift = now - content["clock"] - max(0.0, time.time() - content["wall"])
+                shift = now - content["clock"] - max(0.0, durable.wall_s() - content["wall"])
             return _Sent(
                 {str(chat): [each + shift for each in times] for chat, times in content["sent"].items()},
                 {str(chat): each + shift for chat, each in content["until"].items()},
@@ -308,7 +307,7 @@ class _File:
 
     def write(self, sent: _Sent, now: float) -> None:
         """Overwrite it; neither synced nor renamed, since losing it costs a 429 at worst."""
-        content = {"v": state_file.VERSION, "boot": self._boot, "clock": now, "wall": time.time()}
+        content = {"v": state_file.VERSION, "boot": self._boot, "clock": now, "wall": durable.wall_s()}
         line = orjson.dumps({**content, "sent": sent.at, "until": sent.until})
         # Padded over what stood there: whoever looks at the file finds one object.
         line = line.ljust(os.fstat(self._fd).st_size - 1) + b"\n"

@@ -8,7 +8,6 @@ import hashlib
 import mimetypes
 import os
 import re
-import time
 import unicodedata
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass, field
@@ -238,7 +237,7 @@ class MediaFolder:
             for path in self._folder.glob(f"{prefix}*"):
                 # Another process may remove it at this moment.
                 with contextlib.suppress(OSError):
-                    if path.stat().st_mtime < time.time() - most_s:
+                    if path.stat().st_mtime < durable.wall_s() - most_s:
                         path.unlink()
 
 

@@ -11,6 +11,7 @@ import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import PydanticSerializationError
 
+import durable
 from channels.errors import Address, Unreadable
 from durable import whole_text
 
@@ -177,7 +178,7 @@ def id_number(value: Any) -> int:
 
 def now_text(at: datetime | None = None) -> str:
     """Write an instant as ISO 8601 UTC with microseconds."""
-    return (at or datetime.now(UTC)).astimezone(UTC).isoformat(timespec="microseconds")
+    return (at or durable.now()).astimezone(UTC).isoformat(timespec="microseconds")
 
 
 def times(inbound: Inbound, queued_at: datetime | None = None) -> dict[str, Any]:

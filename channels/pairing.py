@@ -6,12 +6,11 @@ import secrets
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from ulid import ULID
-
+import durable
 from channels import state_file
 from channels.errors import ChannelError
 from channels.message import now_text
@@ -128,7 +127,7 @@ class Pairing:
         clock: the wall clock, UTC.
     """
 
-    def __init__(self, state: Path, *, clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+    def __init__(self, state: Path, *, clock: Callable[[], datetime] = durable.now) -> None:
         self._path = state / "pairing.json"
         self._lock = state / "pairing.lock"
         self._clock = clock
@@ -156,7 +155,7 @@ class Pairing:
             if book.told(channel, now) >= MAX_TOLD:
                 return None
             book.make_room(channel)
-            code = "".join(secrets.choice(ALPHABET) for _ in range(CODE_CHARS))
+            code = "".join(durable.choose(ALPHABET) for _ in range(CODE_CHARS))
             book.entries.append(AccessRequest(channel, id, kind, name, now, code, chat=chat_id))
             book.answers[asked] = _Answer(now, message_id, code)
             return code
@@ -171,7 +170,7 @@ class Pairing:
         with self._open() as book:
             for position, each in enumerate(book.entries):
                 if each.code and secrets.compare_digest(each.code.encode(), wanted.encode()):
-                    greet = f"proactive:{ULID()}" if each.chat else ""
+                    greet = f"proactive:{durable.new_id()}" if each.chat else ""
                     granted = replace(each, code="", at=self._clock(), greet=greet)
                     book.entries[position] = granted
                     return granted

@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import secrets
 import shutil
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 
+from durable import clock
 from durable.folders import OPEN_FOLDER
 from durable.owner import give, keep_owner, named, owner_of
 
@@ -95,7 +95,7 @@ def _made(path: Path, flags: int) -> int:
             return create(path, flags | _NEW)
         # Root killed between the making and the giving away would leave a lock that the service cannot open.
         short = os.fsdecode(os.fsencode(path.name)[:_NAME_MAX])
-        aside = f".{short}.{secrets.token_hex(8)}.tmp"
+        aside = f".{short}.{clock.token_hex(8)}.tmp"
         with named(path):
             fd = os.open(aside, flags | _NEW, 0o600, dir_fd=folder)
         try:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import secrets
 import stat
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
+from durable import clock
 from durable.owner import give, named, owner_of
 
 OPEN_FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
@@ -131,7 +131,7 @@ def _make_at(parent: int, name: str) -> None:
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), name)
     # Root killed between the making and the giving away would leave a folder that its owner cannot enter.
     short = os.fsdecode(os.fsencode(name)[:_NAME_MAX])
-    aside = f".{short}.{secrets.token_hex(8)}.tmp"
+    aside = f".{short}.{clock.token_hex(8)}.tmp"
     os.mkdir(aside, 0o700, dir_fd=parent)
     try:
         fd = os.open(aside, OPEN_FOLDER | os.O_NOFOLLOW, dir_fd=parent)

@@ -6,10 +6,10 @@ import contextlib
 import errno
 import fcntl
 import os
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from durable import clock
 from durable.errors import LockHeld
 from durable.files import open_private
 from durable.folders import make_folder
@@ -81,14 +81,14 @@ def locked(path: Path, *, wait_s: float = WAIT_S) -> Iterator[None]:
         LockHeld: somebody else has held it for ``wait_s`` seconds, as only a stopped process does.
         OSError: it cannot be opened.
     """
-    until = time.monotonic() + wait_s
+    until = clock.monotonic() + wait_s
     while (fd := take_lock(path)) is None:
-        if time.monotonic() >= until:
+        if clock.monotonic() >= until:
             raise LockHeld(
                 f"{path.name} is held by another process",
                 hint="look for a suspended process of this workspace",
             )
-        time.sleep(_POLL_S)
+        clock.pause(_POLL_S)
     try:
         yield
     finally:

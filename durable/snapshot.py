@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import errno
 import os
-import time
 from pathlib import Path
 from typing import BinaryIO
 
+from durable import clock
 from durable.database import settle_copy
 from durable.files import new_file, write_all
 
@@ -39,7 +39,7 @@ def snapshot(path: Path, target: Path) -> None:
         if _copied(path, target):
             settle_copy(target)
             return
-        time.sleep(_PAUSE_S)
+        clock.pause(_PAUSE_S)
     raise OSError(errno.EBUSY, "it changes all the time", str(path))
 
 
@@ -48,7 +48,7 @@ def _copied(path: Path, target: Path) -> bool:
     log = path.with_name(f"{path.name}-wal")
     with path.open("rb") as file:
         before, head = _look(file), _head(log)
-        if not head and time.time_ns() - before[2] < _STEP_NS:
+        if not head and clock.wall_ns() - before[2] < _STEP_NS:
             return False
         _copy(file, target)
         log_copy = target.with_name(f"{target.name}-wal")

@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-import time
 from bisect import bisect_left
 from collections.abc import Iterator
 from pathlib import Path
+
+from durable import clock
 
 # Upper bounds in seconds; a last class holds what is beyond them.
 SYNC_BOUNDS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
@@ -43,11 +44,11 @@ def sync_file(path: Path) -> None:
 @contextlib.contextmanager
 def timed_sync() -> Iterator[None]:
     """Count how long the sync within takes, however it ends."""
-    began = time.perf_counter()
+    began = clock.monotonic()
     try:
         yield
     finally:
-        _note(time.perf_counter() - began)
+        _note(clock.monotonic() - began)
 
 
 def _note(took_s: float) -> None:

@@ -30,6 +30,10 @@ SDKS = {
     "telegram": "channels/telegram",
     "discord": "channels/discord",
 }
+DIRECT = re.compile(
+    r"\b(?:time\.(?:time|time_ns|monotonic|perf_counter|sleep)|datetime\.now|random\.\w+|uuid\d"
+    r"|secrets\.(?:token_\w+|choice|randbelow)|ULID\(\)|ULID\.from_datetime)\b"
+)
 DOCUMENTS = [ROOT / "README.md", ROOT / "ARCHITECTURE.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
@@ -57,6 +61,13 @@ def test_a_sqlite_file_is_opened_in_two_places_alone() -> None:
     users = {str(path.relative_to(ROOT)) for path in SOURCES if "sqlite3.connect(" in path.read_text()}
 
     assert users == {"durable/database.py", "session/disk/derived.py"}
+
+
+def test_time_chance_and_ids_come_from_one_module() -> None:
+    """A simulation replaces ``durable.clock``, and nothing else."""
+    users = {str(path.relative_to(ROOT)): DIRECT.findall(path.read_text()) for path in SOURCES}
+
+    assert {path: found for path, found in users.items() if found and path != "durable/clock.py"} == {}
 
 
 def test_the_page_of_guarantees_is_what_the_markers_give() -> None:

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import structlog
-from ulid import ULID
 
 import durable
 from channels import state_file
@@ -59,7 +58,9 @@ class Left:
             lines = [line for line in content.splitlines() if line.strip()]
             sound = [line for line in lines if _action(line) is not None]
             if len(sound) < len(lines):
-                durable.replace(self._path.with_name(f"{self._path.name}.corrupt-{ULID()}"), content)
+                durable.replace(
+                    self._path.with_name(f"{self._path.name}.corrupt-{durable.new_id()}"), content
+                )
                 durable.replace(self._path, b"".join(line + b"\n" for line in sound))
 
     def done(self, taken: bytes) -> None:
@@ -78,7 +79,7 @@ class Left:
         with state_file.locked(self._lock), self._told("emptied"):
             content = self._path.read_bytes()
             if any(_action(line) is None for line in taken.splitlines() if line.strip()):
-                durable.replace(self._path.with_name(f"{self._path.name}.corrupt-{ULID()}"), taken)
+                durable.replace(self._path.with_name(f"{self._path.name}.corrupt-{durable.new_id()}"), taken)
             if not content.startswith(taken):
                 return
             if rest := content[len(taken) :]:

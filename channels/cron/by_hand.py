@@ -5,10 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
-from datetime import UTC, datetime
 
-from ulid import ULID
-
+import durable
 from channels.cron.heartbeat import NOTHING, TextOf, message_of
 from channels.cron.job import BadJob, Ran, letter
 from channels.cron.jobs_file import CronFile
@@ -34,8 +32,8 @@ async def run_now(file: CronFile, job_id: str, put: Put, text_of: TextOf = messa
     text = await text_of(job)
     if text is None:
         raise BadJob(NOTHING, hint="write a task in it")
-    at = datetime.now(UTC)
-    inbound = letter(job, None, at=at, run_id=str(ULID()), text=text)
+    at = durable.now()
+    inbound = letter(job, None, at=at, run_id=durable.new_id(), text=text)
     # Noted first: a turn that fails at once is noted after it. The job runs all the same; a damaged file or a
     # full disk is told elsewhere.
     with contextlib.suppress(ChannelError):

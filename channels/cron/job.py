@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta, tzinfo
 from typing import Any, Final, Literal
-from uuid import uuid4
 
+import durable
 from channels.cron.owner import Owner, read_agent, read_owner
 from channels.cron.schedule import (
     POLICIES,
@@ -231,7 +231,7 @@ def new_row(
         BadJob: the message is empty or too long, ``to`` is not a chat key, ``in_chat`` has none, or a text
             cannot be encoded as UTF-8.
     """
-    ms, job_id = ms_of(at), job_id or uuid4().hex[:8]
+    ms, job_id = ms_of(at), job_id or durable.token_hex(4)
     message = message or (HEARTBEAT_MESSAGE if heartbeat else "")
     payload: Row = {"kind": "agent_turn", "message": message, **_answers_row(job_id, to, in_chat=in_chat)}
     if heartbeat:

@@ -9,8 +9,6 @@ from datetime import UTC, datetime, tzinfo
 from pathlib import Path
 from typing import Any, Final
 
-from ulid import ULID
-
 import durable
 from channels import state_file
 from channels.cron import chat_jobs, jobs_text
@@ -87,7 +85,7 @@ class CronFile:
         workspace: Path,
         *,
         zone: tzinfo = UTC,
-        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+        clock: Callable[[], datetime] = durable.now,
     ) -> None:
         self.path = workspace / "cron" / "jobs.json"
         self._lock = workspace / "state" / "cron.lock"
@@ -371,7 +369,7 @@ class CronFile:
         return self._contents(whole, _seen(written))
 
     def _keep(self, data: bytes) -> Path:
-        copy = self.path.with_name(f"{self.path.name}.corrupt-{ULID()}")
+        copy = self.path.with_name(f"{self.path.name}.corrupt-{durable.new_id()}")
         durable.replace(copy, data)
         return copy
 

@@ -13,6 +13,7 @@ from zoneinfo import ZoneInfo
 
 from cronsim import CronSim, CronSimError
 
+import durable
 from channels.errors import ChannelError
 
 Policy = Literal["skip", "once", "all"]
@@ -145,7 +146,7 @@ def _cron(expr: str, zone: tzinfo) -> CronExpression:
         fields[position] = "*" if fields[position] == "?" else fields[position]
     found = CronExpression(" ".join(fields), zone)
     try:
-        comes = next(CronSim(found.expr, datetime.now(UTC)), None)
+        comes = next(CronSim(found.expr, durable.now()), None)
     except CronSimError as error:
         raise BadSchedule(f"{expr!r}: {str(error).lower()}", hint=_cure(fields)) from None
     # The library stumbles over some expressions that it has not foreseen.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime, timedelta, tzinfo
@@ -292,7 +291,7 @@ class CronScheduler:
             self._line_up(job.id, due(job, self._clock(), last))
 
     async def _fire_slot(self, job: CronJob, slot: datetime) -> None:
-        at, began = self._clock(), time.monotonic()
+        at, began = self._clock(), durable.monotonic()
         error = None
         try:
             text = await self._text_of(job)
@@ -304,7 +303,7 @@ class CronScheduler:
             # One letter ends here; the others of the clock go on.
             error = f"{type(refused).__name__}: {refused}"
             log.exception("letter.refused", job=job.id, slot=slot_name(slot))
-        took_ms = round((time.monotonic() - began) * 1000)
+        took_ms = round((durable.monotonic() - began) * 1000)
         log.debug("job.fired", job=job.id, slot=slot_name(slot), took_ms=took_ms)
         self._note(Ran(job.id, slot, "error" if error else "ok", at, error, took_ms))
 
@@ -328,7 +327,7 @@ class CronScheduler:
             if len(self._due) > MOST_PUTS:
                 await self._pause(never, LOOK_S)
             self._to_note.clear()
-            began = time.monotonic()
+            began = durable.monotonic()
             try:
                 async with self._access:
                     # Whoever is ended while it waits here has taken nothing.
@@ -345,7 +344,7 @@ class CronScheduler:
                 await self._pause(never, AGAIN_S)
                 self._to_note.set()
                 continue
-            if (took := time.monotonic() - began) > 0.05:
+            if (took := durable.monotonic() - began) > 0.05:
                 await self._pause(never, REST * took)
 
     async def _write(

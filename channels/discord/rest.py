@@ -9,7 +9,7 @@ import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -17,6 +17,7 @@ import aiohttp
 import discord
 from discord.http import HTTPClient, Route, handle_message_parameters
 
+import durable
 from channels.discord.messages import Raw
 from channels.errors import (
     ChannelDown,
@@ -93,7 +94,7 @@ class Rest:
 
     def now(self) -> datetime:
         """Return the time by Discord's clock; by this machine's before Discord has answered."""
-        return self.time.now() or datetime.now(UTC)
+        return self.time.now() or durable.now()
 
     async def call(
         self,

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+import durable
 from channels.admins import KnownAdmins
 from channels.base import Piece, Rendered
 from channels.discord import promise
@@ -48,7 +48,7 @@ class Egress:
         clock: monotonic seconds.
     """
 
-    def __init__(self, rest: Rest, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, rest: Rest, *, clock: Callable[[], float] = durable.monotonic) -> None:
         self._rest = rest
         self._admins = KnownAdmins(clock)
 

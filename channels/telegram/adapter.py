@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import mimetypes
 import re
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 import structlog
 
+import durable
 from channels.admins import KnownAdmins
 from channels.base import Channel, Emit, Piece, Rendered, Site
 from channels.errors import ChannelError, MessageGone, SendNever, SendUnknown
@@ -78,7 +78,7 @@ class Telegram:
         site: Site,
         *,
         times: Times | None = None,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = durable.monotonic,
     ) -> None:
         self._table = table
         self._site = site

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -12,6 +11,7 @@ from typing import Any, Final
 
 import structlog
 
+import durable
 from channels.base import Arrival, Emit, Site
 from channels.errors import ChannelError, CredentialsRefused, SendLater
 from channels.parts import Batch, Parts
@@ -120,14 +120,14 @@ class TelegramIngress:
             except (KeyError, TypeError, ValueError):
                 await self._suffer(ChannelError("Telegram's answer contains no bot"))
             else:
-                self._named_at = time.monotonic()
+                self._named_at = durable.monotonic()
                 return me
 
     async def _renamed(self, run: _Run, updates: Iterable[Mapping[str, Any]]) -> _Run:
         """Ask for the bot's name once an hour, and where an unknown name that may be its own is mentioned."""
         names = {name for update in updates for name in bots_named(update)}
         unknown = names - self._others - {run.me.username.casefold()}
-        if not unknown and time.monotonic() - self._named_at < _NAME_S:
+        if not unknown and durable.monotonic() - self._named_at < _NAME_S:
             return run
         try:
             found = await self._wire.call("getMe")
@@ -137,9 +137,9 @@ class TelegramIngress:
             log.warning("name.unknown", error=str(error))
             return run
         # A name that was another's an hour ago may be the bot's by now.
-        self._others = unknown if time.monotonic() - self._named_at >= _NAME_S else self._others | unknown
+        self._others = unknown if durable.monotonic() - self._named_at >= _NAME_S else self._others | unknown
         self._others.discard(me.username.casefold())
-        self._named_at = time.monotonic()
+        self._named_at = durable.monotonic()
         if me.username != run.me.username:
             log.info("bot.renamed", username=me.username)
         return replace(run, me=me)
@@ -157,7 +157,7 @@ class TelegramIngress:
     async def _receive(self, run: _Run) -> None:
         pace_s = _PACE_S
         while True:
-            began = time.monotonic()
+            began = durable.monotonic()
             updates = await self._poll()
             if updates is None:
                 continue
@@ -173,7 +173,7 @@ class TelegramIngress:
             pace_s = _PACE_S if fresh or self._parts.waiting else min(1.5 * pace_s, _SLOWEST_PACE_S)
             if await self._window.settle(pace_s):
                 if not fresh:
-                    await asyncio.sleep(began + _PACE_S - time.monotonic())
+                    await asyncio.sleep(began + _PACE_S - durable.monotonic())
             elif self._window.full or (len(updates) >= _BATCH and not fresh):
                 await self._window.move(self._blocked_s)
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import ExitStack, asynccontextmanager
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import structlog
 
+import durable
 from channels.message import Inbound
 from gateway.app import local_dir, standings, state_folder
 from gateway.app.approvals import Deciders, warn_of_unknown
@@ -103,7 +104,7 @@ class Application:
         self._serves_clients = serves_clients
         self._clock = clock
         self._platforms = platforms and role != "session"
-        self.started_at = datetime.now(UTC)
+        self.started_at = durable.now()
         self.mailbox: Mailbox = open_mailbox(settings, follows=role == "channels", among=among)
         self.events = Events(self.mailbox)
         self.observer, self.metrics = observer or Observer(), metrics
@@ -157,7 +158,7 @@ class Application:
                     await delivery.attached.wait()
                 if self._platforms:
                     self._open_channels(group, tasks)
-                self.ready_at = datetime.now(UTC)
+                self.ready_at = durable.now()
                 self.ready.set()
                 yield self
                 for adapter in self.adapters:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import UTC, datetime
 from typing import Any, NoReturn
 
 import structlog
 
+import durable
 from channels.base import Pulse
 from channels.cron.job import letter_slot
 from channels.cron.jobs_file import CronFile
@@ -68,7 +68,7 @@ class Clock:
                     self._settings.workspace,
                     pulse=self.pulse,
                     zone=self._settings.zone,
-                    clock=lambda: datetime.now(UTC),
+                    clock=durable.now,
                     put=self._put,
                     text_of=Texts(self._settings),
                 ).run()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict
-from datetime import UTC, datetime
 
+import durable
 from gateway.config.presets import effective_compaction, effective_history
 from gateway.config.settings import Settings
 from session.compaction.compactions import Compactions
@@ -46,7 +46,7 @@ def build_compactions(
         Compactor(model, small=settings.model.small, take=take, cost_meter=cost_meter),
         rules=rules,
         left=left,
-        now=lambda: stamp(datetime.now(UTC), settings.zone),
+        now=lambda: stamp(durable.now(), settings.zone),
     )
 
 

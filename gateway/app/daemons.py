@@ -7,12 +7,12 @@ import os
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 
 import orjson
 import structlog
 
+import durable
 from durable import Damaged, LockHeld, decode_state, locked, replace
 from gateway.errors import NewerState
 
@@ -86,7 +86,7 @@ class DaemonRegistry:
             NewerState: a newer version had written the list when the context was entered.
         """
         pid = os.getpid()
-        me = Running(pid, _birth(pid), url, role, datetime.now(UTC).isoformat(), ending)
+        me = Running(pid, _birth(pid), url, role, durable.now().isoformat(), ending)
         added = self._added(me)
         try:
             yield

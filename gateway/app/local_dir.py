@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Final
 
 import structlog
-from ulid import ULID
 
 import durable
 from gateway.app import state_folder
@@ -188,7 +187,7 @@ class _Move:
         """Move all files to a new folder of ``local_dir``."""
         assert self._wanted is not None
         home = Home(
-            id=str(ULID()),
+            id=durable.new_id(),
             folder=str(self._wanted),
             workspace=self._real,
             host=socket.gethostname(),
@@ -324,7 +323,7 @@ def _is_copied(home: Home, workspace: Path) -> bool:
 
 def _copy(path: Path, target: Path) -> None:
     durable.make_folder(target.parent)
-    temp = target.with_name(f".{target.name}.{ULID()}.tmp")
+    temp = target.with_name(f".{target.name}.{durable.new_id()}.tmp")
     try:
         with durable.new_file(temp) as fd, path.open("rb") as source:
             while block := source.read(2**20):

@@ -10,7 +10,6 @@ import select
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
 from types import TracebackType
 from typing import Literal, Protocol
 
@@ -18,6 +17,7 @@ import orjson
 import structlog
 from structlog.typing import EventDict, WrappedLogger
 
+import durable
 from gateway.config.redact import Redactor
 from gateway.config.settings import Settings
 
@@ -146,7 +146,7 @@ class _Lines:
         if level == "exception":
             level = "error"
         ordered: EventDict = {
-            "timestamp": datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z"),
+            "timestamp": durable.now().isoformat(timespec="microseconds").replace("+00:00", "Z"),
             "level": level,
             "event": event.pop("event", ""),
             **event,

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from datetime import UTC, datetime, tzinfo
+from datetime import datetime, tzinfo
 from typing import TypeVar
 
 import structlog
 
+import durable
 from channels import pairing
 from channels.cron import chat_jobs
 from channels.cron.job import CronJob, new_row
@@ -43,7 +44,7 @@ class ChatSchedules:
         settings: Settings,
         scopes: Scopes,
         *,
-        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+        clock: Callable[[], datetime] = durable.now,
     ) -> None:
         self._settings = settings
         self._scopes = scopes

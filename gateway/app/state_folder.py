@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-import time
 from collections.abc import Callable, Iterator, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
@@ -56,7 +54,7 @@ def reset(workspace: Path, beside: Beside) -> Path | None:
     state = workspace / "state"
     if not state.is_dir():
         return None
-    former = workspace / _FORMER.format(datetime.now(UTC))
+    former = workspace / _FORMER.format(durable.now())
     with lock_file(state) as lock:
         alone(lock, beside, why=f"--reset-state moves {state} aside", wait_s=0.0)
         state.rename(former)
@@ -100,14 +98,14 @@ def share(fd: int, *, wait_s: float = WAIT_S) -> None:
     Raises:
         StateInUse: another process kept it to itself all the time.
     """
-    until = time.monotonic() + wait_s
+    until = durable.monotonic() + wait_s
     while not durable.try_lock(fd, shared=True):
-        if time.monotonic() >= until:
+        if durable.monotonic() >= until:
             raise StateInUse(
                 "another process moves files of the workspace and does not finish",
                 hint=f"check the process that locks state/{LOCK}, then start again",
             )
-        time.sleep(_POLL_S)
+        durable.pause(_POLL_S)
 
 
 def alone(fd: int, beside: Beside, *, why: str, wait_s: float = WAIT_S) -> None:
@@ -122,15 +120,15 @@ def alone(fd: int, beside: Beside, *, why: str, wait_s: float = WAIT_S) -> None:
     Raises:
         StateInUse: others work on the workspace.
     """
-    until = time.monotonic() + wait_s
+    until = durable.monotonic() + wait_s
     while not durable.try_lock(fd):
         if durable.try_lock(fd, shared=True):
             durable.unlock(fd)
             if running := beside():
                 raise in_use(running, why)
-        if time.monotonic() >= until:
+        if durable.monotonic() >= until:
             raise in_use(beside(), why)
-        time.sleep(_POLL_S)
+        durable.pause(_POLL_S)
     if running := beside():
         durable.unlock(fd)
         raise in_use(running, why)

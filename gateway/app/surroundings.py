@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from heapq import nlargest
@@ -13,6 +12,7 @@ from typing import Any
 
 import structlog
 
+import durable
 from channels.cron.job import CronJob
 from channels.cron.jobs_file import CronFile, Seen
 from channels.errors import ChannelError
@@ -85,13 +85,13 @@ class SurroundingsReader:
         with self._lock:
             at, known = self._channels
             # One that comes up is told at once: the message may be the first that came by it.
-            if time.monotonic() - at >= CHANNELS_EVERY_S or not all(each.up for each in known):
+            if durable.monotonic() - at >= CHANNELS_EVERY_S or not all(each.up for each in known):
                 known = [
                     ChannelStanding(kind.name, bool(found["up"]), _instant(found.get("last_round_trip")))
                     for kind, _ in enabled(self._settings)
                     for found in (standing(self._settings.state, kind.name),)
                 ]
-                self._channels = (time.monotonic(), known)
+                self._channels = (durable.monotonic(), known)
             return known
 
     def _subagents(self, key: str) -> Iterator[OpenWork]:

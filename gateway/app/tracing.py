@@ -7,9 +7,7 @@ repeat is the same span, and none has to be held open over queues, waits and res
 from __future__ import annotations
 
 import hashlib
-import random
 import threading
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -25,6 +23,7 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 from opentelemetry.trace import NonRecordingSpan, SpanContext, SpanKind, Status, StatusCode, TraceFlags
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
+import durable
 from channels.message import Inbound
 from gateway.observer import LetterSent, Observer, PlatformCall, TurnEnded
 from gateway.queue.mailbox import carried
@@ -50,11 +49,11 @@ class _Ids(IdGenerator):
 
     def generate_span_id(self) -> int:
         chosen, self.span = self.span, None
-        return chosen or random.getrandbits(63) + 1
+        return chosen or durable.random_below(2**63) + 1
 
     def generate_trace_id(self) -> int:
         chosen, self.trace = self.trace, None
-        return chosen or random.getrandbits(127) + 1
+        return chosen or durable.random_below(2**127) + 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +66,7 @@ class _Times:
     @classmethod
     def until_now(cls, took_s: float, *, ago_s: float = 0.0) -> _Times:
         """Return the times of what took so long and ended ``ago_s`` seconds ago."""
-        end = time.time_ns() - int(ago_s * 1e9)
+        end = durable.wall_ns() - int(ago_s * 1e9)
         return cls(end - int(took_s * 1e9), end)
 
 
@@ -103,7 +102,7 @@ class Tracing(Observer):
             return {}
         span_id = _number(8, inbound.key, inbound.id, "receive")
         accepted = read_time(inbound.received_at)
-        now = time.time_ns()
+        now = durable.wall_ns()
         start = int(accepted.timestamp() * 1e9) if accepted is not None else now
         self._ids.trace = trace_id
         self._emit(

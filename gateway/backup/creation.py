@@ -6,7 +6,6 @@ import contextlib
 import os
 import stat
 import tempfile
-import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -91,7 +90,7 @@ def create(
         StoreError: a lock cannot be had.
         OSError: the disk refused; nothing is there.
     """
-    began = (clock or datetime.now(UTC)).astimezone(UTC).isoformat(timespec="seconds")
+    began = (clock or durable.now()).astimezone(UTC).isoformat(timespec="seconds")
     left_out = [*LEFT_OUT, *([] if embedded else [NO_QUEUE]), *([] if config else [NO_CONFIG])]
     manifest = Manifest(version("chat-gateway"), began, "embedded" if embedded else "rabbitmq", left_out)
 
@@ -150,7 +149,7 @@ def _sweep(folder: Path) -> None:
     """Remove what killed backups left in a folder, and nothing that is being written."""
     for temp in folder.glob(".*.backup-*.tmp*"):
         with contextlib.suppress(OSError):
-            if time.time() - temp.lstat().st_mtime > _STALE_S:
+            if durable.wall_s() - temp.lstat().st_mtime > _STALE_S:
                 durable.discard(temp)
 
 
@@ -276,7 +275,7 @@ def _whole(file: BinaryIO) -> int:
     size = os.fstat(file.fileno()).st_size
     if size == 0 or os.pread(file.fileno(), 1, size - 1) == b"\n":
         return size
-    time.sleep(_LINE_S)
+    durable.pause(_LINE_S)
     if os.fstat(file.fileno()).st_size == size:
         return size
     at = size

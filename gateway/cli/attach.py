@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import durable
 from gateway.errors import GatewayError, StateInUse, Unreachable
 
 if TYPE_CHECKING:
@@ -99,9 +99,9 @@ async def until_ended(settings: Settings) -> None:
     """
     from gateway.app.daemons import DaemonRegistry
 
-    registry, last = DaemonRegistry(settings.workspace), time.monotonic() + _ENDS_WITHIN_S
+    registry, last = DaemonRegistry(settings.workspace), durable.monotonic() + _ENDS_WITHIN_S
     while settings.broker.embedded and (ending := registry.ending()):
-        if time.monotonic() > last:
+        if durable.monotonic() > last:
             most = f"its running turns have {settings.limits.drain_s:g} s at most"
             hint = "wait until it has ended, which chat-gateway status shows, and call this again"
             raise StateInUse(f"process {ending[0].pid} is ending and holds the queue; {most}", hint=hint)

@@ -8,14 +8,13 @@ import os
 import signal
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
 import click
 
+import durable
 from gateway.backup.manifest import CONFIG, Manifest
 from gateway.cli import attach, output
 from gateway.cli.config import settings_of
@@ -130,7 +129,7 @@ def _target(path: Path) -> Path:
     """Name the file: a folder gets one that is named by the time."""
     if not path.is_dir():
         return path
-    return path / f"chat-gateway-{datetime.now(UTC):%Y%m%dT%H%M%SZ}.tar"
+    return path / f"chat-gateway-{durable.now():%Y%m%dT%H%M%SZ}.tar"
 
 
 def _tell(manifest: Manifest) -> None:
@@ -196,7 +195,7 @@ def _end_of(child: int) -> int:
         try:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
             # A call that waits for good would miss a Ctrl-C that comes just before it.
-            time.sleep(_LOOK_S)
+            durable.pause(_LOOK_S)
             ended, status = os.waitpid(child, os.WNOHANG)
         except KeyboardInterrupt:
             # The terminal tells its own session alone.

@@ -15,8 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ulid import ULID
-
+import durable
 from channels.message import Attachment
 from gateway.app.model import build_model
 from gateway.cli import attach, enclosing, markdown, output
@@ -376,7 +375,7 @@ class Conversation:
         return True
 
     async def _turn(self, text: str) -> None:
-        message_id = str(ULID())
+        message_id = durable.new_id()
         # As ``inbound`` names it: a key without a colon belongs to the terminal, too.
         own = self._key.startswith("cli:") or ":" not in self._key
         self._screen.begin(("cli:" if own else "web:") + message_id, text)
@@ -553,7 +552,7 @@ async def ask_once(
     standing = await _standing(talk)
     if standing.foreseen and asks_model(text):
         return unreachable(standing)
-    message_id = str(ULID())
+    message_id = durable.new_id()
     told_away = asyncio.Event()
 
     if lines is not None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
+import durable
 from channels.cron.schedule import BadSchedule, asked, in_words
 from gateway.cli import attach, known, output
 from gateway.cli.config import settings_of
@@ -31,7 +32,7 @@ def list_(opts: GlobalOptions, as_json: bool) -> None:
     """List jobs, next run first."""
     settings = settings_of(opts)
     contents = _file(settings).read()
-    rows = contents.rows(datetime.now(UTC))
+    rows = contents.rows(durable.now())
     if as_json:
         output.document(rows)
         return
@@ -97,7 +98,7 @@ def add(
     from gateway.service.zones import zone_for
 
     settings = settings_of(opts)
-    now, agent = datetime.now(UTC), agent or ""
+    now, agent = durable.now(), agent or ""
     if unknown := no_agent(settings, agent):
         output.error(unknown, "chat-gateway config show lists the agents")
         return USAGE

@@ -8,13 +8,13 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import aclosing, contextmanager
 from pathlib import Path
 
 import orjson
 
+import durable
 from channels.pairing import AccessRequest, Pairing
 from gateway.app.daemons import DaemonRegistry
 from gateway.cli import attach, output
@@ -95,12 +95,12 @@ def _leave(number: int, _: object) -> None:
 
 def until_up(settings: Settings, channel: str) -> None:
     """Wait until the channel hears what is written to it; say once why it does not yet."""
-    deadline = time.monotonic() + _UP_S
+    deadline = durable.monotonic() + _UP_S
     while not (found := standing(settings.state, channel))["up"]:
-        if time.monotonic() > deadline:
+        if durable.monotonic() > deadline:
             output.words(f"{channel} is not connected yet: {found['error']}; waiting …")
             deadline = float("inf")
-        time.sleep(_LOOK_S)
+        durable.pause(_LOOK_S)
 
 
 def paired(settings: Settings, channel: str) -> str:
@@ -132,7 +132,7 @@ def pair_owner(settings: Settings, channel: str, questions: Questions, owner: st
                 return entry
             refused.add(who)
             output.words(f"{shown} was not approved; waiting for somebody else to write")
-        time.sleep(_LOOK_S)
+        durable.pause(_LOOK_S)
 
 
 def first_answer(settings: Settings, chat: str) -> tuple[str, str]:
@@ -141,7 +141,7 @@ def first_answer(settings: Settings, chat: str) -> tuple[str, str]:
     ``chat`` is its key; one that ends with a colon means any chat of that channel.
     """
     while (found := asyncio.run(_answered(settings, chat))) is None:
-        time.sleep(_LOOK_S)
+        durable.pause(_LOOK_S)
     asyncio.run(_sent(settings))
     return found
 
@@ -161,9 +161,9 @@ async def _answered(settings: Settings, chat: str) -> tuple[str, str] | None:
 
 async def _sent(settings: Settings) -> None:
     """Wait until no reply waits for its platform any more, half a minute at most."""
-    deadline = time.monotonic() + _SENT_S
+    deadline = durable.monotonic() + _SENT_S
     async with attach.daemon(settings) as client:
-        while client is not None and time.monotonic() < deadline:
+        while client is not None and durable.monotonic() < deadline:
             queues = (await client.status())["queues"] or {}
             if not any(depth["count"] for box, depth in queues.items() if box.startswith("outbound")):
                 return

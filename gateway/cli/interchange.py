@@ -8,8 +8,7 @@ from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
 
-from ulid import ULID
-
+import durable
 from channels.message import key_fault
 from gateway.app.sessions import SessionServices, build_session_services
 from gateway.cli import attach, output, takeover, takeover_texts
@@ -234,7 +233,7 @@ async def _import_one(services: SessionServices, key: SessionKey, conversation: 
     store, source = services.store, conversation.session_id
     wanted = source or (conversation.created_at and derived_id(key, conversation.created_at)) or ""
     free = is_ulid(wanted) and await store.look_up(wanted) is None
-    session_id = wanted if free else str(ULID())
+    session_id = wanted if free else durable.new_id()
     for ref, data in conversation.media.items():
         takeover.put(store.layout.workspace / ref, data)
     # Whoever answers in that chat goes on with it.

@@ -8,10 +8,10 @@ import shlex
 import shutil
 import subprocess
 import sys
-import time
 from datetime import datetime
 from pathlib import Path
 
+import durable
 from gateway.app.daemons import DaemonRegistry, Running
 from gateway.cli import output
 from gateway.config.settings import Settings
@@ -66,11 +66,11 @@ def wait(settings: Settings) -> None:
     gone_at = 0.0
     while not {one.pid for one in _running(settings)} - before:
         if not gone_at and not _running(settings):
-            gone_at = time.monotonic()
-        if gone_at and time.monotonic() - gone_at > _PATIENT_S:
+            gone_at = durable.monotonic()
+        if gone_at and durable.monotonic() - gone_at > _PATIENT_S:
             output.words(f"The gateway has stopped. Start it again: {again}")
             gone_at = float("inf")
-        time.sleep(_LOOK_S)
+        durable.pause(_LOOK_S)
 
 
 def _running(settings: Settings) -> list[Running]:

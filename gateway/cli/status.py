@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import click
 
+import durable
 from gateway.cli import attach, output
 from gateway.cli.config import name_place, settings_of
 from gateway.cli.root import GlobalOptions, Verb, as_json
@@ -215,7 +216,7 @@ def _lines(found: Mapping[str, Any]) -> Iterator[str]:
         yield _in_memory(held)
     yield from _notes(found.get("memory") or {})
     for row in found.get("unserved", []):
-        yield f"{in_words(row, datetime.now(UTC))}; {cure_of(row['channel'])}"
+        yield f"{in_words(row, durable.now())}; {cure_of(row['channel'])}"
     for lane in found["lanes"]:
         running = f"answering for {lane['running_s']} s" if lane["running_s"] is not None else "idle"
         asking = f", {lane['asking']} needs approval" if lane.get("asking") else ""
@@ -266,7 +267,7 @@ def _figure(row: Mapping[str, Any], name: str) -> str:
 
 
 def _age(oldest_at: str) -> str:
-    seconds = max((datetime.now(UTC) - datetime.fromisoformat(oldest_at)).total_seconds(), 0)
+    seconds = max((durable.now() - datetime.fromisoformat(oldest_at)).total_seconds(), 0)
     for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
         if seconds >= size:
             return f"{seconds / size:.1f} {unit}"

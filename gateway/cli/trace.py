@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
-from datetime import UTC, datetime, tzinfo
+from datetime import datetime, tzinfo
 from typing import TYPE_CHECKING, Any
 
 import click
 
+import durable
 from gateway.cli import attach, known, output
 from gateway.cli.config import settings_of
 from gateway.cli.root import COUNT, GlobalOptions, MessageId, Verb, as_json
@@ -60,7 +61,7 @@ def usage(opts: GlobalOptions, days: int, key: str | None, as_json: bool) -> Non
     if days > MOST_DAYS:
         raise GatewayError(f"usage is kept for {MOST_DAYS} days", hint=f"--days {MOST_DAYS}")
     settings = settings_of(opts)
-    found = report(settings.state / "usage", today=datetime.now(UTC).date(), days=days, key=key or "")
+    found = report(settings.state / "usage", today=durable.now().date(), days=days, key=key or "")
     if as_json:
         output.document(found)
         return

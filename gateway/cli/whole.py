@@ -7,7 +7,6 @@ import os
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -62,7 +61,7 @@ async def _export(settings: Settings, key: str, person: str, path: Path | None) 
                 subject,
                 services.store.layout,
                 owner=services.store.owner,
-                at=datetime.now(UTC),
+                at=durable.now(),
                 extras=extras,
                 left_out=[LETTERS_WAIT],
             )

@@ -6,10 +6,10 @@ import asyncio
 import contextlib
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
+import durable
 from gateway.app.daemons import DaemonRegistry, Running
 from gateway.app.mailboxes import open_mailbox
 from gateway.app.replied import RepliedChannels
@@ -141,7 +141,7 @@ def _of_queue(what: str, status: Mapping[str, Any] | None) -> list[Check]:
     """Judge what waits, as ``status`` has it; without it nothing is known but that the queue is there."""
     if status is None or status["queues"] is None:
         return [Check("broker", "ok", what)]
-    now = datetime.now(UTC)
+    now = durable.now()
     checks = [
         Check("broker", "warn", in_words(row, now), cure_of(str(row["channel"])))
         for row in status["unserved"]

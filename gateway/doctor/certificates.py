@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
+import durable
 from gateway.config.settings import Broker
 from gateway.doctor.finding import Finding
 from gateway.errors import MailboxDown
@@ -95,7 +96,7 @@ def _element(der: bytes, at: int) -> tuple[int, bytes, int]:
 
 
 def _judged(whose: str, until: datetime, cure: str) -> Finding:
-    now = datetime.now(UTC)
+    now = durable.now()
     if until < now:
         return "fail", f"{whose} was valid until {until:%Y-%m-%d %H:%M} UTC", cure
     days = (until - now).days

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import stat
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import durable
 from channels.cron.actions_file import Left
 from channels.cron.job import CHANNEL
 from channels.cron.jobs_file import Contents, CronFile
@@ -87,7 +88,7 @@ def _clock(workspace: Path, contents: Contents) -> Finding:
     count = f"{len(jobs)} job{'s' * (len(jobs) != 1)} scheduled" if jobs else "no jobs"
     if not held(workspace / "state", CHANNEL):
         return "ok", f"{count}; none runs until the gateway is started", ""
-    before = datetime.now(UTC) - OVERDUE
+    before = durable.now() - OVERDUE
     late = [job.id for job in jobs if 0 < (job.state_ms("nextRunAtMs") or 0) < before.timestamp() * 1000]
     if late and contents.fault is None:
         named = ", ".join(late[:MOST_NAMED])

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable
 
+import durable
 from gateway.app.embedding import build_embedder
 from gateway.config.presets import effective_history
 from gateway.config.settings import Settings
@@ -17,7 +17,7 @@ from session.models.model import Embedder
 ASK_S = 30.0
 
 
-async def check(settings: Settings, *, clock: Callable[[], float] = time.monotonic) -> list[Finding]:
+async def check(settings: Settings, *, clock: Callable[[], float] = durable.monotonic) -> list[Finding]:
     """Return level, text and cure; nothing where no embedding model is set and none is missed.
 
     ``clock`` says how long the answer took, in seconds.

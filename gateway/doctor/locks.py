@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import fcntl
 import os
-import time
 from pathlib import Path
 from typing import Final
 
+import durable
 from gateway.app.daemons import DaemonRegistry
 from gateway.doctor.finding import Finding
 
@@ -19,7 +19,7 @@ def check(workspace: Path) -> Finding:
     """Say how it stands: level, words, cure. One that stays held belongs to a process that does not move."""
     stuck = [path for path in (workspace / "state" / "keys").glob("*.lock") if _is_held(path)]
     if stuck:
-        time.sleep(_HELD_S)
+        durable.pause(_HELD_S)
     stuck = [path for path in stuck if _is_held(path)]
     if stuck:
         names = ", ".join(path.stem for path in stuck[:_NAMED])

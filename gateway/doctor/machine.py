@@ -8,13 +8,13 @@ import sqlite3
 import statistics
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Final
 
+import durable
 from gateway.app import descriptors
 from gateway.doctor.finding import Finding, NamedFinding
 from gateway.doctor.networks import may_be, network_of
@@ -257,10 +257,10 @@ def sync_s(folder: Path) -> float:
     took = []
     with tempfile.TemporaryFile(dir=folder) as file:
         for _ in range(SYNCS):
-            begun = time.perf_counter()
+            begun = durable.monotonic()
             os.write(file.fileno(), bytes(4096))
             os.fsync(file.fileno())
-            took.append(time.perf_counter() - begun)
+            took.append(durable.monotonic() - begun)
     return statistics.median(took)
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import UTC
 from email.utils import parsedate_to_datetime
 from typing import Final
 
 import httpx
 
+import durable
 from channels.tables import Platform
 from gateway.app.served import enabled
 from gateway.config.settings import Settings
@@ -64,7 +65,7 @@ def _clock(name: str, answer: httpx.Response) -> list[NamedFinding]:
         there = parsedate_to_datetime(answer.headers["Date"])
     except (KeyError, ValueError):
         return []
-    apart_s = (datetime.now(UTC) - there.astimezone(UTC)).total_seconds()
+    apart_s = (durable.now() - there.astimezone(UTC)).total_seconds()
     if abs(apart_s) <= APART_S:
         return [("clock", "ok", f"within {APART_S:g} s of {name}'s", "")]
     way = "ahead of" if apart_s > 0 else "behind"

@@ -6,10 +6,10 @@ import asyncio
 import os
 import stat
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
+import durable
 from gateway.config import folder, memory_scope
 from gateway.config.settings import Settings
 from gateway.doctor import cron, erasures, locks, machine, owners
@@ -122,7 +122,7 @@ def _clock(settings: Settings) -> list[Check]:
     newest = max(
         (path.stat().st_mtime for path in (settings.workspace / "sessions").glob("*.jsonl")), default=0.0
     )
-    ahead_s = newest - datetime.now(UTC).timestamp()
+    ahead_s = newest - durable.now().timestamp()
     if ahead_s > STUCK_S:
         text = f"a transcript was written {ahead_s:.0f} s in the future"
         return [Check("clock", "warn", text, "set the clock")]
@@ -130,7 +130,7 @@ def _clock(settings: Settings) -> list[Check]:
     if leapt:
         text = f"it jumped to {leapt}: retention deletes nothing for a week"
         return [Check("clock", "warn", text, "set the clock; if it is right, do nothing")]
-    return [Check("clock", "ok", datetime.now(UTC).isoformat(timespec="seconds"))]
+    return [Check("clock", "ok", durable.now().isoformat(timespec="seconds"))]
 
 
 def _transcripts(settings: Settings) -> list[Check]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any, Final
@@ -12,6 +11,7 @@ import structlog
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+import durable
 from gateway.http.errors import encoded
 from gateway.http.leaving import ClientLeft, while_there
 from gateway.http.openai_errors import error_body
@@ -107,7 +107,7 @@ class CompletionStream(Response):
         self._head = {
             "id": f"chatcmpl-{completion.message.id}",
             "object": "chat.completion.chunk",
-            "created": round(time.time()),
+            "created": round(durable.wall_s()),
             "model": model,
         }
 

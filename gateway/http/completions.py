@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Annotated, Any
@@ -12,6 +11,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Header, Request
 from starlette.responses import Response
 
+import durable
 from channels.base import File
 from channels.media import FileRefused, MediaFolder
 from channels.message import Attachment, Inbound
@@ -242,7 +242,7 @@ async def _whole(request: Request, completion: Completion, model: str) -> Respon
         {
             "id": f"chatcmpl-{id_}",
             "object": "chat.completion",
-            "created": round(time.time()),
+            "created": round(durable.wall_s()),
             "model": model,
             "choices": [{"index": 0, "message": said, "finish_reason": finish}],
             "usage": await completion.usage(),

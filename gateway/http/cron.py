@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from datetime import UTC, datetime
 from typing import Annotated, Any, Literal, TypeVar
 
 from fastapi import APIRouter, Query
 from pydantic import BaseModel, ConfigDict
 from starlette.responses import Response
 
+import durable
 from channels.cron.by_hand import run_now
 from channels.cron.job import CHANNEL, BadJob, coming, new_row, runs, shown
 from channels.cron.jobs_file import CronFile, NoJob
@@ -98,13 +98,13 @@ def routes(chats: ChatService) -> APIRouter:
 
     @router.get("", summary="List the jobs, next run first", response_model=JobsOut, **needs("read"))
     async def get_all(limit: Limit = PER_PAGE, cursor: Cursor = None) -> Response:
-        rows = (await _done(asyncio.to_thread(file().read))).rows(datetime.now(UTC))
+        rows = (await _done(asyncio.to_thread(file().read))).rows(durable.now())
         found, following = paged(rows, _place, limit=limit, cursor=cursor)
         return json_response({"jobs": found, "next": following})
 
     @router.post("", status_code=201, summary="Add a job", response_model=JobOut, **needs("write", 409))
     async def post(body: JobIn) -> Response:
-        now = datetime.now(UTC)
+        now = durable.now()
         _check_agent(settings, body)
         zone = await zone_for(settings, body.to, body.agent)
         wanted = {"every": body.every, "expr": body.cron, "tz": body.tz, "at": body.at}
@@ -142,7 +142,7 @@ def _add_to_one(router: APIRouter, chats: ChatService, file: Callable[[], CronFi
         limit: Annotated[int, Query(ge=1, le=100, description="maximum number of next and of past runs")] = 5,
     ) -> Response:
         job = await _done(asyncio.to_thread(file().job, job_id))
-        following, past = coming(job, datetime.now(UTC), limit), runs(job)
+        following, past = coming(job, durable.now(), limit), runs(job)
         return json_response({"next": [slot_name(slot) for slot in following], "past": past[-limit:][::-1]})
 
     @router.patch(
@@ -153,7 +153,7 @@ def _add_to_one(router: APIRouter, chats: ChatService, file: Callable[[], CronFi
     )
     async def patch(job_id: str, body: SwitchIn) -> Response:
         job = await _done(asyncio.to_thread(file().enable, job_id, body.enabled))
-        return json_response(shown(job, datetime.now(UTC)))
+        return json_response(shown(job, durable.now()))
 
     @router.delete(
         "/{job_id:path}",

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import ipaddress
-import time
 from collections import deque
 from collections.abc import Callable
 
 import structlog
 
+import durable
 from durable import BoundedDict
 
 log = structlog.get_logger("http")
@@ -29,7 +29,7 @@ class Guesses:
         clock: seconds, which only grow.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, clock: Callable[[], float] = durable.monotonic) -> None:
         self._clock = clock
         # The address that guessed longest ago is first.
         self._of: BoundedDict[str, deque[tuple[float, bytes]]] = BoundedDict(MAX_ADDRESSES)

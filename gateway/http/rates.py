@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
+import durable
 from durable import BoundedDict
 
 MAX_NAMES: Final = 10_000
@@ -27,7 +27,7 @@ class Rates:
         clock: seconds, which only grow.
     """
 
-    def __init__(self, per_minute: int, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, per_minute: int, clock: Callable[[], float] = durable.monotonic) -> None:
         self._per_s = per_minute / 60
         self._most = max(per_minute / 10, min(per_minute, MIN_BURST))
         self._clock = clock

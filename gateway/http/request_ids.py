@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-import time
 
 import structlog
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
-from ulid import ULID
+
+import durable
 
 log = structlog.get_logger("http")
 
@@ -27,14 +27,14 @@ class RequestIds:
         if scope["type"] not in ("http", "websocket"):
             await self._app(scope, receive, send)
             return
-        name = _given(scope) or str(ULID()).encode()
-        began = time.monotonic()
+        name = _given(scope) or durable.new_id().encode()
+        began = durable.monotonic()
 
         async def named(message: Message) -> None:
             if message["type"] in _STARTS:
                 message["headers"] = [*message.get("headers", ()), (HEADER, name)]
             if message["type"] == "http.response.start":
-                took_ms = round((time.monotonic() - began) * 1000, 1)
+                took_ms = round((durable.monotonic() - began) * 1000, 1)
                 # Not the query: it may name a person.
                 log.debug(
                     "request.answered",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import hmac
 import math
-import time
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from itertools import chain, islice
@@ -14,6 +13,7 @@ from urllib.parse import urlsplit
 import structlog
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+import durable
 from gateway.http.body import BadBody, Bodies, read_again
 from gateway.http.errors import error_response
 from gateway.http.guesses import Guesses
@@ -296,7 +296,7 @@ class Guard:
     def _log(self, refusal: Refusal) -> None:
         """Log a refusal, at most once in ten seconds: strangers must not fill the disk."""
         self._refused += 1
-        now = time.monotonic()
+        now = durable.monotonic()
         if now - self._logged_at >= LOG_EVERY_S:
             log.info("request.refused", status=refusal.status, reason=refusal.error, count=self._refused)
             self._refused, self._logged_at = 0, now

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncGenerator
 from typing import Any, Final
 
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
-from ulid import ULID
 
+import durable
 from gateway.http.completion_shapes import CompletionIn
 from gateway.http.errors import HttpError, encoded, json_response, unavailable
 from gateway.http.leaving import ClientLeft, while_there
@@ -54,7 +53,7 @@ class Stateless:
             raise unavailable("no model runs in this process", "ask a process with role session")
         self.model: Model = services.agents[agent].turns.model
         self._quota: Quota | None = services.quota
-        self._payer = Payer(key, key, id=f"stateless:{ULID()}")
+        self._payer = Payer(key, key, id=f"stateless:{durable.new_id()}")
         self.given = body.model_dump(exclude_unset=True)
         passed = {name: self.given[name] for name in PASSED if self.given.get(name) is not None}
         limits = [passed.pop(name) for name in _LIMITS if name in passed]
@@ -67,7 +66,11 @@ class Stateless:
         )
         self.ignored = [name for name in self.given if name not in PASSED | _READ]
         self._usage = bool(body.stream_options and body.stream_options.include_usage)
-        self._head = {"id": f"chatcmpl-{ULID()}", "created": round(time.time()), "model": self.model.name}
+        self._head = {
+            "id": f"chatcmpl-{durable.new_id()}",
+            "created": round(durable.wall_s()),
+            "model": self.model.name,
+        }
 
     async def ask(self, on_delta: Any = None) -> Answer:
         """Ask within the caps; what it cost counts as a turn's.

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query
 from pydantic import ConfigDict, Field
 from starlette.responses import Response
 
+import durable
 from gateway.http.errors import HttpError, json_response
 from gateway.http.peers import Alone, Peers
 from gateway.http.shape import Metrics, Open, Shape, needs
@@ -136,7 +136,7 @@ def routes(chats: ChatService, peers: Peers) -> APIRouter:
         application = chats.application
         if application.services is not None:
             await application.services.flush_usage()
-        folder, today = application.settings.state / "usage", datetime.now(UTC).date()
+        folder, today = application.settings.state / "usage", durable.now().date()
         found = await start_thread(
             lambda: report(folder, today=today, days=days, key=key or ""), name="usage"
         )

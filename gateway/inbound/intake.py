@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from ulid import ULID
-
+import durable
 from channels.message import Inbound
 from gateway.queue.mailbox import INBOUND, Mailbox, Post
 from gateway.turns import outcomes
@@ -47,5 +46,5 @@ class Intake:
 
     async def stop(self, key: str, message_id: str = "", *, letter: Inbound | None = None) -> None:
         """Ask whichever daemon runs a turn of ``key`` to stop it; ``letter`` is what asks for it."""
-        order = StopOrder(id=message_id or f"{OWN}{ULID()}", key=key, letter=letter)
+        order = StopOrder(id=message_id or f"{OWN}{durable.new_id()}", key=key, letter=letter)
         await self._mailbox.tell("control", slot_of(key), order.to_bytes())

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Final, TypeVar
 
 import structlog
 
+import durable
 from channels import pairing
 from channels.access import (
     LOOKS,
@@ -85,7 +85,7 @@ class Reception:
         state: Path,
         media: MediaFolder,
         is_admin: Callable[[str, str], Awaitable[bool]] | None,
-        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+        clock: Callable[[], datetime] = durable.now,
         held: HeldBack | None = None,
         restricted: Collection[str] = (),
         command: str = "chat-gateway",
@@ -332,7 +332,7 @@ class Reception:
     async def _pause(self, after_s: float) -> None:
         """Wait a little less, and where the queue is away not a moment longer than that."""
         # Many may wait: they must not come back all at once.
-        after_s *= 1 - 0.2 * random.random()
+        after_s *= 1 - 0.2 * durable.uniform()
         if self._mailbox.health().up:
             # Something else failed, of which no event tells when it is mended.
             await asyncio.sleep(after_s)

@@ -9,13 +9,13 @@ import os
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NoReturn
 
 import orjson
 import structlog
 
+import durable
 from channels import registry, state_file
 from channels.base import Admins, Channel, Edits, Kind, Pulse, Registers, Site, Types
 from channels.errors import ChannelDown, ChannelError, CredentialsRefused, NewerFile, SendNever
@@ -105,7 +105,7 @@ class Adapter:
         self._sleep = sleep
         self._state = context.workspace / "state"
         self._receiving: asyncio.Task[None] | None = None
-        self._began, self._mark_s = datetime.now(UTC), steady_s()
+        self._began, self._mark_s = durable.now(), steady_s()
         self._closing = False
         self._leased = False
         self._held_back = HeldBack()

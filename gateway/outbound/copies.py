@@ -11,12 +11,12 @@ import contextlib
 import io
 import os
 import re
-import secrets
 import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import durable
 from channels.errors import ChannelDown, SendNever
 from durable import is_at, make_folder, make_private, new_file, take_lock, try_lock, write_all
 from session.transcript.attachments import open_beneath
@@ -57,7 +57,7 @@ class Copies:
         folder: Path | None = None
         try:
             try:
-                folder = await self._ours() / secrets.token_hex(8)
+                folder = await self._ours() / durable.token_hex(8)
                 copy = await asyncio.to_thread(self._copy, file, folder)
             except OSError as error:
                 raise ChannelDown(
@@ -85,7 +85,7 @@ class Copies:
         for left in self._folder.glob("*.lock"):
             _remove_of_dead(left)
         while True:
-            own = self._folder / secrets.token_hex(8)
+            own = self._folder / durable.token_hex(8)
             lock = own.with_suffix(".lock")
             fd = take_lock(lock)
             # Whoever removes what the dead left may have been there first.

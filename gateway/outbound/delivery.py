@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import structlog
 
+import durable
 from channels.base import Channel, Edits, Rendered
 from channels.errors import Unreadable
 from channels.keyed_lanes import KeyedLanes
@@ -80,7 +79,7 @@ class Delivery:
         drafts: Drafts | None = None,
         max_file_mb: float = 20,
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
-        now: Callable[[], float] = time.perf_counter,
+        now: Callable[[], float] = durable.monotonic,
         folders: Folders = media_alone,
         timeout_s: float = SEND_TIMEOUT_S,
         at_once: int = AT_ONCE,
@@ -194,7 +193,7 @@ class Delivery:
         entry.begun_s = self._now()
         made_at = read_time(entry.out.created_at)
         if made_at is not None:
-            entry.waited_s = max((datetime.now(UTC) - made_at).total_seconds(), 0.0)
+            entry.waited_s = max((durable.now() - made_at).total_seconds(), 0.0)
         if entry.begun:
             carries = carried.set(entry.letter.headers)
             try:

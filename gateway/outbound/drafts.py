@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
 
 import structlog
-from ulid import ULID
 
+import durable
 from channels.base import Channel, Edits, Piece, Promises, Rendered, Types
 from channels.errors import ChannelDown, SendLater, SendNever
 from durable import BoundedDict
@@ -112,7 +111,7 @@ class Drafts:
         limiter: RateLimit,
         stream: bool = True,
         turn_timeout_s: float = 600.0,
-        now: Callable[[], float] = time.monotonic,
+        now: Callable[[], float] = durable.monotonic,
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:
         self._channel = channel
@@ -180,7 +179,7 @@ class Drafts:
         waits = list(WATCH_FIRST_S)
         while True:
             order = WatchOrder(
-                id=f"watch:{ULID()}",
+                id=f"watch:{durable.new_id()}",
                 slots="all",
                 for_s=WATCH_S,
                 channel=self._channel.name,
@@ -381,7 +380,7 @@ class Drafts:
                 # A draft is sent once. By the nonce of one that was left, it would be that one again.
                 # A reply is one from its creation on, and only creation notifies who asked.
                 asked = turn.asked or None if address == turn.chat_id else None
-                piece = Piece(address, content, nonce(str(ULID()), DRAFT), reply_to=asked)
+                piece = Piece(address, content, nonce(durable.new_id(), DRAFT), reply_to=asked)
                 async with asyncio.timeout(CALL_TIMEOUT_S):
                     draft = await self._channel.send(piece)
                 await self._ledger.draft_sent(turn.key, out_id, draft)

@@ -7,12 +7,13 @@ not as sent has an unknown outcome: the process died in between, or the answer o
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+import durable
 from gateway.outbound.ledger_file import LedgerFile
 from gateway.outbound.ledger_log import LedgerLog
 from gateway.outbound.ledger_rows import Progress, Rows
@@ -39,7 +40,7 @@ class DeliveryLedger:
         self,
         path: Path,
         *,
-        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+        clock: Callable[[], datetime] = durable.now,
         log: LedgerLog | None = None,
     ) -> None:
         self._file = LedgerFile(path, clock, log)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -33,7 +33,7 @@ def forget(path: Path, keys: Collection[str], *, before: datetime | None) -> int
     database = durable.Database(path, _schema(), down=_refused(path), busy_s=BUSY_S)
     try:
         database.open()
-        rows = Rows(database.file, lambda: datetime.now(UTC))
+        rows = Rows(database.file, durable.now)
         (count,) = database.commit([durable.Job(partial(rows.forget, keys, before=before))])
         if isinstance(count, Exception):
             raise count
@@ -84,7 +84,7 @@ def rows_of(path: Path, message_id: str) -> list[SentRow]:
 def rows_noted(state: Path, message_id: str) -> list[SentRow]:
     """List as ``rows_of`` what other machines than this one noted as well; ``state`` is the workspace's."""
     with durable.in_memory(_schema()) as file:
-        rows = Rows(file, lambda: datetime.now(UTC))
+        rows = Rows(file, durable.now)
         for note, at_ms in notes_on(state, message_id):
             rows.do(note, at_ms)
         return _sent_rows(file, message_id)

@@ -14,15 +14,13 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
 import orjson
-from ulid import ULID
 
 import durable
 from session.disk.local_files import local_state
@@ -124,7 +122,7 @@ class LedgerLog:
         self.close()
         durable.make_folder(self._folder)
         self._tidy()
-        self._path = self._folder / f"{self._machine}-{ULID()}.jsonl"
+        self._path = self._folder / f"{self._machine}-{durable.new_id()}.jsonl"
         self._fd = durable.open_private(self._path, os.O_RDWR | os.O_APPEND)
         durable.sync_folder(self._folder)
         self._n = self._size = 0
@@ -138,7 +136,7 @@ class LedgerLog:
             with contextlib.suppress(OSError):
                 found = path.stat()
                 left -= found.st_size
-                if left < 0 or time.time() - found.st_mtime > KEPT_S:
+                if left < 0 or durable.wall_s() - found.st_mtime > KEPT_S:
                     _discard(path)
 
 
@@ -174,7 +172,7 @@ def forget(state: Path, keys: Collection[str], *, before: datetime | None) -> No
         if log.writes:
             try:
                 arguments = {"keys": sorted(wanted), "before": before_ms}
-                log.append([Note(FORGET, arguments)], int(datetime.now(UTC).timestamp() * 1000))
+                log.append([Note(FORGET, arguments)], int(durable.now().timestamp() * 1000))
             finally:
                 log.close()
 
@@ -212,11 +210,11 @@ def _take_out(path: Path, gone: Collection[tuple[object, object]]) -> None:
 
 @contextlib.contextmanager
 def _locked(fd: int) -> Iterator[None]:
-    until = time.monotonic() + WAIT_S
+    until = durable.monotonic() + WAIT_S
     while not durable.try_lock(fd):
-        if time.monotonic() > until:
+        if durable.monotonic() > until:
             raise OSError(errno.EBUSY, "another process has locked it")
-        time.sleep(0.005)
+        durable.pause(0.005)
     try:
         yield
     finally:

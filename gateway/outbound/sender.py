@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
@@ -13,6 +11,7 @@ from typing import TypeVar
 
 import structlog
 
+import durable
 from channels.base import Channel, Edits, Piece, Presses, Rendered, Types
 from channels.errors import (
     ChannelDown,
@@ -114,7 +113,7 @@ class PieceSender:
         at_once: int,
         timeout_s: float,
         sleep: Callable[[float], Awaitable[object]],
-        now: Callable[[], float] = time.perf_counter,
+        now: Callable[[], float] = durable.monotonic,
         called: Callable[[PlatformCall], None] = lambda call: None,
     ) -> None:
         self._called = called
@@ -244,7 +243,7 @@ class PieceSender:
     @contextmanager
     def _heard(self, errand: Errand) -> Iterator[None]:
         """Tell how the call to the platform within ended, and how long it took."""
-        began_ns, began, result = time.time_ns(), self._now(), "accepted"
+        began_ns, began, result = durable.wall_ns(), self._now(), "accepted"
         try:
             yield
         except BaseException as error:
@@ -355,7 +354,7 @@ class PieceSender:
     async def _wait(self, errand: Errand, error: Exception, tries: int) -> float:
         """Wait before the next try; return how long, in seconds."""
         self._note(errand, error)
-        wait = min(back_off_s(tries, spread=random.random()), MAX_WAIT_S)
+        wait = min(back_off_s(tries, spread=durable.uniform()), MAX_WAIT_S)
         log.warning(
             "send.delayed",
             key=errand.out.key,

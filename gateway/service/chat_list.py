@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+import durable
 from gateway.app.status import own_lanes
 from gateway.service.pages import page
 from session.disk.threads import start_thread
@@ -38,7 +38,7 @@ class ChatList:
         Raises:
             BadCursor: the cursor is none of ours.
         """
-        now = time.time_ns()
+        now = durable.wall_ns()
         sessions = await self._chats.store.rows()
         floor = None if since is None else since * 1_000_000 - OVERLAP_NS
         found = await start_thread(lambda: _by_key(sessions, floor, limit, cursor), name="chats")

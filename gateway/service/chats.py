@@ -7,8 +7,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager
 from typing import TYPE_CHECKING
 
-from ulid import ULID
-
+import durable
 from channels.message import Inbound
 from gateway.errors import MailboxDown
 from gateway.service.client_message import ForeignChannels
@@ -220,7 +219,7 @@ class ChatService:
             return
         if _answers_others(await self.store.look(SessionKey(message.key)), message.id):
             return
-        order = StopOrder(id=f"{OWN}{ULID()}", key=message.key, only=message.id)
+        order = StopOrder(id=f"{OWN}{durable.new_id()}", key=message.key, only=message.id)
         await self.application.mailbox.tell("control", slot_of(message.key), order.to_bytes())
 
     # -- looking on --------------------------------------------------------------------------------
@@ -233,7 +232,7 @@ class ChatService:
         slot = slot_of(key)
         self.application.events.watch([slot], WATCH_S, reads=reads)
         order = WatchOrder(
-            id=str(ULID()),
+            id=durable.new_id(),
             slots=[slot],
             for_s=WATCH_S,
             draft=key if draft else None,

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ulid import ULID
-
+import durable
 from channels.message import (
     MAX_ID_BYTES,
     MAX_KEY_BYTES,
@@ -113,7 +112,7 @@ def inbound(
     if kept and not channel:
         channel = "cli"
     prefix = "cli:" if channel == "cli" else "web:"
-    name = str(ULID()) if message_id is None else message_id.removeprefix(prefix)
+    name = durable.new_id() if message_id is None else message_id.removeprefix(prefix)
     message = Inbound(
         v=1,
         id=prefix + name,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import cache
 from importlib.metadata import version
 from platform import python_version
@@ -14,6 +14,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+import durable
 from durable import SYNC_BOUNDS_S, sync_counts
 from gateway.app.metrics import PREFIX
 from gateway.app.status import with_letters
@@ -129,7 +130,7 @@ def _parts(parts: Mapping[str, Mapping[str, Any]]) -> Iterator[Metric]:
         "Seconds since a platform last answered.",
         labels=("channel",),
     )
-    now = datetime.now(UTC)
+    now = durable.now()
     for name, part in parts.items():
         up.add_metric((name,), part["up"])
         if (at := read_time(part.get("last_round_trip"))) is not None:
@@ -147,7 +148,7 @@ def _queues(depths: Mapping[str, Depth]) -> Iterator[Metric]:
         "Age of the oldest message, if the queue reports it.",
         labels=("box",),
     )
-    now = datetime.now(UTC)
+    now = durable.now()
     for box, depth in depths.items():
         if box == "parked":
             yield _gauge("parked_letters", "Parked messages.", depth.count)
@@ -209,7 +210,7 @@ def _ages(oldest: Iterable[tuple[int, datetime | None]], partitions: int) -> Met
     ages = GaugeMetricFamily(
         f"{PREFIX}_partition_oldest_seconds", "Age of the oldest unanswered message.", labels=("partition",)
     )
-    now = datetime.now(UTC)
+    now = durable.now()
     by_partition = dict.fromkeys(range(partitions), 0.0)
     for partition, at in oldest:
         # Anybody may publish a letter with a time that is none.

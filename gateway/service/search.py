@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -12,6 +11,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import durable
 from gateway.errors import MailboxDown
 from session.context.scopes import Reader, Scope, Scopes, is_job
 from session.disk.threads import start_thread
@@ -86,15 +86,15 @@ class Search:
         # Before each scope stand so many chats, before the end all of them.
         before = [0, *accumulate(chats.count for chats in scopes)]
         sieve = Sieve(text)
-        until = time.monotonic() + within_s
+        until = durable.monotonic() + within_s
         at = begun = bisect_right(before, start) - 1
-        while at < len(scopes) and (time.monotonic() < until or at == begun):
+        while at < len(scopes) and (durable.monotonic() < until or at == begun):
             some = scopes[at : max(bisect_right(before, before[at] + SIFTED) - 1, at + 1)]
             left = await start_thread(partial(_sifted, some, sieve, until), name="search")
             done = len(some)
             for chats in left:
                 # At least one scope is searched, or no request would come further.
-                if time.monotonic() >= until and looked.count:
+                if durable.monotonic() >= until and looked.count:
                     done = some.index(chats)
                     break
                 await looked.at(chats)
@@ -229,8 +229,8 @@ def _sifted(scopes: Sequence[_Chats], sieve: Sieve, until: float) -> list[_Chats
 
 
 def _any_may_hold(chats: _Chats, sieve: Sieve, until: float) -> bool:
-    until = min(until, time.monotonic() + OF_SCOPE_S)
-    return any(_may_hold(path, sieve) or time.monotonic() >= until for path in chats.files())
+    until = min(until, durable.monotonic() + OF_SCOPE_S)
+    return any(_may_hold(path, sieve) or durable.monotonic() >= until for path in chats.files())
 
 
 def _may_hold(path: Path, sieve: Sieve) -> bool:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import hmac
 import re
-import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -18,6 +17,7 @@ from typing import Any, Final, Literal
 
 import structlog
 
+import durable
 from gateway.errors import GatewayError
 from session.disk.layout import Seen, seen
 from session.disk.state import locked, read_state, write_state
@@ -58,7 +58,7 @@ class Tokens:
         clock: the wall clock, UTC.
     """
 
-    def __init__(self, state: Path, *, clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+    def __init__(self, state: Path, *, clock: Callable[[], datetime] = durable.now) -> None:
         self._path = state / "tokens.json"
         self._lock = state / "tokens.lock"
         self._clock = clock
@@ -78,7 +78,7 @@ class Tokens:
             raise TokenError(
                 f"{name!r} is not a valid token name", hint="use a-z, 0-9, - and _, at most 64 characters"
             )
-        token = PREFIX + secrets.token_urlsafe(32)
+        token = PREFIX + durable.token_urlsafe(32)
         with locked(self._lock):
             entries = self._entries()
             if name in entries:
@@ -143,7 +143,7 @@ class Tokens:
         with locked(self._lock):
             key = read_state(path).get("key")
             if not isinstance(key, str) or len(key) < _KEY_BYTES:
-                key = secrets.token_hex(_KEY_BYTES)
+                key = durable.token_hex(_KEY_BYTES)
                 write_state(path, {"key": key})
         return key
 

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import durable
 from gateway.config.settings import Settings
 from gateway.errors import GatewayError, MailboxError
 from gateway.outbound.ledger_file import SentRow, rows_noted, rows_of
@@ -322,7 +323,7 @@ def _started(each: Subagent, words: str) -> Iterator[Step]:
 
 def _spent(each: Subagent, usage: Path) -> Iterator[Step]:
     """Tell what its turn cost, which is billed to its chat: its conversation goes once its result is told."""
-    last = (each.changed_at or datetime.now(UTC)).date()
+    last = (each.changed_at or durable.now()).date()
     days = [
         each.created_at.date() + timedelta(days=n) for n in range((last - each.created_at.date()).days + 1)
     ]

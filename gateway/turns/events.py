@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Collection, Coroutine
 from typing import Any, Literal
 
+import durable
 from durable import BoundedDict
 from gateway.queue.mailbox import Mailbox
 from gateway.turns.event import Event
@@ -34,7 +34,7 @@ class _Watch:
         self._latest = max(self._latest, until)
 
     def covers(self, key: str) -> bool:
-        now = time.monotonic()
+        now = durable.monotonic()
         if self._latest <= now:
             return False
         return self._slots[slot_of(key)] > now or self._channels.get(key.partition(":")[0], 0.0) > now
@@ -63,7 +63,7 @@ class Events:
 
         ``reads``: the text of answers too, while it is written.
         """
-        until = time.monotonic() + for_s
+        until = durable.monotonic() + for_s
         self._watched.extend(slots, channel, until)
         if reads:
             self._read.extend(slots, channel, until)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
 import structlog
 
+import durable
 from channels import state_file
 from channels.cron.job import ABOUT, ALL, letter_slot
 from channels.errors import ChannelError
@@ -33,7 +34,7 @@ class Jobs:
     notice again. It is taken out before the letter of a run that succeeded is gone.
     """
 
-    def __init__(self, state: Path, *, clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+    def __init__(self, state: Path, *, clock: Callable[[], datetime] = durable.now) -> None:
         self._path = state / "failed_jobs.json"
         self._lock = state / "failed_jobs.lock"
         self._clock = clock

@@ -6,8 +6,9 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 
+import durable
 from channels.message import Inbound
 from durable import first_of
 from gateway.observer import TurnFigures
@@ -119,7 +120,7 @@ class Entry:
     last: bool = False
     model: Model | None = None
     asking: str = ""
-    queued_at: datetime = field(default_factory=lambda: datetime.now(UTC))
+    queued_at: datetime = field(default_factory=durable.now)
     figures: TurnFigures = field(default_factory=TurnFigures)
     agent: str = ""
     typed: str = ""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
 
 import structlog
 
+import durable
 from channels.message import Inbound
 from gateway.errors import MailboxError
 from gateway.queue.retry import back_off_s
@@ -130,7 +130,7 @@ class Outages:
         entry.tries.away += isinstance(error, ModelAway)
         if kind == "counted":
             entry.tries.counted += 1
-            wait = back_off_s(entry.tries.counted, after_s=after_s, spread=random.random())
+            wait = back_off_s(entry.tries.counted, after_s=after_s, spread=durable.uniform())
             tries, words = entry.tries.counted, loggable(error)
             log.warning("model.failed", tries=tries, error=words, hint=error.hint, wait_s=round(wait, 2))
             return RetryAfter(wait) if tries < self._model_tries else None
@@ -151,7 +151,7 @@ class Outages:
         if (left_s := self._left_s(entry)) <= 0:
             return None
         entry.tries.waits += 1
-        wait = back_off_s(entry.tries.away, after_s=error.after_s, spread=random.random())
+        wait = back_off_s(entry.tries.away, after_s=error.after_s, spread=durable.uniform())
         hold = entry.hold = Hold(loop.time() + (wait if paced or error.after_s is not None else 0.0), paced)
         self._holds.setdefault(entry.model, []).append(hold)
         self._release_paced(entry.model)
@@ -195,7 +195,7 @@ class Outages:
         """Keep the lane waiting for queue or disk; of the disk its chat is told once."""
         entry.tries.waits += 1
         entry.held = str(error) if isinstance(error, StoreError) else ""
-        wait = back_off_s(entry.tries.waits, spread=random.random())
+        wait = back_off_s(entry.tries.waits, spread=durable.uniform())
         log.warning("turn.delayed", error=str(error), hint=error.hint, wait_s=round(wait, 2))
         if isinstance(error, StoreError) and not entry.disk_told:
             try:

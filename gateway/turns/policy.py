@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import re
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 
+import durable
 from channels.errors import Unreadable
 from gateway.queue.retry import back_off_s
 from session.errors import (
@@ -120,13 +121,13 @@ class Outage:
     def met(self, error: ModelAway, now: float) -> None:
         """Note a failed call."""
         if self.since is None:
-            self.since, self.changed_at = now, datetime.now(UTC)
+            self.since, self.changed_at = now, durable.now()
         self.error, self.hint, self.cause = loggable(error), error.hint, error.cause
 
     def ended(self) -> None:
         """Note a call that succeeded."""
         if self.since is not None:
-            self.changed_at = datetime.now(UTC)
+            self.changed_at = durable.now()
             self.since, self.error, self.hint, self.cause = None, "", "", ""
             self.telling = False
             self.over.set()

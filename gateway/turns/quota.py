@@ -7,9 +7,10 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+import durable
 from channels.message import Inbound, Sender
 from durable import BoundedDict
 from session.context.scopes import Chat, Reader, Scopes, counts_as_group
@@ -94,7 +95,7 @@ class Quota:
         *,
         turns_per_hour: int = 0,
         person_of: Callable[[Inbound], str] = sender_of,
-        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+        clock: Callable[[], datetime] = durable.now,
     ) -> None:
         """Keep the figures; 0 is no limit. What may be spent in a day are the caps of ``spending`` itself."""
         self._spending = spending

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any, Literal
 
 import structlog
 
+import durable
 from channels.message import PROMISED, Inbound
 from durable import BoundedDict
 from gateway.errors import LetterLost
@@ -190,7 +190,7 @@ class Settlement:
         )
 
     async def _settle(self, entry: Entry, posts: Sequence[Post], reply: Reply, *, error: str) -> None:
-        letter, began = entry.letter, time.perf_counter()
+        letter, began = entry.letter, durable.monotonic()
         try:
             await self._mailbox.settle(letter, posts)
         except LetterLost:
@@ -198,7 +198,7 @@ class Settlement:
             self.ended(entry, error, _result(reply))
             raise
         entry.settled = letter
-        self.ended(entry, error, _result(reply), time.perf_counter() - began, reply=reply)
+        self.ended(entry, error, _result(reply), durable.monotonic() - began, reply=reply)
 
 
 def _tell(entry: Entry, reply: Reply, result: str, waited_s: float | None, took_s: float) -> None:
@@ -230,4 +230,4 @@ def _waited_s(entry: Entry, took_s: float) -> float | None:
         accepted_s = datetime.fromisoformat(entry.inbound.received_at).timestamp()
     except (ValueError, OverflowError):
         return None
-    return max(time.time() - accepted_s - took_s, 0.0)
+    return max(durable.wall_s() - accepted_s - took_s, 0.0)

@@ -8,8 +8,8 @@ from html import escape
 from typing import Any, Final
 
 import structlog
-from ulid import ULID
 
+import durable
 from channels.message import PROMISED, Inbound, Sender, now_text
 from durable import whole_text
 from gateway.queue.mailbox import INBOUND, Mailbox, Post
@@ -109,7 +109,7 @@ class Spawning:
         for each in ended:
             log.info("subagent.ended", subagent=each.key)
             # Whoever does not hear it works on in vain: the record says that nobody waits.
-            order = StopOrder(id=f"{OWN}{ULID()}", key=each.key)
+            order = StopOrder(id=f"{OWN}{durable.new_id()}", key=each.key)
             await self._mailbox.tell("control", slot_of(each.key), order.to_bytes())
         return len(ended)
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Final, TypeVar
 
 import structlog
 
+import durable
 from channels.message import Inbound
 from durable import BoundedDict
 from gateway.errors import MailboxError
@@ -84,7 +85,7 @@ class Subagents:
         store: Store,
         parents: Store,
         mailbox: Mailbox,
-        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+        clock: Callable[[], datetime] = durable.now,
     ) -> None:
         self.store = store
         self.end = spawning.end

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 import structlog
 
+import durable
 from channels.message import Inbound
 from gateway.errors import LetterLost, MailboxError
 from gateway.observer import Observer
@@ -78,7 +79,7 @@ class Worker:
         confides: Callable[[Inbound], bool] = lambda inbound: False,
         subagents: Subagents | None = None,
         decides: Callable[[Inbound], bool] = lambda inbound: True,
-        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+        clock: Callable[[], datetime] = durable.now,
         observer: Observer = Observer(),  # noqa: B008 - it does nothing
     ) -> None:
         self.lanes = Lanes(self.work, group=group, concurrent=rules.concurrent_turns)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable, Collection, Mapping
-from datetime import UTC, datetime
 from typing import Any, Final
 
 import structlog
 
+import durable
 from durable import first_of
 from gateway.errors import GatewayError
 from gateway.workers.merging import lasting, merged, packed
@@ -32,7 +31,7 @@ class _Place:
     def __init__(self, number: int) -> None:
         self.number = number
         self.process: WorkerProcess | None = None
-        self.since = datetime.now(UTC)
+        self.since = durable.now()
         self.restarts = 0
         self.error = ""
 
@@ -70,7 +69,7 @@ class Workers:
         self._stopping = asyncio.Event()
         self._cut = False
         self._started = False
-        self.any_up_since = datetime.now(UTC)
+        self.any_up_since = durable.now()
         self._news = asyncio.Event()
         # What those that run have counted, by number, and what ended ones had, as they said last: a counter
         # never goes back.
@@ -101,12 +100,12 @@ class Workers:
         wait_s = FIRST_WAIT_S
         while not self._stopping.is_set():
             process = place.process = WorkerProcess(place.number, changed=self._changed)
-            began = time.monotonic()
+            began = durable.monotonic()
             await self._live(place, process)
             if self._stopping.is_set():
                 return
             self._mourn(place, process)
-            wait_s = FIRST_WAIT_S if time.monotonic() - began > PROVEN_S else wait_s
+            wait_s = FIRST_WAIT_S if durable.monotonic() - began > PROVEN_S else wait_s
             await first_of(self._stopping.wait(), timeout_s=wait_s)
             wait_s = min(wait_s * 2, LONGEST_WAIT_S)
             place.restarts += 1
@@ -124,8 +123,8 @@ class Workers:
     async def _welcome(self, place: _Place, process: WorkerProcess) -> None:
         await process.ready.wait()
         if sum(each.up for each in self._places) == 1:
-            self.any_up_since = datetime.now(UTC)
-        place.since, place.error = datetime.now(UTC), ""
+            self.any_up_since = durable.now()
+        place.since, place.error = durable.now(), ""
         log.info("worker.started", number=place.number, pid=process.pid, restarts=place.restarts)
 
     async def _watch(self, process: WorkerProcess) -> None:
@@ -153,7 +152,7 @@ class Workers:
         Raises:
             WorkerFailed, ConfigError: it could not start at all.
         """
-        place.since = datetime.now(UTC)
+        place.since = durable.now()
         if not self.any_up:
             self.any_up_since = place.since
         code = process.code

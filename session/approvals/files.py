@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Final, Literal
 
 import structlog
 
+import durable
 from session.approvals.record import Approval, State, is_id, read
 from session.disk.layout import read_file
 from session.disk.state import locked, read_state, write_state
@@ -43,7 +44,7 @@ class ApprovalFiles:
         StoreError: the disk refuses; nothing was changed.
     """
 
-    def __init__(self, state: Path, *, clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+    def __init__(self, state: Path, *, clock: Callable[[], datetime] = durable.now) -> None:
         self.folder = state / FOLDER
         self._lock = state / f"{FOLDER}.lock"
         self._clock = clock

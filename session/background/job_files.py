@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -13,6 +12,7 @@ from typing import Literal
 
 import structlog
 
+import durable
 from durable import make_folder, sweep, sync_folder
 from session.disk.layout import seen
 from session.disk.state import read_state, write_state
@@ -129,7 +129,7 @@ class JobFiles:
             StoreError: the way to its job is barred.
         """
         written = seen(self._path(BackgroundJob(key, session_id)))
-        return written is not None and time.time() - written[2] / 1e9 < for_s
+        return written is not None and durable.wall_s() - written[2] / 1e9 < for_s
 
     def _lock_of(self, job: BackgroundJob) -> threading.Lock:
         return self._locks[hash(self._path(job)) % LOCKS]

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
 import structlog
 
+import durable
 from durable import BoundedDict, first_of
 from session.background.due import Calm, Due
 from session.background.fact_timers import FactTimers
@@ -67,7 +68,7 @@ class Background:
         store: Store,
         files: JobFiles,
         facts: FactExtraction | None = None,
-        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+        clock: Callable[[], datetime] = durable.now,
         sleep: Callable[[float], Coroutine[Any, Any, None]] = asyncio.sleep,
         quiet_s: float = 0.0,
     ) -> None:

@@ -9,12 +9,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import partial
 from typing import Any
 
 import structlog
 
+import durable
 from durable import BoundedDict
 from session.compaction.compactor import Compactor, Summary
 from session.compaction.counting import Counts
@@ -82,7 +83,7 @@ class Compactions:
         rules: Callable[[], Awaitable[CompactionRules]],
         left: Callable[[str, str], Awaitable[bool]],
         now: Callable[[], str],
-        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+        clock: Callable[[], datetime] = durable.now,
     ) -> None:
         self.counts = Counts()
         self.rules = rules

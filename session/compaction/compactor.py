@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
@@ -11,6 +10,7 @@ from math import ceil
 
 import structlog
 
+import durable
 from session.compaction.audit import audited
 from session.compaction.flat import escaped, first_part, flat, unescaped
 from session.compaction.plan import Line, Plan
@@ -79,7 +79,7 @@ class Compactor:
         small: str = "",
         take: Callable[[], Awaitable[None]] | None = None,
         cost_meter: CostMeter | None = None,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = durable.monotonic,
     ) -> None:
         self._cost_meter = cost_meter
         self._model = model

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -12,6 +11,7 @@ from typing import TypeVar
 
 import structlog
 
+import durable
 from session.disk.threads import DiskThreads
 from session.errors import BadAnswer, ContextTooLong, ModelRefused, NotNow, OverCap, SessionError, loggable
 from session.models.model import Embedder, EmbeddingMeter, Vector
@@ -59,7 +59,7 @@ class Embeddings:
         *,
         limit_s: float = LIMIT_S,
         pause_s: float = PAUSE_S,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = durable.monotonic,
     ) -> None:
         self._embedder = embedder
         self._vectors = Vectors(state)

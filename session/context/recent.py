@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 
+import durable
 from durable import BoundedDict
 from session.context.audience import CHAT, answers_in, as_chat
 from session.context.context import Recent
@@ -117,7 +117,7 @@ class RecentSessions:
                 return known[1]
         ended = archive.of_stem(self._layout, stem)
         # A folder may change twice within one tick of the file system's clock, and then looks the same.
-        if time.time_ns() - now[2] > YOUNG_NS:
+        if durable.wall_ns() - now[2] > YOUNG_NS:
             with self._lock:
                 self._folders[folder] = (now, ended)
         return ended

@@ -17,7 +17,6 @@ have in ``state/``. The id is drawn: whoever finds a folder of this name is on t
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -148,7 +147,7 @@ def homes_of(state: Path) -> tuple[Home, ...]:
     found = tuple(home for path in paths if (home := _read(path)) is not None)
     if len(_known) >= _KNOWN_MAX:
         _known.clear()
-    if time.time_ns() - now_ns > _STEP_NS:
+    if durable.wall_ns() - now_ns > _STEP_NS:
         _known[name] = now_ns, found
     return found
 

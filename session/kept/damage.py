@@ -6,15 +6,12 @@ What is left out of a file stays beside it in a copy. What is derived is removed
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Iterator, Mapping
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Final
 
-from ulid import ULID
-
+import durable
 from durable import Damaged, NewerVersion, decode_state, sync_data, sync_folder, write_all
 from session.approvals.files import FOLDER, KEPT
 from session.approvals.record import is_id
@@ -79,7 +76,7 @@ def _mend_journal(layout: Layout, path: Path, owner: str) -> None:
         with fence.hold(Wait()) as held:
             data = path.read_bytes()
             journal_lines.read(data)
-            keep_original(path, held, fd, now=datetime.now(UTC))
+            keep_original(path, held, fd, now=durable.now())
             with held.replacing(path) as target:
                 write_all(target, whole(data))
     finally:
@@ -199,7 +196,7 @@ def _approvals(layout: Layout, _: str) -> Iterator[Finding]:
             continue
         problem = problem or f"{path.name} does not contain the request"
         try:
-            over = time.time() - path.stat().st_mtime > KEPT.total_seconds()
+            over = durable.wall_s() - path.stat().st_mtime > KEPT.total_seconds()
         except FileNotFoundError:
             continue
         if over:
@@ -267,7 +264,7 @@ def _lock_of(layout: Layout, kind: str, path: Path) -> Path:
 def _rewrite(path: Path, lock: Path, sound: Callable[[bytes], bytes]) -> None:
     with locked(lock):
         data = path.read_bytes()
-        replace_file(path.with_name(f"{path.name}.corrupt-{ULID()}"), data)
+        replace_file(path.with_name(f"{path.name}.corrupt-{durable.new_id()}"), data)
         replace_file(path, sound(data))
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import stat
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO, Generic, TypeVar
 
+import durable
 from durable import BoundedDict
 from session.disk.layout import Seen
 
@@ -67,7 +67,7 @@ class FileCache(Generic[T]):
         finally:
             os.close(fd)
         value = self._read(path, data)
-        if time.time_ns() - found.st_mtime_ns > YOUNG_NS:
+        if durable.wall_ns() - found.st_mtime_ns > YOUNG_NS:
             self._keep(path, now, value)
         return value
 

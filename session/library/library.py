@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import structlog
 
+import durable
 from session.library import frontmatter
 from session.library.file_cache import FileCache, text
 from session.library.frontmatter import Broken
@@ -55,7 +55,7 @@ class Bad:
 class Library:
     """Reads ``playbooks/*.md`` and ``skills/<name>/SKILL.md`` of a workspace when they have changed."""
 
-    def __init__(self, workspace: Path, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, workspace: Path, *, clock: Callable[[], float] = durable.monotonic) -> None:
         self._workspace = workspace
         self._playbooks_folder, self._skills_folder = workspace / "playbooks", workspace / "skills"
         self._clock = clock

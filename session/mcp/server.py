@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
+import durable
 from durable import first_of
 from session.disk.layout import seen
 from session.errors import StoreError
@@ -51,7 +50,7 @@ class Server:
         folder: Path,
         *,
         launch: Launch = unconfined,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = durable.monotonic,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         """Read what is known of the server; ``folder`` holds the records and the servers' own folders."""
@@ -73,7 +72,7 @@ class Server:
         self._failed = asyncio.Event()
         # Set once it is known whether the server can be started at all.
         self.tried = asyncio.Event()
-        self._since = datetime.now(UTC)
+        self._since = durable.now()
         self._error = self._detail = "not started yet"
         self._hint = ""
         self._pause_s = 0.0
@@ -242,7 +241,7 @@ class Server:
 
     def _came_up(self, connection: Connection) -> None:
         self._connection = connection
-        self._since, self._error = datetime.now(UTC), ""
+        self._since, self._error = durable.now(), ""
         self._suspect.clear()
         self._up.set()
         self.tried.set()
@@ -255,7 +254,7 @@ class Server:
         self._connection = None
         if was_up or str(fault) != self._error:
             log.warning("mcp.went_down", server=self.spec.name, error=str(fault), hint=hint)
-            self._since = datetime.now(UTC)
+            self._since = durable.now()
         # What was in use may have written what people said.
         self._error, self._detail = str(fault), str(fault) if was_up else fault.detail
         self._hint = hint

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from mcp_types import JSONRPCError, JSONRPCNotification, JSONRPCRequest, JSONRPCResponse
 
+import durable
 from session.mcp.errors import Flooded, ServerFailed
 from session.mcp.listing import Listing, bounded, read_listing
 
@@ -39,7 +39,9 @@ class Watch:
     by, values of headers, of its address and of its environment: it may say them back.
     """
 
-    def __init__(self, *, clock: Callable[[], float] = time.monotonic, secrets: Iterable[str] = ()) -> None:
+    def __init__(
+        self, *, clock: Callable[[], float] = durable.monotonic, secrets: Iterable[str] = ()
+    ) -> None:
         self.ended = asyncio.Event()
         self.fault: ServerFailed | None = None
         self.listing = Listing()

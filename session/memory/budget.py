@@ -11,6 +11,7 @@ from typing import Any
 
 import structlog
 
+import durable
 from session.disk.state import locked, read_state, write_state
 from session.disk.threads import start_thread
 from session.errors import NotNow
@@ -37,7 +38,7 @@ class Budget:
         *,
         per_hour: int,
         per_day: int,
-        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+        clock: Callable[[], datetime] = durable.now,
         cost_meter: CostMeter | None = None,
     ) -> None:
         self._cost_meter = cost_meter

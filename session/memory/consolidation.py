@@ -19,6 +19,7 @@ from pathlib import Path
 
 import structlog
 
+import durable
 from durable import BoundedDict
 from session.compaction.cuts import nearest_cut
 from session.context.scopes import CHATS, Scope, Scopes
@@ -71,7 +72,7 @@ class MemoryNotes:
         model: Model,
         rules: MemoryRules,
         zone: tzinfo,
-        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+        clock: Callable[[], datetime] = durable.now,
         cost_meter: CostMeter | None = None,
     ) -> None:
         state = scopes.workspace / "state"

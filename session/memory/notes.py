@@ -9,12 +9,11 @@ import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from urllib.parse import quote, unquote
 
-from ulid import ULID
-
+import durable
 from session.context.profile import PROFILE_FILE
 from session.disk.layout import read_file, seen
 from session.disk.state import replace_file
@@ -60,7 +59,7 @@ class Notes:
         folder: Path,
         rules: VersionRules | None = None,
         *,
-        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+        clock: Callable[[], datetime] = durable.now,
     ) -> None:
         self.versions = Versions(folder, rules, clock=clock)
         self.memory_path = folder / MEMORY
@@ -90,7 +89,7 @@ class Notes:
         if old == new:
             return
         if old and not _is_utf8(old):
-            _replace(self.memory_path.with_name(f"{MEMORY}.corrupt-{ULID()}"), old)
+            _replace(self.memory_path.with_name(f"{MEMORY}.corrupt-{durable.new_id()}"), old)
         self._put(self.memory_path, old, new, cause)
 
     def profile(self) -> bytes:

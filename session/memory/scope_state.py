@@ -7,11 +7,12 @@ import hashlib
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import MISSING, asdict, dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
 
+import durable
 from session.context.scopes import Scope
 from session.disk.state import let_go, read_state, try_lock, write_state
 from session.disk.threads import start_thread
@@ -146,7 +147,7 @@ class ScopeState:
 class ScopeStates:
     """Opens the states of scopes, each for one writer at a time over all processes."""
 
-    def __init__(self, folder: Path, *, clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+    def __init__(self, folder: Path, *, clock: Callable[[], datetime] = durable.now) -> None:
         self._folder = folder
         self._clock = clock
         # Whoever holds or awaits a lock keeps it there; behind the last one it goes.

@@ -20,6 +20,7 @@ from typing import Final
 
 from ulid import ULID
 
+import durable
 from session.context.profile import PROFILE_FILE
 from session.disk.layout import read_file, seen
 from session.disk.state import replace_file
@@ -75,7 +76,7 @@ class Versions:
         folder: Path,
         rules: VersionRules | None = None,
         *,
-        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+        clock: Callable[[], datetime] = durable.now,
     ) -> None:
         self._memory = folder
         self.folder = folder / FOLDER
@@ -249,7 +250,7 @@ def prune_all(memory: Path, rules: VersionRules, *, clock: Callable[[], datetime
 
 def _id_after(newest: str, at: datetime) -> str:
     """Return an id of this moment that sorts behind the newest one, also within its millisecond."""
-    mine = ULID.from_datetime(at)
+    mine = ULID.from_str(durable.new_id(at))
     if newest and str(mine) <= newest:
         return str(ULID.from_int(int(ULID.from_str(newest)) + 1))
     return str(mine)

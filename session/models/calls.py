@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+import durable
 from session.models.model import Answer, OnDelta, Usage
 
 
@@ -50,7 +50,7 @@ class Written:
     def __call__(self, text: str) -> None:
         """Take the next piece."""
         if self.first_at is None:
-            self.first_at = time.perf_counter()
+            self.first_at = durable.monotonic()
         if self._on_delta is not None:
             self.any = True
             self._on_delta(text)
@@ -63,7 +63,7 @@ def told(heard: HeardCall | None, model: str, written: Written) -> Iterator[list
     if heard is None:
         yield answers
         return
-    began_ns, began = time.time_ns(), time.perf_counter()
+    began_ns, began = durable.wall_ns(), durable.monotonic()
     failed = ""
     try:
         yield answers
@@ -73,4 +73,4 @@ def told(heard: HeardCall | None, model: str, written: Written) -> Iterator[list
     finally:
         first_s = written.first_at - began if written.first_at is not None else None
         usage = answers[0].usage if answers else None
-        heard(ModelCall(model, began_ns, time.perf_counter() - began, first_s, usage, failed))
+        heard(ModelCall(model, began_ns, durable.monotonic() - began, first_s, usage, failed))

@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any, Literal
 
+import durable
 from durable import causes
 from session.errors import (
     AwayCause,
@@ -141,7 +142,7 @@ def classified(
         now: for a Retry-After that is a date.
     """
     chain = list(causes(error))
-    ours = _meant(chain, model=model, secrets=secrets, now=now or datetime.now(UTC))
+    ours = _meant(chain, model=model, secrets=secrets, now=now or durable.now())
     if begun and isinstance(ours, ModelAway) and ours.cause == "unreachable":
         ours = ModelFailed(str(ours))
     status, served = _status(chain), _served(chain)

@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any
 
 import structlog
-from ulid import ULID
 
+import durable
 from session.errors import NewerFormat, NotNow, OverCap, StoreError
 from session.models import caps as capped
 from session.models.cap_warnings import CapWarnings
@@ -242,7 +242,7 @@ class Spending:
     async def _held_for(
         self, payer: Payer, model: str, need: Callable[[], Awaitable[Need]]
     ) -> AsyncIterator[Counts]:
-        payer = replace(payer, id=str(ULID()) if self.limited else "")
+        payer = replace(payer, id=durable.new_id() if self.limited else "")
         spent = Usage()
 
         def count(usage: Usage | None) -> None:

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 import orjson
-from ulid import ULID
 
 import durable
 from session.errors import StoreError
@@ -164,7 +163,7 @@ class DayFiles:
 
     def _create(self, path: Path, today: date) -> None:
         durable.make_folder(path.parent)
-        temp = path.with_name(f".{path.name}.{ULID()}.tmp")
+        temp = path.with_name(f".{path.name}.{durable.new_id()}.tmp")
         with (
             # Another daemon may create it at the same moment: its file stays.
             contextlib.suppress(FileExistsError),

@@ -9,10 +9,10 @@ import json
 import os
 import sys
 import threading
-import time
 from pathlib import Path
 from typing import Final
 
+import durable
 from session.recall.bulk import LEFT, WHOLE, files_of
 from session.recall.index import WordIndex
 from session.recall.update import BULK_LINES, Update
@@ -35,8 +35,8 @@ def main() -> None:
     update = Update(
         index,
         files_of(asked),
-        rest=lambda took_s: time.sleep(RESTS * took_s),
-        until=None if within_s is None else time.monotonic() + within_s,
+        rest=lambda took_s: durable.pause(RESTS * took_s),
+        until=None if within_s is None else durable.monotonic() + within_s,
         batch_lines=BULK_LINES,
     )
     whole = update.run()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -15,6 +14,7 @@ from typing import TypeVar
 
 import structlog
 
+import durable
 from session.context.scopes import Scope, is_job
 from session.disk.layout import Layout, seen
 from session.disk.threads import start_thread
@@ -261,7 +261,7 @@ class Recall:
         if not opened.lock.acquire(timeout=-1 if within_s is None else within_s):
             return False
         try:
-            until = None if within_s is None else time.monotonic() + within_s
+            until = None if within_s is None else durable.monotonic() + within_s
             rest = partial(_rest if gently else _go_on, ending)
             most = BULK_BYTES if gently or within_s is not None else None
             there = files()
@@ -316,7 +316,7 @@ class Recall:
 
         Others, and those that have but ended sessions, are read when somebody searches them.
         """
-        layout, since_ns = self._store.layout, (time.time() - LARGE_DAYS * DAY_S) * 1e9
+        layout, since_ns = self._store.layout, (durable.wall_s() - LARGE_DAYS * DAY_S) * 1e9
         newest = said_since(layout, since_ns, MOST_LARGE)
         large = (path for path in newest if _size(layout, path.stem) >= LARGE_BYTES)
         return [key for path in large if (key := key_at(path, path.stem))]

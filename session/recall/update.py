@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+import durable
 from session.disk.layout import Seen, read_file, seen
 from session.errors import StoreError
 from session.recall.index import Piece, Source, WordIndex, stands
@@ -84,7 +84,7 @@ class Update:
         self._until = until
         self._most_bytes = most_bytes
         self._batch_lines = batch_lines
-        self._began = time.perf_counter()
+        self._began = durable.monotonic()
         self._added = 0
 
     def run(self) -> bool:
@@ -348,10 +348,10 @@ class Update:
             raise Overtaken
 
     def _pause(self) -> None:
-        now = time.perf_counter()
+        now = durable.monotonic()
         self._rest(now - self._began)
-        self._began = time.perf_counter()
-        if self._until is not None and time.monotonic() > self._until:
+        self._began = durable.monotonic()
+        if self._until is not None and durable.monotonic() > self._until:
             raise OutOfTime
 
 

@@ -7,8 +7,7 @@ from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 
-from ulid import ULID
-
+import durable
 from durable import write_all, write_lines
 from session.disk.layout import Layout
 from session.errors import StoreError
@@ -101,7 +100,7 @@ def _replace(held: Held, archived: Archived, transcript: Transcript, head: bytes
     try:
         # Its bytes have a second name before the file is replaced: a crash in between loses none of them.
         if transcript.needs_copy:
-            os.link(path, path.with_name(f"{path.name}.corrupt-{ULID()}"))
+            os.link(path, path.with_name(f"{path.name}.corrupt-{durable.new_id()}"))
         with held.replacing(path) as fd:
             write_all(fd, head)
             write_lines(fd, transcript.messages)

@@ -11,8 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ulid import ULID
-
+import durable
 from session.store.change import SessionChange, changing
 from session.store.fence import Wait
 from session.store.journal_file import JournalFile
@@ -79,7 +78,7 @@ def _begun(change: SessionChange, *, offset: int) -> Transcript:
     """Begin the session that follows; all of it is sent, also what memory has from the archive."""
     old, now = change.transcript, change.now
     inner = for_the_compacted(old.inner)
-    inner |= {"session_id": str(ULID.from_datetime(now)), "previous_session": old.session_id}
+    inner |= {"session_id": durable.new_id(now), "previous_session": old.session_id}
     if offset:
         inner["reopened"] = {"history_from": 0, "consolidated": offset}
     new = fresh(old.stem, change.writer.key, now=now, inner=inner)

@@ -9,8 +9,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from ulid import ULID
-
+import durable
 from session.store import places
 from session.store.change import SessionChange, changing
 from session.store.enclosed import UNKNOWN, AwaitedFiles, Named, let_go, named_in, named_in_files
@@ -69,7 +68,7 @@ def _end(
     transcript, now = change.transcript, change.now
     parted = Parted(transcript, stop)
     path = change.archive(stop, metadata=metadata, ended_at=ended_at, more=parted.left_behind)
-    following = str(ULID.from_datetime(now))
+    following = durable.new_id(now)
     change.journal(change.ended(path, stop=stop, following=following))
     inner = for_the_next(transcript.inner)
     inner |= {"session_id": following, "previous_session": transcript.session_id}

@@ -12,7 +12,6 @@ import fcntl
 import os
 import shutil
 import threading
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -20,6 +19,7 @@ from pathlib import Path
 
 import structlog
 
+import durable
 from durable import (
     discard,
     is_free,
@@ -345,13 +345,13 @@ class Fence(LockPlace):
         Time in which this process stood still itself counts little: the holder may have done so, too.
         """
         fd = file.fd
-        signs, still_s, looked = self._signs(fd), 0.0, time.monotonic()
+        signs, still_s, looked = self._signs(fd), 0.0, durable.monotonic()
         while True:
             if is_free(fd) or not file.is_at(self.name):
                 return False
             if wait.abort.wait(_POLL_S):
                 raise StoreError("gave up waiting for the lock of this conversation")
-            now, last, looked = self._signs(fd), looked, time.monotonic()
+            now, last, looked = self._signs(fd), looked, durable.monotonic()
             if now != signs:
                 signs, still_s = now, 0.0
                 continue

@@ -6,11 +6,11 @@ import hashlib
 import json
 import os
 import sys
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import durable
 from durable import check_version
 from session.errors import NewerFormat, StoreError
 
@@ -64,14 +64,14 @@ def read_record(raw: bytes, name: str) -> LockRecord:
         version, epoch = body["v"], body["epoch"]
     except (ValueError, TypeError, KeyError, RecursionError):
         # A power cut may tear it: the seconds are above any epoch that was counted up from one.
-        return LockRecord(epoch=int(time.time()))
+        return LockRecord(epoch=int(durable.wall_s()))
     check_version(version, VERSION, name, error=NewerFormat)
     key, owner, renew = body.get("key"), body.get("owner"), body.get("renew", [])
     return LockRecord(
         key if isinstance(key, str) else None,
         # One process owns nearly all locks that it reads.
         sys.intern(owner) if isinstance(owner, str) else "",
-        epoch if type(epoch) is int else int(time.time()),
+        epoch if type(epoch) is int else int(durable.wall_s()),
         tuple(item for item in renew if type(item) is int) if isinstance(renew, list) else (),
     )
 

@@ -14,9 +14,8 @@ from datetime import datetime
 from pathlib import Path
 
 import structlog
-from ulid import ULID
 
-from durable import sync_folder
+from durable import new_id, sync_folder
 from session.disk.layout import copy_rest
 from session.store.fence import Held
 from session.transcript.key import mark_of
@@ -34,7 +33,7 @@ def keep_original(path: Path, held: Held, fd: int, *, now: datetime) -> Path:
     Raises:
         OSError: the disk refused.
     """
-    copy = path.with_name(f"{_name_in_copies(path.name)}{_MARK}{ULID.from_datetime(now)}")
+    copy = path.with_name(f"{_name_in_copies(path.name)}{_MARK}{new_id(now)}")
     os.fchmod(fd, 0o600)
     try:
         # By the descriptor: it names this very inode, whatever stands under the path by now.

@@ -14,11 +14,11 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import secrets
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import durable
 from durable import discard, new_file, sync_folder, try_lock
 from session.disk.file_system import locks_are_leases
 from session.disk.layout import OpenFile, opened
@@ -94,7 +94,7 @@ def look_anew(folder: Path, mark: str) -> None:
     Raises:
         OSError: the disk refused.
     """
-    probe = folder / f".{mark}.{secrets.token_hex(8)}.look.tmp"
+    probe = folder / f".{mark}.{durable.token_hex(8)}.look.tmp"
     with contextlib.suppress(FileNotFoundError), new_file(probe):
         probe.unlink()
 
@@ -115,7 +115,7 @@ def take_over(
     gone = [known.epoch]
     for _ in range(_TRIES):
         renew = (*known.renew, *(gone if foreign else gone[1:]))
-        record = LockRecord(key, owner, gone[-1] + 1 + (secrets.randbelow(_STEP) if leases else 0), renew)
+        record = LockRecord(key, owner, gone[-1] + 1 + (durable.random_below(_STEP) if leases else 0), renew)
         temp = taking.temp(record.epoch)
         with new_file(temp) as fd:
             # The new file is locked before it has its name, so that nobody else can take it in between.

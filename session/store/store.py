@@ -8,13 +8,12 @@ import os
 import socket
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AbstractAsyncContextManager
-from datetime import UTC, datetime, timedelta, tzinfo
+from datetime import datetime, timedelta, tzinfo
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ulid import ULID
-
+import durable
 from session.disk import file_system
 from session.disk.layout import Layout, OpenFiles
 from session.disk.threads import DiskJob, DiskThreads, WriteThenSync, start_thread
@@ -49,12 +48,12 @@ ELSEWHERE_S = 5.0
 
 def utc_now() -> datetime:
     """Return the time now, in UTC."""
-    return datetime.now(UTC)
+    return durable.now()
 
 
 def new_owner() -> str:
     """Name this process as no other ever was: up to the first colon the machine, and which start of it."""
-    return f"{socket.gethostname()}.{_boot()}:{os.getpid()}:{ULID()}"
+    return f"{socket.gethostname()}.{_boot()}:{os.getpid()}:{durable.new_id()}"
 
 
 @cache

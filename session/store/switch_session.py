@@ -9,8 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from ulid import ULID
-
+import durable
 from session.errors import NoSession
 from session.store.change import SessionChange, changing
 from session.store.ending import end
@@ -112,7 +111,7 @@ def split_after_idle(
             if change.fd is None or not stop or runs or not due(old):
                 return False
             path = change.archive(stop, metadata={"last_words": last_words(old) or None})
-            new = str(ULID.from_datetime(now))
+            new = durable.new_id(now)
             change.journal(change.ended(path, stop=stop, following=new))
             inner = for_the_next(old.inner) | {"session_id": new, "previous_session": old.session_id}
             inner |= {"parted_from": path.name, "parted_by": by}
@@ -149,7 +148,7 @@ def turn_to(
             if agent_in(old.inner) == agent or change.fd is None or not old.messages:
                 return False
             path = change.archive(len(old.messages))
-            new = str(ULID.from_datetime(now))
+            new = durable.new_id(now)
             change.journal(change.ended(path, stop=len(old.messages), following=new))
             inner = for_the_next(old.inner) | {"session_id": new, "previous_session": old.session_id}
             inner = merged(inner, {AGENT: agent or None, "turned_by": by})
@@ -282,5 +281,5 @@ def _head(back: Transcript, now: datetime) -> Transcript:
 def _take_away(held: Held, path: Path, content: Transcript) -> None:
     """Remove the file of a session that is active again; one that holds more than its lines is kept aside."""
     if content.needs_copy:
-        os.link(path, path.with_name(f"{path.name}.corrupt-{ULID()}"))
+        os.link(path, path.with_name(f"{path.name}.corrupt-{durable.new_id()}"))
     held.remove(path)

@@ -8,13 +8,13 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import secrets
 import stat
 from collections.abc import Callable, Iterator, Sequence
 from itertools import count
 from pathlib import Path
 from typing import BinaryIO, Final
 
+import durable
 from durable import opened_below
 
 # Deeper, or under longer names, no file is listed: a path of 4096 bytes is the kernel's end.
@@ -125,7 +125,7 @@ def remove_tree(top: Path) -> None:
     except FileNotFoundError:
         return
     try:
-        fresh, number, left = secrets.token_hex(8), count(), os.listdir(folder)  # noqa: PTH208
+        fresh, number, left = durable.token_hex(8), count(), os.listdir(folder)  # noqa: PTH208
         while left:
             name = left.pop()
             with contextlib.suppress(FileNotFoundError):

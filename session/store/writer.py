@@ -10,8 +10,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ulid import ULID
-
+import durable
 from durable import begin_sync, make_folder, write_all, write_lines
 from session.disk.layout import Layout, OpenFile, Seen, append_whole, copy_rest, seen, sync_or_cut, taken
 from session.disk.threads import WriteThenSync, finished
@@ -73,7 +72,7 @@ class TranscriptWriter:
 
     def _empty(self) -> Transcript:
         now = self.clock()
-        inner = {"session_id": str(ULID.from_datetime(now)), **source_of(self.key)}
+        inner = {"session_id": durable.new_id(now), **source_of(self.key)}
         return fresh(self.stem, self.key, now=now, inner=inner)
 
     @property

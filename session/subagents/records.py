@@ -12,10 +12,11 @@ import glob
 import hashlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Final, Literal, cast, get_args
 
+import durable
 from session.disk.layout import Layout
 from session.disk.state import locked, read_state, write_state
 from session.errors import StoreError, ToolError
@@ -117,7 +118,7 @@ class SubagentFiles:
         clock: the time now, aware.
     """
 
-    def __init__(self, state: Path, *, clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+    def __init__(self, state: Path, *, clock: Callable[[], datetime] = durable.now) -> None:
         self.home = state / "subagents"
         self._folder = self.home / "chats"
         self._lock = self.home / "chats.lock"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import structlog
 
+import durable
 from durable import plain_value
 from session.errors import ToolError
 from session.models.model import Payer, ToolCall, ToolSpec
@@ -201,7 +201,7 @@ class Toolbox:
         """Run a call; whatever goes wrong becomes an error result, and only cancellation is raised."""
         if self._heard is None:
             return await self._run(call, place, allowed)
-        began_ns, began = time.time_ns(), time.perf_counter()
+        began_ns, began = durable.wall_ns(), durable.monotonic()
         failed = True
         try:
             result = await self._run(call, place, allowed)
@@ -210,7 +210,7 @@ class Toolbox:
         finally:
             # Whatever a model writes is no name of a tool, and would be one more figure each time.
             name = call.name if self.get(call.name) is not None else ""
-            self._heard(ToolRun(name, began_ns, time.perf_counter() - began, failed))
+            self._heard(ToolRun(name, began_ns, durable.monotonic() - began, failed))
 
     async def _run(self, call: ToolCall, place: ToolPlace, allowed: Collection[str]) -> ToolResult:
         try:

@@ -9,9 +9,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import secrets
 import stat
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -162,22 +160,22 @@ def _file_names(folder: Path, path: str) -> list[str]:
 
 
 def _lock(parent: int, path: str) -> None:
-    until = time.monotonic() + _LOCK_WAIT_S
+    until = durable.monotonic() + _LOCK_WAIT_S
     while True:
         try:
             return fcntl.flock(parent, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            if time.monotonic() > until:
+            if durable.monotonic() > until:
                 raise ToolError(
                     f"{path}: files there are being changed by somebody else; try again"
                 ) from None
-            time.sleep(_LOCK_POLL_S)
+            durable.pause(_LOCK_POLL_S)
 
 
 def _replace(parent: int, name: str, path: str, data: bytes) -> None:
     mode = _mode_of(parent, name, path)
     _sweep(parent)
-    temp = f"{_TEMP_PREFIX}{secrets.token_hex(8)}{_TEMP_SUFFIX}"
+    temp = f"{_TEMP_PREFIX}{durable.token_hex(8)}{_TEMP_SUFFIX}"
     durable.replace_below(parent, name, data, temp=temp, mode=mode)
 
 
@@ -199,7 +197,10 @@ def _sweep(parent: int) -> None:
     for name in os.listdir(parent):
         if is_temp(name):
             with suppress(OSError):
-                if time.time() - os.stat(name, dir_fd=parent, follow_symlinks=False).st_mtime > _TEMP_LIFE_S:
+                if (
+                    durable.wall_s() - os.stat(name, dir_fd=parent, follow_symlinks=False).st_mtime
+                    > _TEMP_LIFE_S
+                ):
                     os.unlink(name, dir_fd=parent)
 
 

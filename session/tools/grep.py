@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
+import durable
 from session.errors import ToolError
 from session.library.patterns import PatternResult, search
 from session.models.model import ToolSpec
@@ -52,7 +52,7 @@ class _Search:
         self._pattern = pattern
         self._ignore_case = ignore_case
         self._limit_s = limit_s
-        self._until = time.monotonic() + limit_s
+        self._until = durable.monotonic() + limit_s
 
     def run(self, folder: Path, path: str) -> list[str]:
         rows: list[str] = []
@@ -69,7 +69,7 @@ class _Search:
 
     def _ask(self, text: str, most: int) -> PatternResult:
         self._check()
-        left_s = max(self._until - time.monotonic(), 0.001)
+        left_s = max(self._until - durable.monotonic(), 0.001)
         found = search(self._pattern, text, limit_s=left_s, ignore_case=self._ignore_case, most_lines=most)
         if found.slow:
             raise self._too_long()
@@ -78,7 +78,7 @@ class _Search:
         return found
 
     def _check(self) -> None:
-        if time.monotonic() > self._until:
+        if durable.monotonic() > self._until:
             raise self._too_long()
 
     def _too_long(self) -> ToolError:

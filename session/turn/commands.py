@@ -7,10 +7,11 @@ import difflib
 import re
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, replace
-from datetime import MAXYEAR, MINYEAR, UTC, datetime
+from datetime import MAXYEAR, MINYEAR, datetime
 from functools import partial
 from typing import Protocol
 
+import durable
 from session.approvals.answers import NOTHING_WAITS, Answers, Word
 from session.compaction.compactions import Compacted, Compactions, was_too_long
 from session.disk.layout import Layout
@@ -127,7 +128,7 @@ class Commands:
         limits: Callable[[Request], Awaitable[list[str]]] | None = None,
         end_subagents: EndSubagents | None = None,
         answers: Answers | None = None,
-        now: Callable[[], str] = lambda: datetime.now(UTC).isoformat(timespec="microseconds"),
+        now: Callable[[], str] = lambda: durable.now().isoformat(timespec="microseconds"),
         more: Mapping[str, str] | None = None,
     ) -> None:
         self._status = status

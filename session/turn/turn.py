@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, tzinfo
 from pathlib import Path
 
+import durable
 from durable import is_blank
 from session.approvals.gate import Gate
 from session.compaction.compactions import Compactions
@@ -343,12 +343,12 @@ class _Turn:
         return answer
 
     async def _answered(self, prompt: Prompt) -> Answer:
-        self._began = time.perf_counter()
+        self._began = durable.monotonic()
         self.meter.calls += 1
         try:
             answer = await self._turns.model.ask(prompt, self._delta if self._is_read() else None)
         finally:
-            self.meter.model_s += time.perf_counter() - self._began
+            self.meter.model_s += durable.monotonic() - self._began
         self.meter.count(answer.usage)
         return answer
 
@@ -358,7 +358,7 @@ class _Turn:
 
     def _delta(self, text: str) -> None:
         if not self._partial:
-            self.meter.first_s = time.perf_counter() - self._began
+            self.meter.first_s = durable.monotonic() - self._began
         self._partial.append(text)
         if self._watcher is not None:
             self._watcher.delta(text)

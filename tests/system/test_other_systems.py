@@ -14,6 +14,7 @@ from gateway.config.load import load
 from gateway.workers.count import count
 from tests.support.harness import Daemon, ask
 from tests.support.telegram_server import TelegramServer
+from tests.support.world import set_world
 from tests.system.platform_place import ADA, with_telegram
 
 LACKS = {
@@ -64,7 +65,7 @@ async def test_a_pause_ends_though_no_start_of_the_machine_has_a_name(
     monkeypatch.delattr(time, "CLOCK_BOOTTIME")
     monkeypatch.setattr("channels.limiter._boot_id", lambda: "")
     waited, now, wall = list[float](), [2_000_000.0], [1_800_000_000.0]
-    monkeypatch.setattr(time, "time", lambda: wall[0])
+    set_world(monkeypatch, wall_ns=lambda: int(wall[0] * 1e9))
 
     async def sleep(after_s: float) -> None:
         waited.append(after_s)

@@ -10,13 +10,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 import structlog
-from ulid import ULID
 
 import durable
 from gateway.errors import GatewayError, LetterLost, MailboxDown
@@ -66,7 +65,7 @@ class EmbeddedMailbox:
         window: int = WINDOW,
         window_bytes: int = BYTES_MAX,
         probe_s: float = 1.0,
-        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        now: Callable[[], datetime] = durable.now,
         at: Callable[[str], None] | None = None,
     ) -> None:
         self._table = QueueTable(state, at=at)
@@ -257,7 +256,7 @@ class EmbeddedMailbox:
         mine = _mine(letter)
         if mine.erased:
             return
-        id_ = mine.id or str(ULID())
+        id_ = mine.id or durable.new_id()
         parked = Parked(
             id_, mine.box, listed.key, listed.reason, mine.box, listed.attempts, self._now(), mine.body
         )

@@ -8,13 +8,13 @@ letters that were declined because they were too large to be held beside the oth
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 
 import structlog
 
+import durable
 from durable import first_of
 from gateway.errors import MailboxDown
 from gateway.queue.held import HeldBytes
@@ -120,7 +120,7 @@ class QueueReader:
                 if not link.ended.is_set():
                     _log.warning("queue.not_opened", queue=feed.queue, error=str(error))
             feed.tried.set()
-            await asyncio.sleep(pause_s * random.uniform(0.5, 1.0))
+            await asyncio.sleep(pause_s * durable.uniform(0.5, 1.0))
 
     async def _open_once(self, link: Link, feed: _Feed) -> None:
         queue, share = feed.queue, feed.share

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from datetime import UTC, datetime
+from datetime import datetime
 
+import durable
 from gateway.queue.mailbox import INBOUND, Depth, outbound
 from gateway.queue.rabbitmq.connection import Link
 from gateway.queue.rabbitmq.declare import Topology
@@ -26,7 +27,7 @@ class Counts:
     def note_put(self, box: str) -> None:
         """Note that this process put something into a box."""
         if box != INBOUND and box not in self._first_put:
-            self._first_put[box] = datetime.now(UTC)
+            self._first_put[box] = durable.now()
 
     async def all(self, link: Link, channels: Collection[str]) -> Mapping[str, Depth]:
         """Count what waits, by box; of the outbound ones those used here, and those of ``channels``.
@@ -59,6 +60,6 @@ class Counts:
             self._first_put.pop(box, None)
             return None
         looked_before = box in self._first_put
-        since = self._first_put.setdefault(box, datetime.now(UTC))
+        since = self._first_put.setdefault(box, durable.now())
         # What other processes put has waited for longer than this one knows.
         return since if looked_before or channel_of(box) in self._topology.channels else None

@@ -8,13 +8,13 @@ that is younger can lose confirmed letters when the broker is killed.
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import structlog
 
+import durable
 from gateway.errors import MailboxDown, TopologyMismatch
 from gateway.queue.rabbitmq.connection import AmqpChannel, Link
 from gateway.queue.rabbitmq.record import PROBE, add_record, recorded_last
@@ -254,7 +254,7 @@ class Topology:
         for most_s in HIDDEN_S:
             if (recorded := await recorded_last(link, self.names.topology)) is not None:
                 return recorded
-            await asyncio.sleep(random.uniform(0, min(most_s, self._young_s)))
+            await asyncio.sleep(durable.uniform(0, min(most_s, self._young_s)))
         return await recorded_last(link, self.names.topology)
 
 

@@ -7,14 +7,12 @@ So one is laid where nobody takes it and none may stay; what it was moved to is 
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
-from ulid import ULID
-
+import durable
 from gateway.errors import MailboxDown
 from gateway.queue.rabbitmq.connection import Link
 from gateway.queue.rabbitmq.tls import NO_FILES, TlsFiles
@@ -53,7 +51,7 @@ async def ask(url: str, *, name: str, tls: TlsFiles = NO_FILES, timeout_s: float
     link = await Link.open(url, title=title, heartbeat_s=_HEARTBEAT_S, tls=tls, timeout_s=timeout_s)
     try:
         async with asyncio.timeout(timeout_s):
-            return BrokerTold(link.version, await _ahead_s(link, f"{name}.clock.{ULID()}"))
+            return BrokerTold(link.version, await _ahead_s(link, f"{name}.clock.{durable.new_id()}"))
     except AccessRefused:
         return BrokerTold(link.version, unasked=NO_RIGHT)
     except TimeoutError:
@@ -72,12 +70,12 @@ async def _ahead_s(link: Link, queue: str) -> float | None:
     await channel.declare_queue(queue, exclusive=True, arguments=to_moved)
     came: asyncio.Future[BrokerMessage] = asyncio.get_running_loop().create_future()
     await channel.consume(moved, came.set_result, no_ack=True)
-    sent_s = time.time()
+    sent_s = durable.wall_s()
     await channel.publish(Sending("", queue, b"{}", transient=True))
     message = await came
     there_s = _moved_at(message.headers)
     # A broker writes whole seconds: the middle of the one it names, and of the time it took.
-    return None if there_s is None else (sent_s + time.time()) / 2 - (there_s + 0.5)
+    return None if there_s is None else (sent_s + durable.wall_s()) / 2 - (there_s + 0.5)
 
 
 def _moved_at(headers: Mapping[str, object]) -> float | None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from datetime import UTC, datetime
 from typing import Any
 
 import structlog
 
+import durable
 from durable import first_of
 from gateway.errors import MailboxDown, TopologyMismatch
 from gateway.queue.held import BYTES_MAX, HeldBytes
@@ -107,7 +106,7 @@ class RabbitMailbox:
         self._link: Link | None = None
         self._pulse: Pulse | None = None
         self._consuming, self._publishing = asyncio.Event(), asyncio.Event()
-        self._since, self._up = datetime.now(UTC), False
+        self._since, self._up = durable.now(), False
         self._error, self._hint = "not connected yet", ""
 
     # ── life ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -155,7 +154,7 @@ class RabbitMailbox:
                 self._note(str(error), hint)
             pause_s = first if clock() - began > longest else min(longest, pause_s * 2)
             # After an outage all processes come back; at the same instant they would overrun the broker.
-            await asyncio.sleep(pause_s * random.uniform(0.5, 1.0))
+            await asyncio.sleep(pause_s * durable.uniform(0.5, 1.0))
 
     async def _publish_once(self) -> None:
         def up() -> None:
@@ -200,7 +199,7 @@ class RabbitMailbox:
         if error:
             self._error, self._hint = error, hint
         if up != self._up:
-            self._up, self._since = up, datetime.now(UTC)
+            self._up, self._since = up, durable.now()
             if up:
                 _log.info("broker.connected")
 

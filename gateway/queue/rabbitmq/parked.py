@@ -8,8 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from ulid import ULID
-
+import durable
 from channels.message import MAX_KEY_BYTES
 from gateway.queue.mailbox import Parked, ParkedAs
 from gateway.queue.rabbitmq.connection import AmqpChannel, Link
@@ -74,7 +73,7 @@ class ParkedQueue:
     async def park(self, letter: RabbitLetter, listed: ParkedAs) -> None:
         """Store the letter among the parked ones (it is not acknowledged here)."""
         if not letter.parked_id:
-            letter.parked_id, letter.parked_at = sendable_id(letter.id), datetime.now(UTC).isoformat()
+            letter.parked_id, letter.parked_at = sendable_id(letter.id), durable.now().isoformat()
         headers: dict[str, str | int | bool] = {
             "reason": listed.reason[:MAX_REASON_CHARS],
             "from": letter.stream.queue,
@@ -166,7 +165,7 @@ class ParkedQueue:
 
 def sendable_id(id_: str) -> str:
     """Return a message id as it may be sent: a foreign one, read as far as possible, may have grown."""
-    return id_ if 0 < len(id_.encode("utf-8", "replace")) <= MAX_SENT_ID_BYTES else str(ULID())
+    return id_ if 0 < len(id_.encode("utf-8", "replace")) <= MAX_SENT_ID_BYTES else durable.new_id()
 
 
 def _text(headers: Mapping[str, object], name: str) -> str:

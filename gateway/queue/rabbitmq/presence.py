@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import os
-import secrets
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 
 import structlog
 
+import durable
 from durable import first_of
 from gateway.errors import MailboxDown
 from gateway.queue.rabbitmq.alongside import alongside
@@ -88,7 +88,7 @@ class Presence:
     ) -> None:
         self._names, self._tell, self._listen, self._among = names, tell, listen, among
         self._attached, self._blocked, self._probe = attached, blocked, probe
-        self.me = daemon or secrets.token_hex(8)
+        self.me = daemon or durable.token_hex(8)
         self._where = f"{socket.gethostname()}:{os.getpid()}"
         self._roster = Roster(self.me, names.partitions)
         self._places = [Place(partition) for partition in range(names.partitions)]

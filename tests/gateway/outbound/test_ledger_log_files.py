@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import errno
 import os
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
-from types import SimpleNamespace
 
 import orjson
 import pytest
 
 import durable
-from gateway.outbound import ledger_log
 from gateway.outbound.ledger_log import LedgerLog, Note, forget, notes_on
 from gateway.outbound.ledger_rows import from_ms
 from session.disk.local_files import Home, note
+from tests.support.world import set_world
 
 KEY, OUT, AT_MS = "fake:ada", "fake:1#reply", 1_800_000_000_000
 MIB = 2**20
@@ -116,7 +114,7 @@ def test_a_file_stays_for_seven_days(
     folder: Path, monkeypatch: pytest.MonkeyPatch, late_s: int, stays: bool
 ) -> None:
     now_s = AT_MS // 1000
-    monkeypatch.setattr(ledger_log, "time", SimpleNamespace(time=lambda: now_s, monotonic=time.monotonic))
+    set_world(monkeypatch, wall_ns=lambda: now_s * 1_000_000_000)
     old = long_file(folder, "other-00", 1)
     written_s = now_s - timedelta(days=7).total_seconds() - late_s
     os.utime(old, (written_s, written_s))
@@ -169,7 +167,6 @@ class Clock:
         self.slept_s: list[float] = []
         self._let_go = let_go
         self._free_at_s = self.now_s + free_at_s
-        self.time = time.time
 
     def monotonic(self) -> float:
         self.now_s += 0.001
@@ -177,7 +174,7 @@ class Clock:
             self._let_go()
         return self.now_s
 
-    def sleep(self, seconds: float) -> None:
+    def pause(self, seconds: float) -> None:
         self.slept_s.append(seconds)
         self.now_s += seconds
 
@@ -193,7 +190,7 @@ def test_a_lock_is_waited_for_ten_seconds(
         with path.open("rb") as file:
             assert durable.try_lock(file.fileno())
             clock = Clock(lambda: durable.unlock(file.fileno()), free_at_s)
-            monkeypatch.setattr(ledger_log, "time", clock)
+            set_world(monkeypatch, monotonic=clock.monotonic, pause=clock.pause)
             if free_at_s > 10:
                 with pytest.raises(OSError, match="another process") as caught:
                     log.append([done("second")], AT_MS)
@@ -296,9 +293,7 @@ def test_of_two_who_forget_at_once_neither_brings_back_what_the_other_took_out(
             durable.replace(path, b"".join(kept))
             durable.unlock(file.fileno())
 
-        monkeypatch.setattr(
-            ledger_log, "time", SimpleNamespace(monotonic=time.monotonic, sleep=take_out_another)
-        )
+        set_world(monkeypatch, pause=take_out_another)
         forget(state, [KEY], before=None)
 
     assert letters(folder) == ["fake:3#reply"]

@@ -20,6 +20,7 @@ from session.models.model import Answer, OnDelta, Prompt
 from session.transcript.key import slot_of
 from tests.gateway.http_place import Place, open_place
 from tests.support.until import until
+from tests.support.world import set_world
 
 KEY = "web:ada"
 NEIGHBOUR = next(key for number in count() if slot_of(key := f"web:n{number}") == slot_of(KEY))
@@ -68,6 +69,7 @@ async def test_an_answer_that_is_written_for_minutes_is_shown_whole(
     """No pause ever comes in which the record is looked at: the watch goes on all the same."""
     clock, passed_s = time.monotonic, 0.0
     monkeypatch.setattr(time, "monotonic", lambda: clock() + passed_s)
+    set_world(monkeypatch, monotonic=lambda: clock() + passed_s)
     monkeypatch.setattr(chats, "LOOK_AFTER_S", (3600.0,))
     model = Slow()
     async with open_place(tmp_path) as place:
