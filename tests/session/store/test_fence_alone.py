@@ -28,6 +28,7 @@ from tests.session.store.fence_place import (
     leave,
     opened_below,
 )
+from tests.support.world import set_world
 
 __all__ = ["layout"]
 
@@ -422,7 +423,7 @@ def test_time_in_which_this_process_stood_still_counts_little(
     held = one.hold(None)
     held.claim(KEY)
     times = (1000.0 + step_s * number for number in range(100))
-    monkeypatch.setattr(fence_module, "time", SimpleNamespace(monotonic=lambda: next(times)))
+    set_world(monkeypatch, monotonic=lambda: next(times))
     looks = Looks(lambda _: None)
 
     with two.hold(Wait(looks)) as ours:
