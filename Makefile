@@ -40,7 +40,7 @@ run: $(VENV)/.runtime ## runs the gateway with its embedded queue
 	@exec $(BIN)/chat-gateway run
 
 test: $(VENV)/.rewritten ## runs all tests but those of check, with a real RabbitMQ and a real Chromium
-	@deploy/system-packages.sh rabbitmq-server chromium-headless-shell fonts-dejavu-core curl bubblewrap libseccomp2 openssl systemd zsh fish libfuse3-3 strace
+	@deploy/system-packages.sh rabbitmq-server chromium-headless-shell fonts-dejavu-core curl bubblewrap libseccomp2 openssl systemd zsh fish strace
 	RABBITMQ_SCHEDULER_BIND_TYPE=u $(BIN)/python -m pytest -m "not chaos" --numprocesses 6 --dist worksteal --durations=15 --ignore tests/deploy/test_container.py --ignore tests/system/test_broker_cluster.py --ignore tests/hosts --ignore tests/docs --ignore tests/test_house_rules.py --ignore tests/test_patterns.py
 
 test-deb: $(VENV)/.dev ## tries the Debian package with all of its packages, not only what is ours: needs root
@@ -120,7 +120,6 @@ CUTS ?= 70
 ROUNDS ?= 300
 INJECTED ?= 20
 chaos-disk: $(VENV)/.dev ## cuts the power of a disk that forgets, then takes out each sync in turn: needs root and /dev/fuse, without them chaos-injected; CUTS=200
-	@deploy/system-packages.sh libfuse3-3 || true
 	@if $(BIN)/python -m tests.disk.mount; then $(MAKE) --no-print-directory chaos-forgetful; else $(MAKE) --no-print-directory chaos-injected; fi
 
 chaos-forgetful: $(VENV)/.dev

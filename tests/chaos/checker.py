@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from tests.chaos.pieces import check_platform
-from tests.chaos.records import NAME, Account, Guarantee, Message, Records, Reply
+from tests.chaos.records import CALL, NAME, Account, Call, Guarantee, Message, Records, Reply
 from tests.chaos.repeats import repeated_calls, repeated_replies
-from tests.chaos.texts import check_texts, short
+from tests.chaos.stub_model import words_for
+
+_SHOWN = 160
 
 PROMISES = {
     "G1": "no message is lost",
@@ -37,7 +39,7 @@ def check(records: Records) -> Account:
     effect.broken += records.notes
     for chat, messages in records.sent.items():
         sessions = records.lines.get(chat, [])
-        lines = flat(sessions)
+        lines = _flat(sessions)
         finals = {str(line.get("message_id")): line for line in lines if line.get("final")}
         account.stopped += sum(bool(line.get("stopped")) for line in finals.values())
         _answers(loss, effect, messages, finals, told, unsent)
@@ -47,10 +49,10 @@ def check(records: Records) -> Account:
         if chat in records.ordered:
             _reply_order(order, chat, messages, records.replies)
         _stored_once(fence, sessions)
-        fence.broken += wrong_results(chat, lines)
+        fence.broken += _wrong_results(chat, lines)
         _mix(mix, chat, lines, messages, told)
     _mixed_calls(mix, records)
-    check_texts(records, loss, effect)
+    _texts(records, loss, effect)
     repeated_calls(records, account.repeats, effect, flight)
     repeated_replies(records, account.repeats, effect)
     check_platform(records, account)
@@ -58,8 +60,7 @@ def check(records: Records) -> Account:
     return account
 
 
-def flat(sessions: Sequence[Sequence[Mapping[str, Any]]]) -> list[Mapping[str, Any]]:
-    """Return the lines of all sessions of a chat."""
+def _flat(sessions: Sequence[Sequence[Mapping[str, Any]]]) -> list[Mapping[str, Any]]:
     return [line for session in sessions for line in session]
 
 
@@ -127,18 +128,29 @@ def _stopped(loss: Guarantee, messages: Sequence[Message], finals: Mapping[str, 
             stops = max(stops - 1, 0)
 
 
+def sessions_of(messages: Sequence[Message]) -> list[list[str]]:
+    """Return each session's questions: ``/new`` ends one, ``/resume`` opens the one that ended last."""
+    active: list[str] = []
+    ended: list[list[str]] = []
+    for message in messages:
+        if message.kind == "new" or (message.kind == "resume" and ended):
+            again = ended.pop() if message.kind == "resume" else []
+            # One in which nothing was said leaves nothing.
+            ended += [active] if active else []
+            active = again
+        elif not message.command and message.kind != "poison":
+            active.append(message.id)
+    place = {message.id: number for number, message in enumerate(messages)}
+    return sorted([ids for ids in [*ended, active] if ids], key=lambda ids: place[ids[0]])
+
+
 def _order(
     order: Guarantee, chat: str, messages: Sequence[Message], sessions: Sequence[Sequence[Mapping[str, Any]]]
 ) -> None:
-    """Each ``/new`` ended one session and began one, and in each the turns follow one another."""
-    wanted: list[list[str]] = [[]]
-    for message in messages:
-        if message.kind == "new":
-            wanted.append([])
-        elif not message.command and message.kind != "poison":
-            wanted[-1].append(message.id)
-            order.checked += 1
+    """Each command ended, began or reopened a session, and in each the turns follow one another."""
+    wanted = sessions_of(messages)
     kept = {one for ids in wanted for one in ids}
+    order.checked += len(kept)
     place = {message.id: number for number, message in enumerate(messages)}
     for role, field in (("user", None), ("assistant", "final")):
         found = [
@@ -152,7 +164,7 @@ def _order(
         found = [[one for one in dict.fromkeys(ids) if one in kept] for ids in found]
         # The names of ended sessions tell the time of a clock that jumps: they do not give their order.
         found = sorted((ids for ids in found if ids), key=lambda ids: place.get(ids[0], 0))
-        if found != [ids for ids in wanted if ids]:
+        if found != wanted:
             order.broken.append(f"{chat}: {role} lines {found}, not {wanted}")
 
 
@@ -189,8 +201,8 @@ def _reply_order(order: Guarantee, chat: str, messages: Sequence[Message], repli
 
 
 def _stored_once(fence: Guarantee, sessions: Sequence[Sequence[Mapping[str, Any]]]) -> None:
-    lines = flat(sessions)
-    asked = flat([_not_set_aside(session) for session in sessions])
+    lines = _flat(sessions)
+    asked = _flat([_not_set_aside(session) for session in sessions])
     fence.checked += len(lines)
     users = Counter(str(line.get("message_id")) for line in asked if line.get("role") == "user")
     finals = Counter(str(line.get("message_id")) for line in lines if line.get("final"))
@@ -213,7 +225,7 @@ def _not_set_aside(session: Sequence[Mapping[str, Any]]) -> list[Mapping[str, An
     return [line for number, line in enumerate(session) if number not in gone]
 
 
-def wrong_results(chat: str, lines: Sequence[Mapping[str, Any]]) -> list[str]:
+def _wrong_results(chat: str, lines: Sequence[Mapping[str, Any]]) -> list[str]:
     """Find tool calls without one result in the lines that follow them, and results of no call."""
     waiting: list[str] = []
     wrong = []
@@ -262,7 +274,7 @@ def _mixed_calls(mix: Guarantee, records: Records) -> None:
 
 def _poison(poison: Guarantee, records: Records, told: Mapping[str, list[Reply]]) -> None:
     stopped = {
-        line["message_id"] for each in records.lines.values() for line in flat(each) if line.get("stopped")
+        line["message_id"] for each in records.lines.values() for line in _flat(each) if line.get("stopped")
     }
     all_poison = {message.id for message in records.messages if message.kind == "poison"}
     # One that ``/stop`` reached may have been parked before, by a process that died of it.
@@ -281,3 +293,58 @@ def _poison(poison: Guarantee, records: Records, told: Mapping[str, list[Reply]]
     for one in sorted(refused):
         if _replies(told, one):
             poison.broken.append(f"{one} was answered: {_replies(told, one)}")
+
+
+def _texts(records: Records, loss: Guarantee, effect: Guarantee) -> None:
+    """Look at every question and answer of every transcript.
+
+    A question stands as it was sent. An answer that was not stopped is what the model said to the last
+    request of this very message.
+    """
+    made: dict[str, list[Call]] = defaultdict(list)
+    for call in records.calls:
+        made[call.message].append(call)
+    for chat, messages in records.sent.items():
+        known = {message.id: message for message in messages if not message.command}
+        for line in (line for session in records.lines.get(chat, ()) for line in session):
+            of = str(line.get("message_id"))
+            message = known.get(of)
+            if line["role"] == "user":
+                loss.broken += _question(chat, of, message, str(line.get("content") or ""))
+            elif line.get("final") and not line.get("stopped"):
+                effect.broken += _answer(chat, of, message, line, made[of])
+
+
+def short(text: str) -> str:
+    """Return a text, or its beginning and length where it is long."""
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}… ({len(text)} characters)"
+
+
+def _question(chat: str, of: str, message: Message | None, text: str) -> list[str]:
+    if message is None:
+        return [f"{chat} has a question {of} that it never sent: {short(text)!r}"]
+    if text != message.text:
+        return [f"the question {of} is stored as {short(text)!r}, not {short(message.text)!r}"]
+    return []
+
+
+def _answer(
+    chat: str, of: str, message: Message | None, line: Mapping[str, Any], calls: list[Call]
+) -> list[str]:
+    text = str(line.get("content") or "")
+    if message is not None and text == f"echo: {message.text}":
+        # The echo model needs no server, and nobody counts what it is asked.
+        return []
+    if message is None:
+        return [f"{chat} has an answer to {of}, which it never sent: {short(text)!r}"]
+    found = CALL.search(text)
+    last = {
+        call.n
+        for call in calls
+        if call.round == message.rounds - 1 and call.outcome in ("running", "answered")
+    }
+    if found is None or int(found[1]) not in last:
+        return [f"the answer to {of} was said to none of its last requests {sorted(last)}: {short(text)!r}"]
+    if text != (said := words_for(message.text, int(found[1]))):
+        return [f"the answer to {of} is stored as {short(text)!r}, and was {short(said)!r}"]
+    return []

@@ -1,4 +1,4 @@
-"""Draws from a seed what happens to each life of a daemon, and when; pure but for the dice."""
+"""Draws from a seed what happens to the daemons, their workers and the broker, and when."""
 
 from __future__ import annotations
 
@@ -101,17 +101,34 @@ def _points(*, rabbit: bool, part: Part) -> dict[str, int]:
     return kept | _ADAPTER_POINTS
 
 
-@dataclass(frozen=True, slots=True)
-class BrokerHarm:
-    """What is done to the broker once so many kills are done."""
-
-    kind: str
-    after_kills: int
-
-
-def draw_for_broker(dice: random.Random, kills: int) -> list[BrokerHarm]:
-    """Draw when the broker is killed, or says that its memory is full, over so many kills."""
+def draw_for_broker(dice: random.Random, kills: int) -> list[tuple[str, int]]:
+    """Draw when the broker is killed, or says that its memory is full: after which of so many kills."""
     found, at = [], 0
     while (at := at + dice.randint(30, 90)) < kills:
-        found.append(BrokerHarm("broker killed" if dice.random() < 0.7 else "memory alarm", at))
+        found.append(("broker killed" if dice.random() < 0.7 else "memory alarm", at))
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class Blow:
+    """What is done next to a gateway with workers, ``after_s``: to itself, or to one of them.
+
+    ``freeze``: it stands still for ``fault_s`` before it is killed; ``stuck``: until its gateway ends it, as
+    ``freeze`` for one that has not begun to work.
+    ``cut``: all lose their connections to the broker, and live.
+    """
+
+    of: Literal["gateway", "worker"]
+    how: str
+    which: int
+    after_s: float
+    fault_s: float
+
+
+def draw_blow(dice: random.Random) -> Blow:
+    """Draw what is done next; the dice are asked for the same whatever it is."""
+    of: Literal["gateway", "worker"] = "gateway" if dice.random() < 0.3 else "worker"
+    how = dice.choices(("kill", "freeze", "stuck", "cut"), (70, 14, 6, 10))[0]
+    how = "freeze" if of == "gateway" and how == "stuck" else how
+    # A worker that was just handed its chats has something to lose.
+    return Blow(of, how, dice.randrange(2**16), dice.uniform(0.02, 5.0), dice.uniform(0.05, 1.0))

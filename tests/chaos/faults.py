@@ -34,11 +34,9 @@ class Switches:
             self._map = mmap.mmap(file.fileno(), _FORM.size)
 
     def set(self, *, clock_s: float = 0.0, sync_s: float = 0.0, fails: bool = False) -> None:
-        """Set all switches."""
         self._map[:] = _FORM.pack(clock_s, sync_s, float(fails))
 
     def close(self) -> None:
-        """Let the file go."""
         self._map.close()
 
 

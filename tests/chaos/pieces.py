@@ -21,10 +21,10 @@ from tests.chaos.records import (
 )
 
 # What ends a process, or its call, between the platform's taking a piece and the note of it.
-BETWEEN = ("kill", "freeze", "platform cut")
+BETWEEN = ("kill", "freeze", "platform cut", "refusing disk")
 _SEEN_WITHIN_S = 2.0
-# The model's answers begin so; of a message that was no command, all else is a notice.
-_ANSWER = "stub: "
+# The models' answers begin so; of a message that was no command, all else is a notice.
+_ANSWER = ("stub: ", "echo: ")
 # What a command may be told besides its answer: that it waits, or that too many do.
 _WAITS = re.compile(r"\d+ messages of this chat wait|Your message is saved, ")
 # A letter is set aside as one that may have been sent after so many tries without an outcome, or more.

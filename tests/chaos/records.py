@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 # A message is named by its chat and number; the name stands in its text, and so in whatever is made of it.
@@ -13,7 +12,7 @@ NAME = re.compile(rf"({'|'.join(CHATS)})-\d{{5}}")
 # The stub's answers end with the number of the call that they answer.
 CALL = re.compile(r"\(#(\d+)\)\s*\Z")
 # What takes a running turn from a process: after each of these a request may be made once more.
-INTERRUPTS = ("kill", "freeze", "full disk", "failing disk")
+INTERRUPTS = ("kill", "freeze", "full disk", "failing disk", "refusing disk")
 # What takes letters from a process that goes on: another daemon may be handed them.
 DISCONNECTS = ("cut", "broker killed", "deaf", "mute", "silence", "delay", "throttle")
 
@@ -22,8 +21,8 @@ DISCONNECTS = ("cut", "broker killed", "deaf", "mute", "silence", "delay", "thro
 class Message:
     """One message of a person; ``text`` holds its id, unless it is a command.
 
-    ``kind``: plain | long (in several pieces) | read | write (a tool in between) | slow | stop | new |
-    resume | poison (its model refuses it).
+    ``kind``: plain | long (in several pieces) | read | write (a tool in between) | slow | poison (its model
+    refuses it) | stop | new | resume | compact.
     """
 
     id: str
@@ -33,12 +32,10 @@ class Message:
 
     @property
     def command(self) -> bool:
-        """Whether the gateway answers it itself."""
-        return self.kind in ("new", "stop", "resume")
+        return self.kind in ("new", "stop", "resume", "compact")
 
     @property
     def rounds(self) -> int:
-        """How many requests to the model it takes."""
         return 0 if self.command else 1 + self.text.count("[[tool:")
 
 
@@ -53,7 +50,6 @@ class Harm:
     how: str = ""
 
     def within(self, start: float, end: float) -> bool:
-        """Say whether it lay, wholly or in part, between two instants."""
         return self.began <= end and self.ended >= start
 
 
@@ -72,7 +68,6 @@ class Call:
     at: float
     named: frozenset[str] = frozenset()
     outcome: str = "running"
-    ended: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +105,6 @@ class Update:
 
 @dataclass(slots=True)
 class Parked:
-    """One letter that was set aside."""
-
     id: str
     reason: str
     inbound: bool = True
@@ -151,7 +144,6 @@ class Records:
 
     @property
     def messages(self) -> list[Message]:
-        """Every message of every chat."""
         return [message for each in self.sent.values() for message in each]
 
 
@@ -191,22 +183,4 @@ class Account:
 
     @property
     def broken(self) -> list[str]:
-        """Every finding, after the name of its guarantee."""
         return [f"{each.name} {one}" for each in self.guarantees for one in each.broken]
-
-    def add(self, other: Account) -> None:
-        """Take in what another batch found."""
-        for mine, its in zip(self.guarantees, other.guarantees, strict=True):
-            mine.checked += its.checked
-            mine.broken += its.broken
-        self.repeats += other.repeats
-        self.messages += other.messages
-        self.calls += other.calls
-        self.least_calls += other.least_calls
-        self.stopped += other.stopped
-        self.pieces += other.pieces
-
-
-def rows(items: Sequence[Any]) -> list[dict[str, Any]]:
-    """Return records as plain values."""
-    return [asdict(item) for item in items]

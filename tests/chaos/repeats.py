@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
@@ -63,7 +64,7 @@ def repeated_replies(records: Records, repeats: list[Repeat], effect: Guarantee)
         used: Counter[int] = Counter()
         for number, (earlier, later) in enumerate(pairwise(replies), 1):
             since = earlier.at - SEEN_WITHIN_S
-            near = (harm for harm in able if harm.within(since, later.at) and used[id(harm)] < EXPLAINS)
+            near = (harm for harm in able if harm.within(since, later.at) and used[id(harm)] < _most(harm))
             # A message that was put twice is answered twice, by the same answer.
             again = "put again" if number < records.published.get(message, 1) else ""
             if (harm := next(near, None)) is not None:
@@ -74,6 +75,10 @@ def repeated_replies(records: Records, repeats: list[Repeat], effect: Guarantee)
             repeats.append(Repeat("reply", message, "", cause, later.at))
             if not cause:
                 effect.broken.append(f"the reply to {message} came again, and no fault came between")
+
+
+def _most(harm: Harm) -> float:
+    return math.inf if harm.kind == "refusing disk" else EXPLAINS
 
 
 def _handed_on(records: Records, message: str, earlier: Reply, later: Reply) -> str:

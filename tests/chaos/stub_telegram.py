@@ -22,10 +22,11 @@ BOT = {"id": 4242424242, "is_bot": True, "first_name": "Gate", "username": "chao
 # A poll that is empty is answered after so long at most, and one batch has so many updates at most.
 _POLL_S, _BATCH = 50.0, 100
 _FIRST_CHAT = 101
+# Who writes over it.
+ELSEWHERE = CHATS[-2:]
 
 
 def chat_id(chat: str) -> int:
-    """Return the number by which the platform knows a person."""
     return _FIRST_CHAT + CHATS.index(chat)
 
 
@@ -71,6 +72,10 @@ class StubTelegram:
     def waiting(self) -> list[int]:
         """The updates that no offset has passed yet, in order."""
         return [number for number, update in self.updates.items() if not update.confirmed]
+
+    @property
+    def waiting_messages(self) -> set[str]:
+        return {self.updates[number].message for number in self.waiting}
 
     async def write(self, chat: str, message: str, text: str) -> int:
         """Let somebody write; return the number of the update."""
@@ -172,7 +177,6 @@ def _chat(number: int) -> dict[str, Any]:
 
 
 def _fields(headers: Mapping[str, str], body: bytes) -> dict[str, Any]:
-    """Read the fields of a call: as JSON, or as a form whose structured values are JSON."""
     if "json" in headers.get("content-type", ""):
         found: dict[str, Any] = json.loads(body or b"{}")
         return found

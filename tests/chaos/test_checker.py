@@ -4,19 +4,86 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from tests.chaos.checker import check
-from tests.chaos.made_up import (
-    answer,
-    asked_again_by_the_same,
-    poison_parked_twice,
-    sound,
-    told,
-    user,
-)
-from tests.chaos.records import Harm, Message, Parked, Records, Reply
+from tests.chaos.checker import check, sessions_of
+from tests.chaos.records import Call, Harm, Message, Parked, Records, Reply
+from tests.chaos.stub_model import words_for
+
+ANN = [
+    Message("ann-00001", "ann", "plain", "ann-00001 hello"),
+    Message("ann-00002", "ann", "read", 'ann-00002 look [[tool:ls {"path": "."}]]'),
+    Message("ann-00003", "ann", "new", "/new"),
+    Message("ann-00004", "ann", "slow", "ann-00004 slowly [[delay:1]]"),
+    Message("ann-00005", "ann", "stop", "/stop"),
+    Message("ann-00006", "ann", "poison", "ann-00006 refused [[refuse]]"),
+    Message("ann-00007", "ann", "plain", "ann-00007 hello"),
+]
+BOB = [Message("bob-00008", "bob", "plain", "bob-00008 hello")]
+TEXTS = {message.id: message.text for message in (*ANN, *BOB)}
+TOOL = {"id": "call_2_0", "type": "function", "function": {"name": "ls", "arguments": "{}"}}
+
+
+def user(id: str) -> dict[str, Any]:
+    return {"role": "user", "content": TEXTS[id], "message_id": id}
+
+
+def answer(id: str, number: int, **more: Any) -> dict[str, Any]:
+    text = words_for(TEXTS[id], number)
+    return {"role": "assistant", "content": text, "message_id": id, "final": True, **more}
+
+
+def told(id: str, number: int, at: float, kind: str = "reply") -> Reply:
+    return Reply(id, id.partition("-")[0], kind, words_for(TEXTS[id], number) if number else kind, at)
+
+
+def sound() -> Records:
+    """Nothing is broken: the first request of ann-00001 was lost with d0.1, which was killed."""
+    first = [
+        user("ann-00001"),
+        answer("ann-00001", 9),
+        user("ann-00002"),
+        {"role": "assistant", "content": None, "message_id": "ann-00002", "tool_calls": [TOOL]},
+        {"role": "tool", "content": "[]", "message_id": "ann-00002", "tool_call_id": "call_2_0"},
+        answer("ann-00002", 3),
+    ]
+    second = [
+        user("ann-00004"),
+        answer("ann-00004", 4, stopped=True),
+        user("ann-00007"),
+        answer("ann-00007", 6),
+    ]
+    calls = [
+        Call(1, "d0.1", "ann-00001", 0, 10.0),
+        Call(9, "d0.2", "ann-00001", 0, 12.0),
+        Call(2, "d0.2", "ann-00002", 0, 13.0),
+        Call(3, "d0.2", "ann-00002", 1, 14.0),
+        Call(4, "d0.2", "ann-00004", 0, 15.0),
+        Call(5, "d0.2", "ann-00006", 0, 16.0),
+        Call(6, "d0.2", "ann-00007", 0, 17.0),
+        Call(7, "d0.2", "bob-00008", 0, 18.0),
+    ]
+    for call in calls:
+        call.named = frozenset({call.message})
+    return Records(
+        sent={"ann": list(ANN), "bob": list(BOB)},
+        harms=[Harm("kill", "d0.1", 10.5, 11.0, "ask.after")],
+        calls=calls,
+        replies=[
+            told("ann-00001", 9, 12.5),
+            told("ann-00002", 3, 14.5),
+            told("ann-00003", 0, 14.6),
+            told("ann-00005", 0, 15.5),
+            told("ann-00006", 0, 16.5, "notice"),
+            told("ann-00007", 6, 17.5),
+            told("bob-00008", 7, 18.5),
+        ],
+        parked=[Parked("ann-00006", "refused")],
+        lines={"ann": [first, second], "bob": [[user("bob-00008"), answer("bob-00008", 7)]]},
+        ordered=frozenset({"ann", "bob"}),
+    )
 
 
 def test_nothing_is_found_where_nothing_is_broken() -> None:
@@ -31,300 +98,253 @@ def test_nothing_is_found_where_nothing_is_broken() -> None:
     assert all(each.checked for each in account.guarantees if each.name != "G4")
 
 
-def lost(records: Records) -> None:
-    del records.lines["ann"][1][-2:]
+Spoil = Callable[[Records], object]
 
 
-def reply_lost(records: Records) -> None:
-    records.replies = [reply for reply in records.replies if reply.message != "ann-00007"]
+def unanswered(message: str) -> Spoil:
+    def spoil(records: Records) -> None:
+        records.replies = [reply for reply in records.replies if reply.message != message]
+
+    return spoil
 
 
-def command_lost(records: Records) -> None:
-    records.replies = [reply for reply in records.replies if reply.message != "ann-00003"]
+def line(chat: str, session: int, at: int, **fields: Any) -> Spoil:
+    return lambda records: records.lines[chat][session][at].update(fields)
 
 
-def stopped_without_a_stop(records: Records) -> None:
-    records.sent["ann"].pop(4)
-    records.replies.pop(3)
+def more(chat: str, session: int, at: int, *lines: dict[str, Any]) -> Spoil:
+    return lambda records: records.lines[chat][session].__setitem__(slice(at, at), lines)
 
 
-def stopped_by_an_earlier_stop(records: Records) -> None:
-    records.lines["ann"][1][-1] = answer("ann-00007", 6, stopped=True)
-    records.replies.pop(5)
+def told_again(reply: Reply) -> Spoil:
+    return lambda records: records.replies.append(reply)
 
 
-def two_stopped_by_one_stop(records: Records) -> None:
-    records.lines["ann"][0][-1] = answer("ann-00002", 3, stopped=True)
-    records.replies.pop(1)
+def reply(at: int, **fields: Any) -> Spoil:
+    return lambda records: records.replies.__setitem__(at, replace(records.replies[at], **fields))
 
 
-def stopped_by_the_stop_of_another_chat(records: Records) -> None:
-    stopped_without_a_stop(records)
-    records.sent["bob"].append(Message("bob-00009", "bob", "stop", "/stop"))
-    records.replies.append(told("bob-00009", 0, 19.0))
-
-
-def question_cut(records: Records) -> None:
-    records.lines["ann"][1][0]["content"] = "ann-00004"
-
-
-def question_empty(records: Records) -> None:
-    records.lines["bob"][0][0]["content"] = None
-
-
-def question_of_nobody(records: Records) -> None:
-    records.lines["bob"][0].append({"role": "user", "content": "hello", "message_id": "bob-00010"})
-
-
-def letter_left(records: Records) -> None:
-    records.ended.append("2 messages stay in chaos-1.inbound.4.00")
-
-
-def turns_reordered(records: Records) -> None:
-    first = records.lines["ann"][0]
-    records.lines["ann"][0] = first[2:] + first[:2]
-
-
-def sessions_mixed_up(records: Records) -> None:
-    first, second = records.lines["ann"]
-    records.lines["ann"] = [first + second]
-
-
-def turns_at_once(records: Records) -> None:
-    first = records.lines["ann"][0]
-    records.lines["ann"][0] = [first[0], first[2], first[1], *first[3:]]
-
-
-def stray_line_of_a_turn(records: Records) -> None:
-    first = records.lines["ann"][0]
-    first.insert(1, {"role": "system", "content": "", "kind": "note"})
-    first.insert(2, {"role": "assistant", "content": "hm", "message_id": "ann-00002"})
-
-
-def replies_reordered(records: Records) -> None:
-    records.replies[0], records.replies[1] = records.replies[1], records.replies[0]
-
-
-def told_otherwise(records: Records) -> None:
-    records.replies.append(replace(records.replies[0], text="stub: ann-00001 hello (#1)"))
-
-
-def stored_otherwise(records: Records) -> None:
-    records.lines["ann"][1][-1] = answer("ann-00007", 6, content="something else")
-
-
-def stopped_and_told(records: Records) -> None:
-    records.replies.append(told("ann-00004", 4, 16.0))
-
-
-def answered(records: Records, text: str, number: int = 7) -> None:
+def answered(text: str) -> Spoil:
     """Let the one answer of bob be this, as it is stored and as it is told."""
-    records.lines["bob"][0][-1] = answer("bob-00008", number, content=text)
-    records.replies[-1] = replace(records.replies[-1], text=text)
+    return both(line("bob", 0, -1, content=text), reply(-1, text=text))
 
 
-def answer_cut(records: Records) -> None:
-    answered(records, "stub: bob-00008 he")
+def both(*spoils: Spoil) -> Spoil:
+    return lambda records: [spoil(records) for spoil in spoils]
 
 
-def answer_cut_within(records: Records) -> None:
-    answered(records, "stub: bob-00008 (#7)")
+def reordered(session: int, *places: int) -> Spoil:
+    def spoil(records: Records) -> None:
+        lines = records.lines["ann"][session]
+        records.lines["ann"][session] = [lines[at] for at in places]
+
+    return spoil
 
 
-def answer_empty(records: Records) -> None:
-    answered(records, "")
+def again_by_the_same(records: Records) -> None:
+    records.harms = [Harm("cut", "d0.1", 10.5, 10.6)]
+    records.calls[1].life = "d0.1"
 
 
-def answer_invented(records: Records) -> None:
-    answered(records, "stub: bob-00008 hello (#77)")
-
-
-def answer_to_another_call(records: Records) -> None:
-    answered(records, "stub: bob-00008 hello (#6)")
-
-
-def answer_to_an_earlier_request(records: Records) -> None:
-    records.lines["ann"][0][-1] = answer("ann-00002", 2)
-    records.replies[1] = told("ann-00002", 2, 14.5)
-
-
-def answer_that_was_refused(records: Records) -> None:
-    records.calls[-1].outcome = "refused"
-
-
-def answer_to_nobody(records: Records) -> None:
-    records.lines["bob"][0].append(dict(answer("bob-00008", 7), message_id="subagent:1"))
-
-
-def command_told_nothing(records: Records) -> None:
-    records.replies[2] = replace(records.replies[2], text="")
-
-
-def call_without_a_fault(records: Records) -> None:
-    records.harms.clear()
-
-
-def call_after_its_answer_was_stored(records: Records) -> None:
-    records.lines["ann"][0][1] = answer("ann-00001", 1)
-    records.replies[0] = told("ann-00001", 1, 12.5)
-
-
-def kill_of_another(records: Records) -> None:
-    records.harms[0].life = "d1.1"
-
-
-def kill_before_it_asked(records: Records) -> None:
-    records.harms[0].began = records.harms[0].ended = 9.0
-
-
-def reply_again_without_a_fault(records: Records) -> None:
+def without_a_fault(records: Records) -> None:
     records.replies.append(told("bob-00008", 7, 60.0))
-    records.harms.clear()
     records.calls = [call for call in records.calls if call.n != 1]
-    records.harms.append(Harm("clock", "d0.2", 59.0, 59.5))
+    records.harms = [Harm("clock", "d0.2", 59.0, 59.5)]
 
 
-def note_twice(records: Records) -> None:
-    records.notes.append("memory/HISTORY.md: 01X goes on at 0, not 3")
-
-
-def answered_twice(records: Records) -> None:
-    records.lines["bob"][0].append(answer("bob-00008", 7))
-
-
-def asked_line_twice(records: Records) -> None:
-    records.lines["bob"][0].insert(0, user("bob-00008"))
-
-
-def illegal_line(records: Records) -> None:
-    records.illegal.append("web_ann.jsonl has a torn tail")
-
-
-def result_missing(records: Records) -> None:
-    del records.lines["ann"][0][4]
-
-
-def result_twice(records: Records) -> None:
-    records.lines["ann"][0].insert(4, records.lines["ann"][0][4])
-
-
-def turn_within_a_turn(records: Records) -> None:
-    records.lines["ann"][0].insert(4, user("ann-00007"))
-    del records.lines["ann"][1][-2]
-
-
-def mixed_reply(records: Records) -> None:
-    records.replies[-1] = replace(records.replies[-1], text="stub: ann-00001 hello (#7)")
-    records.lines["bob"][0][-1] = answer("bob-00008", 7, content="stub: ann-00001 hello (#7)")
-
-
-def reply_to_another_chat(records: Records) -> None:
-    records.replies.append(replace(records.replies[-1], chat="ann", at=18.6))
-    records.published["bob-00008"] = 2
-
-
-def notice_to_another_chat(records: Records) -> None:
-    records.replies.append(replace(records.replies[4], chat="bob"))
-
-
-def reply_to_nothing(records: Records) -> None:
-    records.replies.append(Reply("", "bob", "reply", "hello", 19.0))
-
-
-def told_in_another_chat_alone(records: Records) -> None:
-    records.replies[-1] = replace(records.replies[-1], chat="ann")
-
-
-def mixed_transcript(records: Records) -> None:
-    records.lines["bob"][0].insert(0, {"role": "system", "content": "ann-00001 said so"})
-
-
-def mixed_request(records: Records) -> None:
-    records.calls[-1].named = frozenset({"bob-00008", "ann-00001"})
-
-
-def mixed_request_of_the_background(records: Records) -> None:
-    records.asides += [frozenset({"bob-00008"}), frozenset({"bob-00008", "ann-00001"})]
-
-
-def poison_not_parked(records: Records) -> None:
-    records.parked.clear()
-
-
-def innocent_parked(records: Records) -> None:
-    records.parked.append(Parked("ann-00001", "attempts"))
-
-
-def poison_answered(records: Records) -> None:
-    records.replies.append(told("ann-00006", 5, 17.0))
-
-
-BROKEN: dict[str, list[Callable[[Records], None]]] = {
-    "G1": [
-        lost,
-        reply_lost,
-        command_lost,
-        told_in_another_chat_alone,
-        stopped_without_a_stop,
-        stopped_by_an_earlier_stop,
-        two_stopped_by_one_stop,
-        stopped_by_the_stop_of_another_chat,
-        question_cut,
-        question_empty,
-        question_of_nobody,
-        letter_left,
-    ],
-    "G2": [turns_reordered, sessions_mixed_up, turns_at_once, stray_line_of_a_turn, replies_reordered],
-    "G3": [
-        told_otherwise,
-        stored_otherwise,
-        stopped_and_told,
-        answer_cut,
-        answer_cut_within,
-        answer_empty,
-        answer_invented,
-        answer_to_another_call,
-        answer_to_an_earlier_request,
-        answer_that_was_refused,
-        answer_to_nobody,
-        command_told_nothing,
-        call_without_a_fault,
-        call_after_its_answer_was_stored,
-        kill_of_another,
-        kill_before_it_asked,
-        reply_again_without_a_fault,
-        note_twice,
-    ],
-    "G4": [asked_again_by_the_same],
-    "G5": [
-        answered_twice,
-        asked_line_twice,
-        illegal_line,
-        result_missing,
-        result_twice,
-        turn_within_a_turn,
-    ],
-    "G6": [
-        mixed_reply,
-        reply_to_another_chat,
-        notice_to_another_chat,
-        reply_to_nothing,
-        mixed_transcript,
-        mixed_request,
-        mixed_request_of_the_background,
-    ],
-    "G7": [poison_not_parked, poison_parked_twice, innocent_parked, poison_answered],
+without_its_stop = both(lambda records: records.sent["ann"].pop(4), unanswered("ann-00005"))
+STOPPED = {"content": words_for(TEXTS["ann-00007"], 6), "stopped": True}
+BROKEN: dict[str, dict[str, Spoil]] = {
+    "G1": {
+        "lost": reordered(1, 0, 1),
+        "reply lost": unanswered("ann-00007"),
+        "command lost": unanswered("ann-00003"),
+        "told in another chat alone": reply(-1, chat="ann"),
+        "stopped without a stop": without_its_stop,
+        "stopped by an earlier stop": both(line("ann", 1, -1, **STOPPED), unanswered("ann-00007")),
+        "two stopped by one stop": both(line("ann", 0, -1, stopped=True), unanswered("ann-00002")),
+        "stopped by the stop of another chat": both(
+            without_its_stop,
+            lambda records: records.sent["bob"].append(Message("bob-00009", "bob", "stop", "/stop")),
+            told_again(told("bob-00009", 0, 19.0)),
+        ),
+        "question cut": line("ann", 1, 0, content="ann-00004"),
+        "question of nobody": more("bob", 0, 2, {"role": "user", "content": "hi", "message_id": "bob-00010"}),
+        "letter left": lambda records: records.ended.append("2 messages stay in chaos-1.inbound.4.00"),
+    },
+    "G2": {
+        "turns reordered": reordered(0, 2, 3, 4, 5, 0, 1),
+        "sessions mixed up": lambda records: records.lines["ann"][0].extend(records.lines["ann"].pop()),
+        "turns at once": reordered(0, 0, 2, 1, 3, 4, 5),
+        "stray line of a turn": more(
+            "ann",
+            0,
+            1,
+            {"role": "system", "content": "", "kind": "note"},
+            dict(answer("ann-00002", 0), final=0),
+        ),
+        "replies reordered": lambda records: records.replies.insert(0, records.replies.pop(1)),
+    },
+    "G3": {
+        "told otherwise": told_again(Reply("ann-00001", "ann", "reply", "stub: ann-00001 hello (#1)", 12.6)),
+        "stored otherwise": line("ann", 1, -1, content="something else"),
+        "stopped and told": told_again(told("ann-00004", 4, 16.0)),
+        "answer cut": answered("stub: bob-00008 he"),
+        "answer cut within": answered("stub: bob-00008 (#7)"),
+        "answer empty": answered(""),
+        "answer to another call": answered("stub: bob-00008 hello (#6)"),
+        "answer to an earlier request": both(
+            line("ann", 0, -1, content=words_for(TEXTS["ann-00002"], 2)),
+            reply(1, text=words_for(TEXTS["ann-00002"], 2)),
+        ),
+        "answer that was refused": lambda records: setattr(records.calls[-1], "outcome", "refused"),
+        "answer to nobody": more("bob", 0, 2, dict(answer("bob-00008", 7), message_id="subagent:1")),
+        "command told nothing": reply(2, text=""),
+        "call without a fault": lambda records: records.harms.clear(),
+        "call after its answer was stored": both(
+            line("ann", 0, 1, content=words_for(TEXTS["ann-00001"], 1)),
+            reply(0, text=words_for(TEXTS["ann-00001"], 1)),
+        ),
+        "kill of another": lambda records: setattr(records.harms[0], "life", "d1.1"),
+        "kill before it asked": lambda records: records.harms.__setitem__(0, Harm("kill", "d0.1", 9.0, 9.0)),
+        "reply again without a fault": without_a_fault,
+        "note twice": lambda records: records.notes.append("memory/HISTORY.md: 01X goes on at 0, not 3"),
+    },
+    "G4": {"asked again by the same": again_by_the_same},
+    "G5": {
+        "answered twice": more("bob", 0, 2, answer("bob-00008", 7)),
+        "asked line twice": more("bob", 0, 0, user("bob-00008")),
+        "illegal line": lambda records: records.illegal.append("web_ann.jsonl has a torn tail"),
+        "result missing": reordered(0, 0, 1, 2, 3, 5),
+        "result twice": reordered(0, 0, 1, 2, 3, 4, 4, 5),
+        "turn within a turn": both(more("ann", 0, 4, user("ann-00007")), reordered(1, 0, 1, 3)),
+    },
+    "G6": {
+        "mixed reply": answered("stub: ann-00001 hello (#7)"),
+        "reply to another chat": both(
+            told_again(replace(told("bob-00008", 7, 18.6), chat="ann")),
+            lambda records: records.published.update({"bob-00008": 2}),
+        ),
+        "notice to another chat": told_again(Reply("ann-00006", "bob", "notice", "notice", 16.5)),
+        "reply to nothing": told_again(Reply("", "bob", "reply", "hello", 19.0)),
+        "mixed transcript": more("bob", 0, 0, {"role": "system", "content": "ann-00001 said so"}),
+        "mixed request": lambda records: setattr(records.calls[-1], "named", {"bob-00008", "ann-00001"}),
+        "mixed request of the background": lambda records: records.asides.append(
+            frozenset({"bob-00008", "ann-00001"})
+        ),
+    },
+    "G7": {
+        "poison not parked": lambda records: records.parked.clear(),
+        "poison parked twice": lambda records: records.parked.extend(records.parked),
+        "innocent parked": lambda records: records.parked.append(Parked("ann-00001", "attempts")),
+        "poison answered": told_again(told("ann-00006", 5, 17.0)),
+    },
 }
 
 
 @pytest.mark.parametrize(
-    ("name", "broken"),
-    [(name, broken) for name, each in BROKEN.items() for broken in each],
-    ids=lambda one: getattr(one, "__name__", one),
+    ("name", "spoil"),
+    [pytest.param(name, spoil, id=what) for name, each in BROKEN.items() for what, spoil in each.items()],
 )
-def test_a_guarantee_that_is_broken_once_is_found(name: str, broken: Callable[[Records], None]) -> None:
+def test_a_guarantee_that_is_broken_once_is_found(name: str, spoil: Spoil) -> None:
     records = sound()
 
-    broken(records)
+    spoil(records)
 
     assert any(found.startswith(f"{name} ") for found in check(records).broken)
+
+
+@pytest.mark.parametrize(
+    ("words", "wanted"),
+    [
+        ("plain new new plain", [[1], [4]]),
+        ("resume plain", [[2]]),
+        # The one that was left is the newest ended one now.
+        ("plain new plain resume plain resume plain", [[1, 5], [3, 7]]),
+        # One in which nothing was said leaves nothing to go back to.
+        ("plain new resume plain resume plain", [[1, 4, 6]]),
+    ],
+)
+def test_the_sessions_that_commands_make(words: str, wanted: list[list[int]]) -> None:
+    said = [Message(str(number), "ann", word, word) for number, word in enumerate(words.split(), 1)]
+
+    assert sessions_of(said) == [[str(number) for number in ids] for ids in wanted]
+
+
+def harm(*about: Any) -> Spoil:
+    return lambda records: records.harms.append(Harm(*about))
+
+
+def only(*about: Any) -> Spoil:
+    return lambda records: setattr(records, "harms", [Harm(*about)])
+
+
+def call(n: int, life: str, message: str, at: float) -> Spoil:
+    return lambda records: records.calls.append(Call(n, life, message, 0, at, frozenset({message})))
+
+
+def three(records: Records) -> None:
+    records.daemons = 3
+
+
+NOTE = {"role": "system", "content": "", "kind": "note"}
+TAKEN_BACK = {"role": "system", "content": "", "kind": "undo", "set_aside": "web:ann-00006"}
+ASKED_ANEW = (user("ann-00006"), TAKEN_BACK | {"from": 2}, user("ann-00006"), TAKEN_BACK | {"from": 4})
+AGAIN = [told_again(told("bob-00008", 7, at)) for at in (19.0, 19.5, 20.0, 60.0, 90.0)]
+# What is done to sound records step by step, and what is found then: nothing, or this among it.
+EXPLAINED: dict[str, list[tuple[Spoil, str]]] = {
+    "poison that was set aside has no answer, and the next turn may begin": [
+        (more("ann", 1, 2, user("ann-00006"), {**NOTE, "kind": "undo", "from": 2}), ""),
+        (more("ann", 1, -1, NOTE), ""),
+    ],
+    "poison that was taken back may be asked anew": [
+        (more("ann", 1, 2, *ASKED_ANEW), ""),
+        (reordered(1, 0, 1, 2, 4, 5, 6, 7), "ann-00006 has 2 user lines"),
+    ],
+    "a frozen daemon that wakes may ask what another has answered": [
+        (both(call(10, "d1.1", "bob-00008", 50.0), harm("kill", "d0.2", 18.2, 18.9), three), "#7 is stored"),
+        (harm("freeze", "d1.1", 17.0, 49.9), ""),
+    ],
+    "a turn whose key another daemon took began again, of that message alone": [
+        (both(again_by_the_same, three, harm("fenced", "d0.1", 11.0, 11.0, "ann-00002")), "G4 "),
+        (harm("fenced", "d0.1", 11.0, 11.0, "ann-00001"), ""),
+    ],
+    "a turn that could not be ended began again, where its line had been cut": [
+        (only("delayed", "d0.1", 10.1, 10.1, "ann-00001"), "G3 "),
+        (harm("cut", "d0.1", -20.0, -20.0), ""),
+    ],
+    "a message that was put twice is answered twice": [
+        (both(AGAIN[3], lambda records: records.published.update({"bob-00008": 2})), ""),
+        (AGAIN[4], "came again"),
+    ],
+    "an answer to a command is put again where chats moved": [
+        (both(told_again(told("ann-00005", 0, 60.0)), three), "ann-00005 came again"),
+        (harm("moved", "d1.1", 30.0, 30.0), ""),
+        (AGAIN[3], "bob-00008 came again"),
+    ],
+    "poison may be parked once for each time it was asked about": [
+        (
+            both(lambda records: records.parked.extend(records.parked), call(11, "d0.3", "ann-00006", 16.9)),
+            "no fault",
+        ),
+        (harm("kill", "d0.2", 16.1, 16.6), ""),
+    ],
+    "a cut explains a request of another daemon alone": [
+        (only("cut", "d0.1", 10.5, 10.5), "no fault"),
+        (three, ""),
+    ],
+    "one harm explains two repeats of a reply": [
+        (both(harm("kill", "d0.2", 18.6, 18.9), AGAIN[0], AGAIN[1]), ""),
+        (AGAIN[2], "bob-00008 came again"),
+    ],
+}
+
+
+@pytest.mark.parametrize("steps", EXPLAINED.values(), ids=EXPLAINED)
+def test_what_is_explained_is_not_broken_and_the_like_of_it_is(steps: list[tuple[Spoil, str]]) -> None:
+    records = sound()
+
+    for spoil, finding in steps:
+        spoil(records)
+        found = check(records).broken
+        assert any(finding in one for one in found) if finding else found == []

@@ -13,28 +13,24 @@ import argparse
 import asyncio
 import itertools
 import json
-import math
 import random
 import shutil
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.chaos.records import Message
-from tests.disk.account import Account, check, crashed
-from tests.disk.feed import CHATS, People
+from tests.chaos.chats import message_of
+from tests.chaos.checker import check
+from tests.chaos.records import CHATS, Account, Harm, Message
+from tests.chaos.rest import REST_S, Scene
+from tests.chaos.stub_model import StubModel
+from tests.disk.feed import People
 from tests.disk.mount import Mount, why_not
 from tests.support import harness, prepared
 from tests.support.harness import Daemon, command
-from tests.support.model_replies import Seen
-from tests.support.model_server import ModelServer
-from tests.support.place import archives, transcript
 
 KINDS = {"plain": 12, "read": 3, "write": 2, "compact": 1, "new": 2, "resume": 2}
 # What becomes of what is not synced: names, data, torn. The first ones are the worst that may come.
@@ -49,44 +45,23 @@ REFUSALS = (
 )
 # Where queue and ledger may lie, on the same disk; nowhere: in the workspace.
 LOCAL = ("", "local", "other")
-REST_S = 120.0
 # The exit code of a run that shows nothing, for it or for anybody.
 NOTHING_DONE = 2
 LIFE_S = 30.0
 
 
-@dataclass
-class Harm:
-    """What was done."""
-
-    cuts: int = 0
-    kills: list[float] = field(default_factory=list)
-    places: Counter[str] = field(default_factory=Counter)
-    syncs: int = 0
-    # From when to when a disk refused calls.
-    refusals: list[tuple[float, float]] = field(default_factory=list)
-    moves: int = 0
-
-    @property
-    def pauses(self) -> list[tuple[float, float]]:
-        """When something came between a deed and the note of it."""
-        return [*((kill, kill) for kill in self.kills), *self.refusals]
-
-
 class Cuts:
-    """One run in a folder of its own."""
-
     def __init__(self, folder: Path, *, cuts: int, every: int, seed: int) -> None:
         self.folder = folder
-        self.harm = Harm()
+        self.cuts, self.moves = 0, 0
+        self.harms: list[Harm] = []
         self.sent: dict[str, list[Message]] = {chat: [] for chat in CHATS}
-        self._cuts = cuts
-        self._every = every
+        self._wanted, self._every = cuts, every
         self._dice = random.Random(seed)
         self._mount = Mount(folder / "disk", folder / "saved")
         self.workspace = folder / "disk" / "workspace"
         self._local = LOCAL[0]
-        self._numbers = itertools.count(1)
+        self._numbers, self._lives = itertools.count(1), itertools.count(1)
         self._config: dict[str, Any] = {
             "model.name": "openai/stub",
             "memory.window": 12,
@@ -96,47 +71,30 @@ class Cuts:
         }
 
     async def run(self) -> Account:
-        """Do all cuts, let it come to rest, and check."""
-        async with ModelServer() as model:
-            self._config["model.api_base"] = model.url
-            async with People() as people, self._writing(people):
-                for number in range(self._cuts):
-                    await self._life(people, number)
-                account = await self._rest(people, model)
-        return account
-
-    @asynccontextmanager
-    async def _writing(self, people: People) -> AsyncIterator[None]:
-        """Let each chat write one message after the other, accepted each, until the cuts are done."""
         self._over = asyncio.Event()
-        async with asyncio.TaskGroup() as group:
-            self._writers = [group.create_task(self._write(people, chat), name=chat) for chat in CHATS]
-            yield
+        async with StubModel() as self._model, People() as self._people, asyncio.TaskGroup() as group:
+            writers = [group.create_task(self._write(chat), name=chat) for chat in CHATS]
+            for number in range(self._wanted):
+                await self._life(number)
+            return await self._rest(asyncio.gather(*writers))
 
-    async def _write(self, people: People, chat: str) -> None:
+    async def _write(self, chat: str) -> None:
+        """Write one message after the other, accepted each, until the cuts are done."""
         while not self._over.is_set():
             kind = self._dice.choices(list(KINDS), list(KINDS.values()))[0]
-            name = f"{chat}-{next(self._numbers):05d}"
-            text = {
-                "plain": f"{name} hello {'x' * self._dice.randint(0, 1500)}",
-                "read": f'{name} [[tool:ls {{"path": "."}}]]',
-                "write": f'{name} [[tool:write {{"path": "{name}.txt", "content": "x"}}]]',
-                "compact": "/compact",
-                "new": "/new",
-                "resume": "/resume",
-            }[kind]
-            message = Message(name, chat, "stop" if kind == "compact" else kind, text)
+            message = message_of(chat, kind, next(self._numbers), "x" * self._dice.randint(0, 1500))
             self.sent[chat].append(message)
-            await people.put(message)
+            await self._people.put(message)
             await asyncio.sleep(self._dice.uniform(0, 0.2))
 
-    def _daemon(self, people: People) -> Daemon:
-        daemon = Daemon(self.workspace, config=self._config | people.config())
-        people.listen_to(daemon)
-        return daemon
+    def _daemon(self) -> tuple[str, Daemon]:
+        life = f"life{next(self._lives)}"
+        told = {"model.api_base": self._model.address(life)} | self._people.config(life)
+        daemon = Daemon(self.workspace, config=self._config | told)
+        self._people.listen_to(daemon)
+        return life, daemon
 
-    async def _life(self, people: People, number: int) -> None:
-        """Let daemons live until the cut."""
+    async def _life(self, number: int) -> None:
         names, data, torn = (
             FATES[number % len(FATES)] if number < 2 * len(FATES) else self._dice.choice(FATES)
         )
@@ -148,27 +106,25 @@ class Cuts:
         refuses = self._dice.random() < 0.25
         words += ["--refuse", self._refusal(at)] if refuses else []
         self._move()
-        began, began_at = time.monotonic(), time.time()
+        began = time.monotonic()
         await self._mount.mount(*words)
         cut = asyncio.create_task(self._mount.cut(), name="cut")
         try:
             while not cut.done() and time.monotonic() - began < LIFE_S:
                 # A daemon that is killed leaves on the disk what it wrote and did not sync.
                 kill_after = self._dice.uniform(0.3, 3) if self._dice.random() < 0.3 else LIFE_S
-                await self._until_cut(people, cut, kill_after, refuses=refuses)
+                await self._until_cut(cut, kill_after, refuses=refuses)
         finally:
             place = await cut if cut.done() else ""
             if not place:
                 cut.cancel()
                 # Until it is over it reads what the end of the mount says.
                 await asyncio.wait({cut})
-            self.harm.refusals += [(began_at, time.time())] if refuses else []
         if place:
-            self.harm.cuts += 1
-            self.harm.places[_kind_of(place)] += 1
+            self.cuts += 1
             await self._mount.remove()
         else:
-            self.harm.syncs += await self._mount.unmount()
+            await self._mount.unmount()
         what = " ".join(map(str, words))
         print(f"  life {number + 1}, {self._local or 'in place'}: {what}: {place or 'not cut'}", flush=True)
 
@@ -182,13 +138,12 @@ class Cuts:
         """Have the next life begin by moving queue and ledger, now and then."""
         if self._dice.random() < 0.3:
             local = self._dice.choice([one for one in LOCAL if one != self._local])
-            self._local, self.harm.moves = local, self.harm.moves + 1
+            self._local, self.moves = local, self.moves + 1
             self._config["state.local_dir"] = str(self.folder / "disk" / local) if local else ""
 
-    async def _until_cut(
-        self, people: People, cut: asyncio.Task[str], kill_after_s: float, *, refuses: bool
-    ) -> None:
-        daemon = self._daemon(people)
+    async def _until_cut(self, cut: asyncio.Task[str], kill_after_s: float, *, refuses: bool) -> None:
+        life, daemon = self._daemon()
+        began = time.time()
         await daemon.start(wait=False)
         died = asyncio.create_task(daemon.died(600), name="died")
         await asyncio.wait({cut, died}, timeout=kill_after_s, return_when=asyncio.FIRST_COMPLETED)
@@ -202,101 +157,47 @@ class Cuts:
         if cut.done():
             await self._mount.remove()
         await died
-        self.harm.kills.append(time.time())
+        self.harms += [Harm("refusing disk", life, began, time.time())] if refuses else []
+        self.harms.append(Harm("kill", life, time.time(), time.time()))
         self._keep(daemon)
         await daemon.__aexit__()
 
-    async def _rest(self, people: People, model: ModelServer) -> Account:
+    async def _rest(self, written: asyncio.Future[Any]) -> Account:
         await self._mount.mount()
         self._over.set()
+        scene = Scene(
+            self.workspace, self._people, self._people.platform, self._model, sent=self.sent, harms=self.harms
+        )
         try:
-            async with self._daemon(people) as daemon:
-                await asyncio.wait_for(asyncio.gather(*self._writers), REST_S)
-                until, fewest = time.monotonic() + REST_S, math.inf
-                while True:
-                    account = self._account(people, model, await people.unsent())
-                    # A platform takes a message a second of a chat, and a quick machine has many waiting.
-                    if len(account.lost) < fewest:
-                        until, fewest = time.monotonic() + REST_S, len(account.lost)
-                    if not account.lost or time.monotonic() > until:
-                        break
-                    await people.remind(self.sent, account.lost)
-                    await asyncio.sleep(0.3)
+            _, last = self._daemon()
+            async with last as daemon:
+                await asyncio.wait_for(written, REST_S)
+                await scene.at_rest(daemon.url)
                 code = await daemon.stop()
                 self._keep(daemon)
-            if code != 0:
-                account.illegal.append(f"the last daemon ended with {code}")
+            records = await scene.records()
+            records.ended += [f"the last daemon ended with {code}"] if code else []
+            records.ended += crashed((self.folder / "daemon.log").read_text())
             _, verified = await command(self.workspace, "sessions", "verify", "--json", config=self._config)
-            account.illegal += crashed((self.folder / "daemon.log").read_text())
             # Lines of usage are not synced, by design: a cut may cost some, and tear one.
             found = [row for row in json.loads(verified or "[]") if "state/usage/" not in row["file"]]
-            account.illegal += map(str, found)
+            records.illegal += map(str, found)
+            account = check(records)
             if account.broken:
                 shutil.copytree(self.workspace, self.folder / "workspace", dirs_exist_ok=True)
             return account
         finally:
             await self._mount.unmount()
 
-    def _account(self, people: People, model: ModelServer, unsent: Mapping[str, str]) -> Account:
-        account = check(
-            self.workspace,
-            sent=self.sent,
-            stem=people.stem,
-            named=people.named,
-            replies=people.replies,
-            asked=model.seen,
-            kills=self.harm.kills,
-            refusals=self.harm.refusals,
-            unsent=unsent,
-        )
-        account.twice += made_anew(people.seen_at, model.seen)
-        account.illegal += [one for chat in CHATS for one in mingled(self.workspace, people.stem(chat))]
-        account.twice += people.repeated(self.harm.pauses)
-        return account
-
     def _keep(self, daemon: Daemon) -> None:
         with (self.folder / "daemon.log").open("ab") as log:
             log.write(bytes(daemon.log) + b"-- dead\n")
 
 
-def made_anew(seen_at: Mapping[str, float], asked: list[Seen]) -> list[str]:
-    """Find the messages whose answer a client had when the model was asked for it again."""
-    found = []
-    for seen in asked:
-        words = seen.text.split()
-        if "save_memory" in seen.tools or seen.is_summary or seen.aside or not words:
-            continue
-        late_s = seen.at - seen_at.get(words[0], seen.at)
-        if late_s > 0:
-            found.append(f"{words[0]} was asked {late_s:.2f} s after its reply was seen")
-    return found
-
-
-def mingled(workspace: Path, stem: str) -> list[str]:
-    """Find lines of one turn inside another: those of each message stand together, from its question on.
-
-    What a cut tore is no line until the next append cuts it off; the account says where it stays.
-    """
-    found = []
-    for path in [*archives(workspace, stem), transcript(workspace, stem)]:
-        if not path.exists():
-            continue
-        lines = [json.loads(raw) for raw in path.read_bytes().splitlines()[1:] if b"\0" not in raw]
-        ids = [(line.get("message_id"), line["role"]) for line in lines if line.get("message_id")]
-        begun: list[str] = []
-        for id_, role in ids:
-            if role == "user":
-                begun.append(id_)
-            elif not begun or begun[-1] != id_:
-                found.append(f"{path.name}: {role} line of {id_} in the turn of {begun[-1:]}")
-    return found
-
-
-def _kind_of(place: str) -> str:
-    """Name the kind of file of a cut's line."""
-    path = place.partition(" ")[2].partition(" ")[2]
-    name = path.rpartition("/")[2]
-    return f"{path.rpartition('/')[0]}/*.{name.rpartition('.')[2]}" if "." in name else path
+def crashed(log: str) -> list[str]:
+    """Find the turns that took a refusal of the disk for an error of their own, in what a gateway logged."""
+    lines = [line for line in log.splitlines() if '"event":"turn.crashed"' in line]
+    return [f"a turn crashed: {json.loads(line)['exception'][-300:]}" for line in lines]
 
 
 async def main() -> int:
@@ -320,16 +221,16 @@ async def main() -> int:
         account = await run.run()
     finally:
         prepared.end_servers()
-    print(f"  {account.messages} messages, {run.harm.cuts} cuts, {len(run.harm.kills)} deaths")
-    print(f"  {len(run.harm.refusals)} lives with refusals, {run.harm.moves} moves of queue and ledger")
-    print(f"  cut at: {dict(run.harm.places)}")
-    print(f"  model calls {account.model_calls} of {account.least_calls} needed")
+    harms = Counter(harm.kind for harm in run.harms)
+    print(f"  {account.messages} messages, {run.cuts} cuts, {harms['kill']} deaths")
+    print(f"  {harms['refusing disk']} lives with refusals, {run.moves} moves of queue and ledger")
+    print(f"  model calls {account.calls} of {account.least_calls} needed")
     print(f"  {time.monotonic() - began:.0f} s, {len(account.broken)} broken, seed {given.seed}")
     if account.broken:
         print("\n".join([*account.broken, f"workspace and logs stay in {folder}"]))
         return 1
     shutil.rmtree(folder)
-    return 0 if run.harm.cuts else NOTHING_DONE
+    return 0 if run.cuts else NOTHING_DONE
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """The kernel's FUSE calls as they are, by the number of a file and not by its path.
 
 A library that hands on paths would hide the difference between a name and the file that it stood for, and
-with it all that goes wrong on a network. So the bytes of /dev/fuse are read here. Caches are the client's
-own affair: the kernel is told to keep nothing.
+with it all that goes wrong on a network. So the bytes of /dev/fuse are read here. Of names and attributes the
+kernel is told to keep nothing.
 """
 
 from __future__ import annotations
@@ -13,8 +13,11 @@ import os
 import stat
 import struct
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
+
+from tests.disk.model import Node
 
 _HEAD = struct.Struct("<IIQQIIIHH")
 _ANSWER = struct.Struct("<IiQ")
@@ -32,9 +35,8 @@ SETLK, SETLKW, ACCESS, CREATE, INTERRUPT, DESTROY, BATCH_FORGET, RENAME2 = 32, 3
 Answer = Callable[[bytes], None]
 
 
-class Look(Protocol):
-    """What a client knows of a file."""
-
+@dataclass(frozen=True, slots=True)
+class Look:
     number: int
     mode: int
     size: int
@@ -42,8 +44,18 @@ class Look(Protocol):
     links: int
 
 
+def look_of(node: Node) -> Look:
+    links = 2 if node.is_folder else node.links
+    return Look(node.number, node.mode, len(node.content), node.mtime_ns, links)
+
+
 class Client(Protocol):
-    """What answers the calls; each raises OSError as the system call would."""
+    """What answers the calls; each raises OSError as the system call would.
+
+    ``kernel_keeps``: pages and locks are the kernel's, as on a disk of this machine alone.
+    """
+
+    kernel_keeps: bool
 
     def lookup(self, folder: int, name: str) -> Look: ...
     def look(self, number: int) -> Look: ...
@@ -62,12 +74,12 @@ class Client(Protocol):
     def lock(self, number: int, owner: int, kind: int) -> bool: ...
 
 
-def mount(folder: Path, kind: str) -> int:
+def mount(folder: Path, source: str, kind: str = "fuse") -> int:
     """Mount at a folder; return what the calls are read from."""
     fd = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
     options = f"fd={fd},rootmode=40000,user_id={os.geteuid()},group_id={os.getegid()},allow_other"
     libc = ctypes.CDLL(None, use_errno=True)
-    if libc.mount(kind.encode(), os.fsencode(folder), b"fuse", 0, options.encode()):
+    if libc.mount(source.encode(), os.fsencode(folder), kind.encode(), 0, options.encode()):
         raise OSError(ctypes.get_errno(), "mount")
     return fd
 
@@ -129,7 +141,7 @@ def _looked(look: Look) -> bytes:
 
 
 def _init(client: Client, node: int, body: bytes) -> bytes:
-    flags = _POSIX_LOCKS | _BIG_WRITES | _FLOCK_LOCKS
+    flags = _BIG_WRITES | (0 if client.kernel_keeps else _POSIX_LOCKS | _FLOCK_LOCKS)
     return struct.pack("<IIIIHHIIHHII6I", 7, 31, 0, flags, 16, 12, _MAX_WRITE, 1, 0, 0, 0, 0, *[0] * 6)
 
 
@@ -149,7 +161,7 @@ def _mkdir(client: Client, node: int, body: bytes) -> bytes:
 def _create(client: Client, node: int, body: bytes) -> bytes:
     mode = struct.unpack_from("<II", body)[1]
     look = client.make(node, _text(body[16:]), stat.S_IFREG | stat.S_IMODE(mode))
-    return _entry(look) + struct.pack("<QIi", look.number, _DIRECT_IO, 0)
+    return _entry(look) + _opened(client, look.number)
 
 
 def _rename(skip: int) -> Callable[[Client, int, bytes], bytes]:
@@ -182,7 +194,11 @@ def _setattr(client: Client, node: int, body: bytes) -> bytes:
 
 def _open(client: Client, node: int, body: bytes) -> bytes:
     client.open(node)
-    return struct.pack("<QIi", node, _DIRECT_IO, 0)
+    return _opened(client, node)
+
+
+def _opened(client: Client, node: int) -> bytes:
+    return struct.pack("<QIi", node, 0 if client.kernel_keeps else _DIRECT_IO, 0)
 
 
 def _readdir(client: Client, node: int, body: bytes) -> bytes:

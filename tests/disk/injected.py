@@ -23,14 +23,17 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 from session.store.lock_record import temp_mark
-from tests.chaos.records import Message
-from tests.disk.account import Account, check, crashed
+from tests.chaos.chats import message_of
+from tests.chaos.checker import check
+from tests.chaos.records import Account, Harm, Message
+from tests.chaos.rest import REST_S, Scene
+from tests.disk.cuts import NOTHING_DONE, crashed
 from tests.disk.feed import People
 from tests.support import harness, prepared
 from tests.support.harness import Daemon
@@ -46,11 +49,8 @@ FAULTS = (
     ("rename,linkat", "error=ENOSPC", 2),
 )
 KINDS = ("plain", "plain", "new", "plain", "resume", "plain")
-TEXTS = {"new": "/new", "resume": "/resume"}
 CHATS = ("ann", "bob", "eve")
-# The exit code of a run that shows nothing.
-NOTHING_DONE = 2
-UP_S, LIFE_S, REST_S = 240.0, 60.0, 120.0
+UP_S, LIFE_S = 240.0, 60.0
 
 
 @cache
@@ -58,21 +58,9 @@ def why_not() -> str:
     """Say why nothing can be injected here; empty: it can be."""
     if shutil.which("strace") is None:
         return "strace is missing: deploy/system-packages.sh strace"
-    tried = subprocess.run(
-        [
-            "strace",
-            "-qq",
-            "-f",
-            "--seccomp-bpf",
-            "-e",
-            f"trace={SYNCS}",
-            "-e",
-            f"inject={SYNCS}:error=EIO",
-            "true",
-        ],
-        capture_output=True,
-        check=False,
-    )
+    words = ["strace", "-qq", "-f", "--seccomp-bpf", "-e", f"trace={SYNCS}"]
+    words += ["-e", f"inject={SYNCS}:error=EIO", "true"]
+    tried = subprocess.run(words, capture_output=True, check=False)
     told = tried.stderr.decode().strip().splitlines()
     return f"strace may not trace here: {told[-1] if told else tried.returncode}" if tried.returncode else ""
 
@@ -129,79 +117,48 @@ class Round:
 async def broken_by(fault: Fault, folder: Path) -> Round:
     """Let people write to a gateway that meets a fault, start it anew without, and look."""
     workspace, log = folder / "workspace", folder / "strace"
-    sent = _messages()
+    numbers = itertools.count(1)
+    sent: dict[str, list[Message]] = {chat: [] for chat in CHATS}
+    for kind in KINDS:
+        for chat in CHATS:
+            sent[chat].append(message_of(chat, kind, next(numbers)))
     config = {"model.name": "echo", "limits.attempts": 1000}
     began = time.time()
     async with People() as people:
-        first = Daemon(workspace, config=config | people.config(), prefix=fault.words(workspace, people, log))
+        words = fault.words(workspace, people, log)
+        first = Daemon(workspace, config=config | people.config("first"), prefix=words)
         people.listen_to(first)
         await first.start(wait=False)
-        writing = asyncio.gather(*(_write(people, messages) for messages in sent.values()))
+        writing = asyncio.gather(*(people.said(*messages) for messages in sent.values()))
         died = asyncio.create_task(first.died(600), name="died")
         # On a busy machine it takes long until it is there to be written to.
         up = asyncio.create_task(first.said("daemon.started", within_s=UP_S), name="up")
         await asyncio.wait({died, up}, return_when=asyncio.FIRST_COMPLETED)
         up.cancel()
-        answered = asyncio.create_task(_answered(people, sent), name="answered")
+        answered = asyncio.create_task(_answered(people, len(KINDS) * len(CHATS)), name="answered")
         await asyncio.wait({died, answered}, timeout=LIFE_S, return_when=asyncio.FIRST_COMPLETED)
         answered.cancel()
         first.signal(9)
         await died
         await first.__aexit__()
-        pause = began, time.time()
-        second = Daemon(workspace, config=config | people.config())
+        harm = Harm("refusing disk", "first", began, time.time())
+        second = Daemon(workspace, config=config | people.config("second"))
         people.listen_to(second)
+        scene = Scene(workspace, people, people.platform, None, sent=sent, harms=[harm])
         async with second:
             await asyncio.wait_for(writing, REST_S)
-            account = await _at_rest(people, sent, workspace, pause)
+            records = await scene.at_rest(second.url)
             if await second.stop() != 0:
-                account.illegal.append(f"the last daemon ended badly: {second.log.decode()[-500:]}")
-    account.illegal += crashed(first.log.decode(errors="replace"))
+                records.ended.append(f"the last daemon ended badly: {second.log.decode()[-500:]}")
+    records.ended += crashed(first.log.decode(errors="replace"))
     told = log.read_text(errors="replace")
-    return Round(account, told.count("(INJECTED)") + ("killed by SIGKILL" in told and "signal" in fault.what))
+    hits = told.count("(INJECTED)") + ("killed by SIGKILL" in told and "signal" in fault.what)
+    return Round(check(records), hits)
 
 
-def _messages() -> Mapping[str, list[Message]]:
-    numbers = itertools.count(1)
-    sent: dict[str, list[Message]] = {chat: [] for chat in CHATS}
-    for kind in KINDS:
-        for chat in CHATS:
-            name = f"{chat}-{next(numbers):05d}"
-            sent[chat].append(Message(name, chat, kind, TEXTS.get(kind, f"{name} hello")))
-    return sent
-
-
-async def _write(people: People, messages: Sequence[Message]) -> None:
-    for message in messages:
-        await people.put(message)
-
-
-async def _answered(people: People, sent: Mapping[str, Sequence[Message]]) -> None:
-    """Return when every message has a reply."""
-    wanted = {message.id for messages in sent.values() for message in messages}
-    while not wanted <= set(people.seen_at):
+async def _answered(people: People, count: int) -> None:
+    while len({reply.message for reply in people.replies if reply.kind == "reply"}) < count:
         await asyncio.sleep(0.1)
-
-
-async def _at_rest(
-    people: People, sent: Mapping[str, Sequence[Message]], workspace: Path, pause: tuple[float, float]
-) -> Account:
-    until = time.monotonic() + REST_S
-    while True:
-        account = check(
-            workspace,
-            sent=sent,
-            stem=people.stem,
-            named=people.named,
-            replies=people.replies,
-            asked=(),
-            kills=(),
-        )
-        account.twice += people.repeated([pause])
-        if not account.lost or time.monotonic() > until:
-            return account
-        await people.remind(sent, account.lost)
-        await asyncio.sleep(0.2)
 
 
 async def main() -> int:

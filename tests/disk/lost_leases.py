@@ -5,8 +5,11 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import ctypes
 import json
+import os
 import random
+import subprocess
 import sys
 import tempfile
 from collections import Counter
@@ -17,23 +20,63 @@ from pathlib import Path
 from session.errors import Fenced
 from session.store.store import Store
 from session.transcript.transcript import parse
-from tests.disk.machines import Machines
-from tests.disk.mount import why_not
+from tests.disk.mount import ROOT, why_not
 from tests.session.nursery import DONE, FENCED, KEY, OPS, lines
 from tests.session.store.test_fence import NEVER, Nursery, furnish
 
 STEM = "telegram_1"
+_DETACH = 2
 # The clearing owns the key anew: it may come behind the other machine's.
 _CLEARS = ("clear", "everything")
 
 
+class Machines:
+    """Mounts of one disk, each a machine's: ``machines["a"]`` is where it is mounted."""
+
+    def __init__(self, folder: Path, names: str) -> None:
+        self._folders = {name: folder / name for name in names}
+        words = [sys.executable, "-m", "tests.disk.network", *map(str, self._folders.values())]
+        self._process = subprocess.Popen(
+            words, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        if self._answer() != "mounted":
+            raise AssertionError("the network's disk was not mounted")
+
+    def __getitem__(self, name: str) -> Path:
+        return self._folders[name]
+
+    def say(self, line: str) -> str:
+        """Tell the network something, as ``tests.disk.network`` has it; return what it answers."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(line + "\n")
+        self._process.stdin.flush()
+        return self._answer()
+
+    def _answer(self) -> str:
+        assert self._process.stdout is not None
+        return self._process.stdout.readline().strip()
+
+    def look(self, name: str, folder: str) -> dict[str, bytes]:
+        """Read all files below a folder as the server has them, those aside that are being written."""
+        self.say(f"expire {name}")
+        top = self[name] / folder
+        paths = [path for path in top.rglob("*") if not any(".tmp" in part for part in path.parts)]
+        return {str(path.relative_to(top)): path.read_bytes() for path in paths if path.is_file()}
+
+    def close(self) -> None:
+        """Take the mounts away; nobody may have a file of them open."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        try:
+            self._process.wait(timeout=20)
+        finally:
+            self._process.kill()
+            for folder in self._folders.values():
+                ctypes.CDLL(None).umount2(os.fsencode(folder), _DETACH)
+
+
 class Broken(AssertionError):
     """A promise did not hold."""
-
-
-def there(machines: Machines, folder: str) -> Path:
-    """Name a workspace as machine b sees it."""
-    return machines["b"] / folder
 
 
 def store_of_b(workspace: Path) -> Store:
@@ -50,7 +93,7 @@ async def lost_at(machines: Machines, nursery: Nursery, folder: str, op: str, at
     if not nursery.run(op, machines["a"] / folder, at=at)["stopped"]:
         return "over"
     machines.say("lose a")
-    store = store_of_b(there(machines, folder))
+    store = store_of_b(machines["b"] / folder)
     try:
         async with store.open(KEY) as session:
             await session.append(lines("parent"))
@@ -198,7 +241,7 @@ async def _among(
 ) -> list[str]:
     """Write on machine b while the others wake; return what turns were promised."""
     promised: list[str] = []
-    store = store_of_b(there(machines, folder))
+    store = store_of_b(machines["b"] / folder)
     try:
         for number in range(len(stopped) + 1):
             if dice.random() < 0.7:
@@ -231,7 +274,6 @@ async def main() -> int:
     parser = argparse.ArgumentParser(prog="lost_leases")
     parser.add_argument("--rounds", type=int, default=300)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
-    parser.add_argument("--no-steps", action="store_true", help="only the rounds")
     parser.add_argument("--only", type=int, help="the round that is played, and no other")
     given = parser.parse_args()
     if why := why_not():
@@ -243,7 +285,7 @@ async def main() -> int:
     with tempfile.TemporaryDirectory(prefix="chat-gateway-leases-") as folder:
         machines = Machines(Path(folder), "abcd")
         try:
-            for op in OPS if given.only is None and not given.no_steps else ():
+            for op in OPS if given.only is None else ():
                 try:
                     print(f"  {op}: {dict(await every_step(machines, nurseries['a'], op))}", flush=True)
                 except Broken as error:

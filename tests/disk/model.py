@@ -18,7 +18,7 @@ import os
 import random
 import stat
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 ROOT = 1
@@ -39,7 +39,6 @@ class Write:
     cut: int | None = None
 
     def on(self, content: bytearray) -> None:
-        """Do it to what a file holds."""
         if self.cut is not None:
             _resize(content, self.cut)
             return
@@ -61,7 +60,6 @@ class Change:
     kept: bool = False
 
     def on(self, entries: dict[str, int]) -> None:
-        """Do it to the names of a folder."""
         if self.taken is not None:
             entries.pop(self.taken, None)
         if self.given is not None:
@@ -70,13 +68,10 @@ class Change:
 
 @dataclass(eq=False, slots=True)
 class Node:
-    """A file, a link or a folder: as it looks, as it is on disk for sure, and what happened in between."""
+    """A file or a folder: as it looks, as it is on disk for sure, and what happened in between."""
 
     number: int
     mode: int
-    target: str = ""
-    uid: int = 0
-    gid: int = 0
     mtime_ns: int = 0
     links: int = 0
     content: bytearray = field(default_factory=bytearray)
@@ -88,7 +83,6 @@ class Node:
 
     @property
     def is_folder(self) -> bool:
-        """Whether it has entries."""
         return stat.S_ISDIR(self.mode)
 
 
@@ -108,7 +102,6 @@ class Fate:
     torn: bool = False
 
     def keeps_name(self) -> bool:
-        """Decide over one change of a name."""
         return self.dice.random() < self.names
 
     def version(self, writes: int) -> int:
@@ -139,16 +132,28 @@ class Disk:
             node = self.nodes[node.entries[name]]
         return node
 
-    def make(self, path: str, mode: int, *, target: str = "") -> Node:
-        """Make a file, a folder or a link, as ``mode`` says."""
+    def paths(self) -> Iterator[tuple[int, str]]:
+        """Yield the number of each file and folder with each of its paths; that of the top is empty."""
+        waiting = [(ROOT, "")]
+        while waiting:
+            number, path = waiting.pop()
+            yield number, path
+            waiting += [(n, f"{path}/{name}") for name, n in self.nodes[number].entries.items()]
+
+    def path(self, number: int) -> str:
+        found = next((path for n, path in self.paths() if n == number), None)
+        if found is None:
+            raise refusal(errno.ESTALE)
+        return found
+
+    def make(self, path: str, mode: int) -> Node:
         folder, name = self._free(path)
         self._last += 1
-        node = self.nodes[self._last] = Node(self._last, mode, target, mtime_ns=self._clock())
+        node = self.nodes[self._last] = Node(self._last, mode, mtime_ns=self._clock())
         self._change(folder, Change(given=(name, node.number)))
         return node
 
     def link(self, path: str, new: str) -> None:
-        """Give a file a second name."""
         folder, name = self._free(new)
         self._change(folder, Change(given=(name, self.find(path).number)))
 
@@ -201,13 +206,11 @@ class Disk:
     # -- bytes and syncs ---------------------------------------------------------------------------
 
     def write(self, node: Node, write: Write) -> None:
-        """Write bytes at a place, or give the file another length."""
         write.on(node.content)
         node.writes.append(write)
         node.mtime_ns = self._clock()
 
     def sync(self, node: Node) -> None:
-        """Keep the bytes of a file, or the names in a folder."""
         for write in node.writes:
             write.on(node.stable)
         for change in node.changes:
@@ -236,14 +239,13 @@ class Disk:
                     change.on(entries)
             content = _survivors(node, fate) if node.writes else bytearray(node.stable)
             left.nodes[node.number] = Node(
-                node.number, node.mode, node.target, node.uid, node.gid, node.mtime_ns,
+                node.number, node.mode, node.mtime_ns,
                 content=content, stable=bytearray(content), entries=entries, stable_entries=dict(entries),
             )  # fmt: skip
         left._forget_the_nameless()
         return left
 
     def _kept(self, fate: Fate) -> set[Change]:
-        """Decide which changes of names are kept."""
         changes = [change for node in self.nodes.values() for change in node.changes]
         kept = {one for one in changes if one.kept or (one.needs is None and fate.keeps_name())}
         # A rename gives the new name before it takes the old one.

@@ -8,10 +8,8 @@ import ctypes
 import os
 import pickle
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
-from tests.disk.model import ROOT as ROOT_NODE
 from tests.disk.model import Disk, Fate
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -22,17 +20,12 @@ def why_not() -> str:
     """Say why nothing can be mounted here; empty: it can be."""
     if not os.access("/dev/fuse", os.R_OK | os.W_OK):
         return "no /dev/fuse that may be opened"
-    try:
-        import mfusepy  # noqa: F401
-    except (ImportError, OSError) as error:
-        return f"libfuse3-3 or mfusepy is missing: {error}"
     if os.geteuid() != 0:
         return "a mount needs root, or: unshare --map-root-user --mount"
     return ""
 
 
 def save(disk: Disk, path: Path) -> None:
-    """Write a disk to a file, for the next mount."""
     temp = path.with_suffix(".new")
     temp.write_bytes(pickle.dumps(disk))
     temp.rename(path)
@@ -82,14 +75,12 @@ class Mount:
         await self._process.wait()
         self._detach()
 
-    async def unmount(self) -> int:
-        """Save what is on it, with what is not synced; return how many syncs there were."""
+    async def unmount(self) -> None:
+        """Save what is on it, with what is not synced."""
         assert self._process is not None
         self._process.terminate()
-        said = await self._line()
         await self._process.wait()
         self._detach()
-        return int(said.split()[1]) if said.startswith("left") else 0
 
     async def lose_power(self, fate: Fate) -> None:
         """Cut it now and mount what is left; nobody may have a file of it open."""
@@ -103,21 +94,12 @@ class Mount:
 
 
 def spread(disk: Disk, folder: Path) -> None:
-    """Write what stands on a disk into a plain folder."""
-    for number, path in _paths(disk):
-        node = disk.nodes[number]
+    for number, path in disk.paths():
+        node, there = disk.nodes[number], folder / path.lstrip("/")
         if node.is_folder:
-            (folder / path).mkdir(parents=True, exist_ok=True)
-        elif not node.target:
-            (folder / path).write_bytes(node.content)
-
-
-def _paths(disk: Disk) -> Iterator[tuple[int, str]]:
-    waiting = [(ROOT_NODE, "")]
-    while waiting:
-        number, path = waiting.pop()
-        yield number, path
-        waiting += [(n, f"{path}/{name}".lstrip("/")) for name, n in disk.nodes[number].entries.items()]
+            there.mkdir(parents=True, exist_ok=True)
+        else:
+            there.write_bytes(node.content)
 
 
 if __name__ == "__main__":

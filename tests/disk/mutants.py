@@ -1,14 +1,12 @@
 """Takes each sync out of the product in turn, and looks who notices: ``python -m tests.disk.mutants``.
 
-A mutant is a copy of the source in which one line does nothing. First ``promises.py`` and
-``test_mounted.py`` are asked, then, where those hold and ``--cuts`` says so, runs of ``cuts.py``.
+A mutant is a module in which one line does nothing. ``promises.py`` and ``test_mounted.py`` are asked.
 """
 
 from __future__ import annotations
 
 import argparse
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -17,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.disk.mount import ROOT, why_not
+from tests.mutants import finder
 
 PACKAGES = ("durable", "session", "channels", "gateway")
 # A line that syncs and does nothing else. The definition of ``sync_folder`` is left to its callers.
@@ -32,93 +31,60 @@ EXCUSED = {
     ("durable/folders.py", "sync_folder(path)"): "only below a parent that we may not read, which root may",
     ("gateway/backup/restoring.py", "os.sync()"): "a kernel does not tell a FUSE file system of it",
     ("gateway/backup/restoring.py", "sync_folder(workspace.parent)"): "as what it names is not synced here",
-    ("gateway/form/copies.py", "sync_folder(folder)"): "keeps an order: a cut between two removals",
-    (
-        "session/store/original.py",
-        "sync_folder(copy.parent)",
-    ): "keeps an order: a cut between copy and rename",
+    ("session/store/original.py", "sync_folder(copy.parent)"): "keeps an order: a cut before a rename",
 }
 
 
 @dataclass(frozen=True)
 class Site:
-    """One line that syncs."""
-
     path: str
     number: int
     line: str
 
     def has(self, path: str, text: str) -> bool:
-        """Say whether it is this line of this file."""
         return self.path == path and self.line.strip().endswith(text)
 
     def __str__(self) -> str:
         return f"{self.path}:{self.number} {self.line.strip()}"
 
 
-def sites(root: Path = ROOT) -> list[Site]:
-    """Find every line that syncs."""
+def sites() -> list[Site]:
     found = []
     for package in PACKAGES:
-        for path in sorted((root / package).rglob("*.py")):
-            name = str(path.relative_to(root))
+        for path in sorted((ROOT / package).rglob("*.py")):
+            name = str(path.relative_to(ROOT))
             for number, line in enumerate(path.read_text().splitlines(), 1):
                 if name not in NOT_KEPT and (SYNC.match(line) or PRAGMA in line):
                     found.append(Site(name, number, line))
     return found
 
 
-def without(site: Site, root: Path) -> None:
-    """Take a sync out of a copy of the source."""
-    path = root / site.path
-    lines = path.read_text().splitlines()
+def without(site: Site) -> str:
+    lines = (ROOT / site.path).read_text().splitlines()
     indent = site.line[: len(site.line) - len(site.line.lstrip())]
-    lines[site.number - 1] = (
-        site.line.replace("FULL", "OFF") if PRAGMA in site.line else f"{indent}pass  # {site.line.strip()}"
-    )
-    path.write_text("\n".join(lines) + "\n")
+    lines[site.number - 1] = site.line.replace("FULL", "OFF") if PRAGMA in site.line else f"{indent}pass"
+    return "\n".join(lines) + "\n"
 
 
-def copy_source(root: Path) -> None:
-    """Copy what the runs need."""
-    for name in (*PACKAGES, "tests"):
-        ignore = shutil.ignore_patterns("__pycache__", "data", "node_modules")
-        shutil.copytree(ROOT / name, root / name, ignore=ignore, symlinks=True)
-    for name in ("pyproject.toml", "README.md", "ARCHITECTURE.md"):
-        shutil.copy(ROOT / name, root / name)
-
-
-def noticed(root: Path, cuts: int) -> str:
-    """Say who notices that the source in ``root`` lacks a sync; empty: nobody."""
+def noticed(site: Site | None) -> str:
+    """Say who notices that a sync is missing, or that something is though none is; empty: nobody."""
     runs = {
         "promises": [sys.executable, "-m", "tests.disk.promises"],
         "test_mounted": [sys.executable, "-m", "pytest", "-q", "tests/disk/test_mounted.py"],
     }
-    for seed in (1, 2) if cuts else ():
-        runs[f"cuts {seed}"] = [
-            sys.executable, "-m", "tests.disk.cuts", "--cuts", str(cuts), "--seed", str(seed)
-        ]  # fmt: skip
-    for name, words in runs.items():
-        done = subprocess.run(words, cwd=root, capture_output=True, timeout=600, check=False)
-        if done.returncode:
-            told = done.stdout.decode().splitlines() or done.stderr.decode().splitlines()
-            return f"{name}: " + next((one for one in told if one.startswith("E  ")), told[-1])
-    return ""
-
-
-def tried(site: Site | None, cuts: int) -> str:
-    """Say who notices that a sync is missing, or that something is though none is."""
     with tempfile.TemporaryDirectory(prefix="chat-gateway-mutant-") as folder:
-        copy_source(Path(folder))
-        if site is not None:
-            without(site, Path(folder))
-        return noticed(Path(folder), cuts)
+        env = finder.for_processes(Path(folder), site.path, without(site)) if site else None
+        for name, words in runs.items():
+            done = subprocess.run(words, cwd=ROOT, env=env, capture_output=True, timeout=600, check=False)
+            if done.returncode:
+                told = done.stdout.decode().splitlines() or done.stderr.decode().splitlines()
+                return f"{name}: " + next((one for one in told if one.startswith("E  ")), told[-1])
+    return ""
 
 
 def main() -> int:
     """Try each mutant; 1 where nobody noticed one, 2 where nothing can be said."""
     parser = argparse.ArgumentParser(prog="mutants")
-    parser.add_argument("--cuts", type=int, default=0, help="of each run of cuts; 0: none")
     parser.add_argument("--only", default="", help="those whose line holds this")
     given = parser.parse_args()
     if why := why_not():
@@ -126,14 +92,14 @@ def main() -> int:
         return 2
     all_sites = [site for site in sites() if given.only in str(site)]
     # What fails without a fault would notice every one.
-    if by := tried(None, given.cuts):
+    if by := noticed(None):
         print(f"mutants of the syncs: refused: with all syncs in place {by}")
         return 2
     unseen: list[Site] = []
     excused: list[Site] = []
     for site in all_sites:
         began = time.monotonic()
-        by = tried(site, given.cuts)
+        by = noticed(site)
         if not by:
             by = next(
                 (f"excused: {why}" for (path, text), why in EXCUSED.items() if site.has(path, text)), ""

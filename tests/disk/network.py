@@ -8,10 +8,9 @@ One server, and at each folder a client of its own with all that a client of NFS
 - **bytes** that were read are kept until the file is opened or locked again; what is written reaches the
   server with a sync, a look at its size, an unlock or the last close.
 - **locks** are the server's, and leases: at ``lose`` it forgets those of a client, which is not told.
-- **late**: at ``stop`` a client's next call of a kind waits for ``go``, as one does on a bad line.
 
-A file that was unlinked or replaced by another client stays readable to who has it open, as NFSv4 has it;
-``--stale``: it is not (ESTALE), as NFSv3 has it. Commands come as lines, each is answered by one.
+A file that was unlinked or replaced by another client stays readable to who has it open, as NFSv4 has it.
+Commands come as lines, each is answered by one.
 """
 
 from __future__ import annotations
@@ -28,24 +27,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.disk import fuse_wire
-from tests.disk.model import ROOT, Disk, Node, Write, refusal
+from tests.disk.fuse_wire import Look
+from tests.disk.model import ROOT, Disk, Write, refusal
 
 _PR_SET_PDEATHSIG = 1
 _DETACH = 2
 _WRITE, _UNLOCK = 1, 2
-_STOPS_S = 30.0
 KIND = "network"
-
-
-@dataclass(frozen=True, slots=True)
-class Look:
-    """What a client knows of a file."""
-
-    number: int
-    mode: int
-    size: int
-    mtime_ns: int
-    links: int
 
 
 @dataclass
@@ -54,31 +42,11 @@ class Server:
 
     disk: Disk = field(default_factory=Disk)
     locks: dict[int, dict[tuple[str, int], int]] = field(default_factory=dict)
-    stale: bool = False
 
     def look(self, number: int) -> Look:
-        node = self.node(number)
-        links = 2 if node.is_folder else node.links
-        return Look(number, node.mode, len(node.content), node.mtime_ns, links)
-
-    def node(self, number: int) -> Node:
-        node = self.disk.nodes[number]
-        if self.stale and not node.links:
-            raise refusal(errno.ESTALE)
-        return node
-
-    def path(self, number: int) -> str:
-        """Name a folder."""
-        waiting = [(ROOT, "")]
-        while waiting:
-            found, path = waiting.pop()
-            if found == number:
-                return path
-            waiting += [(n, f"{path}/{name}") for name, n in self.disk.nodes[found].entries.items()]
-        raise refusal(errno.ESTALE)
+        return fuse_wire.look_of(self.disk.nodes[number])
 
     def take(self, number: int, who: tuple[str, int], kind: int) -> bool:
-        """Take a lock, or let go of it."""
         held = self.locks.setdefault(number, {})
         others = [each for whose, each in held.items() if whose != who]
         if kind == _UNLOCK:
@@ -101,6 +69,8 @@ class Server:
 
 class Client:
     """One machine's view; the calls of ``fuse_wire``."""
+
+    kernel_keeps = False
 
     def __init__(self, name: str, server: Server) -> None:
         self.name = name
@@ -154,26 +124,23 @@ class Client:
 
     def make(self, folder: int, name: str, mode: int) -> Look:
         self._changed(folder)
-        node = self._disk.make(f"{self._server.path(folder)}/{name}", mode)
+        node = self._disk.make(f"{self._disk.path(folder)}/{name}", mode)
         return self._server.look(node.number)
 
     def link(self, number: int, folder: int, name: str) -> Look:
         self._changed(folder)
-        old, new = self._any_path(number), f"{self._server.path(folder)}/{name}"
+        old, new = self._disk.path(number), f"{self._disk.path(folder)}/{name}"
         self._disk.link(old, new)
         self._looks.pop(number, None)
         return self.look(number)
 
-    def _any_path(self, number: int) -> str:
-        return self._server.path(number)
-
     def unlink(self, folder: int, name: str) -> None:
         self._changed(folder)
-        self._disk.unlink(f"{self._server.path(folder)}/{name}")
+        self._disk.unlink(f"{self._disk.path(folder)}/{name}")
 
     def rename(self, folder: int, name: str, to: int, new: str) -> None:
         self._changed(folder, to)
-        self._disk.rename(f"{self._server.path(folder)}/{name}", f"{self._server.path(to)}/{new}")
+        self._disk.rename(f"{self._disk.path(folder)}/{name}", f"{self._disk.path(to)}/{new}")
 
     # -- bytes -------------------------------------------------------------------------------------
 
@@ -194,7 +161,7 @@ class Client:
 
     def _page(self, number: int) -> bytearray:
         if number not in self._pages:
-            self._pages[number] = bytearray(self._server.node(number).content)
+            self._pages[number] = bytearray(self._disk.nodes[number].content)
         return self._pages[number]
 
     def read(self, number: int, at: int, size: int) -> bytes:
@@ -207,24 +174,24 @@ class Client:
 
     def cut(self, number: int, size: int) -> None:
         self.flush(number)
-        self._disk.write(self._server.node(number), Write(cut=size))
+        self._disk.write(self._disk.nodes[number], Write(cut=size))
         self._revalidate(number)
 
     def touch(self, number: int, mtime_ns: int) -> None:
         self.flush(number)
-        self._server.node(number).mtime_ns = mtime_ns
+        self._disk.nodes[number].mtime_ns = mtime_ns
         self._looks.pop(number, None)
 
     def flush(self, number: int) -> None:
         dirty = self._dirty.pop(number, [])
         for write in dirty:
-            self._disk.write(self._server.node(number), write)
+            self._disk.write(self._disk.nodes[number], write)
         if dirty:
             self._looks[number] = self._server.look(number)
 
     def sync(self, number: int) -> None:
         self.flush(number)
-        self._disk.sync(self._server.node(number))
+        self._disk.sync(self._disk.nodes[number])
 
     def lock(self, number: int, owner: int, kind: int) -> bool:
         if kind == _UNLOCK:
@@ -236,61 +203,42 @@ class Client:
 
 
 class _Guarded:
-    """Lets one call at a time reach the server, and holds back what is to come late."""
+    """Lets one call at a time reach the server."""
 
-    def __init__(self, client: Client, turn: threading.Condition) -> None:
-        self.client = client
-        self.turn = turn
-        self.late = ""
-        self.waits = False
+    def __init__(self, client: Client, turn: threading.Lock) -> None:
+        self._client, self._turn = client, turn
 
     def __getattr__(self, name: str) -> object:
-        call = getattr(self.client, name)
+        call = getattr(self._client, name)
+        if not callable(call):
+            return call
 
         def guarded(*args: object) -> object:
-            with self.turn:
-                if self.late == name:
-                    self.waits = True
-                    self.turn.notify_all()
-                    self.turn.wait_for(lambda: self.late != name)
-                    self.waits = False
+            with self._turn:
                 return call(*args)
 
         return guarded
-
-
-def _told(client: _Guarded, word: str, call: str) -> bool:
-    """Do what one client is told to."""
-    if word == "expire":
-        client.client.expire()
-    elif word in ("stop", "go"):
-        client.late = call
-        client.turn.notify_all()
-    elif word == "stopped":
-        return client.turn.wait_for(lambda: client.waits, timeout=_STOPS_S)
-    return True
 
 
 def main() -> int:
     """Mount, and do what is said until nothing more is."""
     parser = argparse.ArgumentParser(prog="network")
     parser.add_argument("folders", nargs="+", type=Path)
-    parser.add_argument("--stale", action="store_true")
     given = parser.parse_args()
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    server, turn = Server(stale=given.stale), threading.Condition()
+    server, turn = Server(), threading.Lock()
     server.disk.nodes[ROOT].mode = stat.S_IFDIR | 0o700
-    guarded = {each.name: _Guarded(Client(each.name, server), turn) for each in given.folders}
+    clients = {each.name: Client(each.name, server) for each in given.folders}
     for folder in given.folders:
         folder.mkdir(parents=True, exist_ok=True)
         fd = fuse_wire.mount(folder, KIND)
-        serving = (fd, guarded[folder.name])
+        serving = (fd, _Guarded(clients[folder.name], turn))
         threading.Thread(target=fuse_wire.serve, args=serving, daemon=True).start()
     print("mounted", flush=True)
     for line in sys.stdin:
-        word, name, call = (*line.split(), "", "")[:3]
+        word, name = line.split()
         with turn:
-            answer = server.lose(name) if word == "lose" else _told(guarded[name], word, call)
+            answer = server.lose(name) if word == "lose" else clients[name].expire()
         print(answer, flush=True)
     for folder in given.folders:
         ctypes.CDLL(None).umount2(os.fsencode(folder), _DETACH)

@@ -20,8 +20,11 @@ from pathlib import Path
 import durable
 from channels.media import MediaFolder
 from channels.message import Attachment
+from gateway.app import local_dir
+from gateway.outbound.ledger_log import LedgerLog, Note
 from session.background.job_files import BackgroundJob, JobFiles
 from session.disk.layout import Layout
+from session.disk.local_files import homes_of, local_state
 from session.kept.damage import findings
 from session.kept.erasing import Owed
 from session.kept.rows import forget_usage
@@ -32,25 +35,95 @@ from session.store.journal_file import JournalFile
 from session.store.lock_record import read_record
 from session.store.store import Store
 from tests.channels.test_media import Source
-from tests.disk.durable_promises import (
-    Holds,
-    Promise,
-    a_folder_below,
-    committed,
-    folders_of_others,
-    is_gone,
-    replaced,
-    replaced_in_an_open_folder,
-    replaced_piece_by_piece,
-    settled,
-)
 from tests.disk.model import Fate
 from tests.disk.mount import Mount, saved, spread
-from tests.disk.shared_promises import SHARED_PROMISES
+from tests.gateway.app.local_victim import ROWS, fill, rows
 from tests.session.background.test_moving import NEW, NEW_STEM, OLD, OLD_STEM, move
 from tests.session.store_place import ADA, turn
 
+Holds = Callable[[Path], bool]
+Promise = Callable[[Path], Iterator[Holds | None]]
 AsyncPromise = Callable[[Path], AsyncIterator[Holds | None]]
+
+
+# -- durable ---------------------------------------------------------------------------------------
+
+
+def is_(name: str, data: bytes) -> Holds:
+    return lambda folder: (folder / name).exists() and (folder / name).read_bytes() == data
+
+
+def is_gone(name: str) -> Holds:
+    return lambda folder: not (folder / name).exists()
+
+
+def replaced(folder: Path) -> Iterator[Holds | None]:
+    (folder / "a").write_bytes(b"old")
+    yield None
+    durable.replace(folder / "a", b"new")
+    yield is_("a", b"new")
+
+
+def replaced_piece_by_piece(folder: Path) -> Iterator[Holds | None]:
+    yield None
+    with durable.replacing(folder / "a", temp=folder / ".t", new=True) as fd:
+        os.write(fd, b"new")
+    yield is_("a", b"new")
+
+
+def replaced_in_an_open_folder(folder: Path) -> Iterator[Holds | None]:
+    yield None
+    fd = os.open(folder, os.O_RDONLY)
+    durable.make_below(fd, "f")
+    durable.replace_below(fd, "a", b"new", temp=".t")
+    os.close(fd)
+    yield is_("a", b"new")
+
+
+def a_folder_below(folder: Path) -> Iterator[Holds | None]:
+    yield None
+    fd = os.open(folder, os.O_RDONLY)
+    durable.make_below(fd, "f")
+    os.close(fd)
+    yield lambda after: (after / "f").is_dir()
+
+
+def settled(folder: Path) -> Iterator[Holds | None]:
+    yield None
+    (folder / ".t").write_bytes(b"new")
+    durable.settle(folder / ".t", folder / "a")
+    yield is_("a", b"new")
+
+
+def folders_of_others(folder: Path) -> Iterator[Holds | None]:
+    yield None
+    # Whoever made it was killed before the sync.
+    (folder / "f").mkdir()
+    durable.make_folder(folder / "f")
+    durable.make_folder(folder / "g" / "h")
+    yield lambda after: (after / "f").is_dir() and (after / "g" / "h").is_dir()
+
+
+def committed(folder: Path) -> Iterator[Holds | None]:
+    yield None
+    schema = durable.Schema(["CREATE TABLE numbers (n INTEGER UNIQUE)"], 1, 2**20)
+
+    def opened(where: Path) -> durable.Database:
+        database = durable.Database(where / "n.db", schema, down=lambda error: error, alone=True)
+        database.open()
+        return database
+
+    database = opened(folder)
+    database.commit([durable.Job(lambda: database.file.execute("INSERT INTO numbers VALUES (7)"))])
+
+    def holds(after: Path) -> bool:
+        again = opened(after)
+        rows = again.file.execute("SELECT n FROM numbers").fetchall()
+        again.close()
+        database.close()
+        return rows == [(7,)]
+
+    yield holds
 
 
 # -- conversations ---------------------------------------------------------------------------------
@@ -185,6 +258,54 @@ def forgotten_usage(folder: Path) -> Iterator[Holds | None]:
     yield lambda after: b"telegram:1" not in (after / path.relative_to(folder)).read_bytes()
 
 
+# -- what several machines share, and what is one machine's own ------------------------------------
+
+
+def noted_for_other_machines(folder: Path) -> Iterator[Holds | None]:
+    yield None
+    log = LedgerLog(folder / "telegram", "one")
+    log.append([Note("done", {"key": "telegram:1", "out_id": "a"})], 0)
+    log.close()
+    yield lambda after: len(list(LedgerLog(after / "telegram", "another").others({}))) == 1
+
+
+def _settle(folder: Path, wanted: Path | None) -> None:
+    local_dir.settle(folder / "w", wanted, embedded=True, beside=list)
+
+
+def moved_to_the_machine(folder: Path) -> Iterator[Holds | None]:
+    state = folder / "w" / "state"
+    state.mkdir(parents=True)
+    fill(state)
+    yield None
+    _settle(folder, folder / "d")
+
+    def holds(after: Path) -> bool:
+        # A file that comes back beside the one in use is older than that, and a start would refuse both.
+        left = list((after / "w" / "state").rglob("*.db"))
+        home = Path(homes_of(after / "w" / "state")[0].path).relative_to(folder)
+        return not left and rows(after / home) == ROWS
+
+    yield holds
+
+
+def moved_back_to_the_workspace(folder: Path) -> Iterator[Holds | None]:
+    state = folder / "w" / "state"
+    state.mkdir(parents=True)
+    fill(state)
+    _settle(folder, folder / "d")
+    yield None
+    place = local_state(state).relative_to(folder)
+    _settle(folder, None)
+
+    def holds(after: Path) -> bool:
+        state = after / "w" / "state"
+        # Without its note nobody would find a folder again that comes back; its note would have it emptied.
+        return not (after / place).exists() and not homes_of(state) and rows(state) == ROWS
+
+    yield holds
+
+
 PROMISES: list[Promise] = [
     replaced,
     replaced_piece_by_piece,
@@ -204,7 +325,9 @@ PROMISES: list[Promise] = [
     damaged_job,
     damaged_usage,
     forgotten_usage,
-    *SHARED_PROMISES,
+    noted_for_other_machines,
+    moved_to_the_machine,
+    moved_back_to_the_workspace,
 ]
 
 
@@ -274,7 +397,6 @@ def on_a_loop(promise: Promise) -> AsyncPromise:
 
 
 async def broken_promises(tmp_path: Path) -> list[str]:
-    """Return the names of the promises that a cut breaks."""
     disk = Mount(tmp_path / "disk", tmp_path / "saved")
     await disk.mount()
     broken: list[str] = []

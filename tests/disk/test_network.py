@@ -6,8 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.disk.lost_leases import every_step
-from tests.disk.machines import Machines
+from tests.disk.lost_leases import Machines, every_step
 from tests.disk.mount import why_not
 from tests.session.nursery import OPS
 from tests.session.store.test_fence import Nursery

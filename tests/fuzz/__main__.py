@@ -11,8 +11,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.fuzz.target import Target
-from tests.fuzz.targets import MODULES, target_of
+from tests.fuzz.targets import MODULES, Target, target_of
 
 MEMORY_MB = 3000
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -40,7 +39,6 @@ def main() -> int:
 
 
 def _replay(target: Target, file: Path) -> int:
-    """Read one input; an exception or the time limit ends the process, with a traceback."""
     with target.opened() as once:
         faulthandler.dump_traceback_later(target.limit_s, exit=True)
         once(file.read_bytes())

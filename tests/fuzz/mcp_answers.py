@@ -16,7 +16,7 @@ from session.errors import SessionError
 from session.mcp.opening import opened
 from session.mcp.process import unconfined
 from session.mcp.spec import ServerSpec
-from tests.fuzz.target import Once, Target
+from tests.fuzz.targets import Once, Target
 
 # What a server does not answer is waited for: by the product for half a minute, which nobody has here.
 PATIENCE_S = 2.0

@@ -13,7 +13,7 @@ from channels.discord import messages
 from channels.discord.messages import DiscordBot, Location
 from channels.tables import Platform
 from channels.telegram.updates import TelegramBot, read
-from tests.fuzz.target import Once, Target, folder
+from tests.fuzz.targets import Once, Target, folder
 from tests.gateway.inbound.reception_front import Front, front
 
 OPEN = Platform(direct="open", allow_from=("*",), group_allow=("*",), groups="all")

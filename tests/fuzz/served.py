@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from threading import Thread
 from typing import Any
 
-from tests.fuzz.target import Once, Target, folder
+from tests.fuzz.targets import Once, Target, folder
 from tests.gateway.http_place import open_place
 
 # A request that is not whole is waited for: by the server for longer than anybody has here.

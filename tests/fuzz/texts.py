@@ -31,7 +31,7 @@ from session.transcript.line import decode
 from session.transcript.repair import repair
 from session.transcript.transcript import parse
 from tests.channels.telegram.test_telegram_format import nested
-from tests.fuzz.target import Once, Target, folder, pure
+from tests.fuzz.targets import Once, Target, folder, pure
 from tests.session.wild_lines import assert_legal
 from tests.support.telegram_texts import check_entities
 

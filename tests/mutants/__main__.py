@@ -8,10 +8,23 @@ import time
 from pathlib import Path
 
 from tests.mutants.faults import mutants
-from tests.mutants.page import PAGE, written
 from tests.mutants.pool import Limit
-from tests.mutants.record import HERE, Progress, Sum, faults_of, read_sums, reasons, targets, write_sums
+from tests.mutants.record import (
+    HERE,
+    PAGE,
+    Progress,
+    Sum,
+    faults_of,
+    read_sums,
+    reasons,
+    targets,
+    write_sums,
+    written,
+)
 from tests.mutants.trial import NotGreen, Target, verdicts
+
+# Added to the time limit of a test.
+WAIT_S = 10.0
 
 
 def main() -> int:
@@ -52,12 +65,6 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--again", action="store_true", help="ignore the results of earlier runs")
     parser.add_argument(
-        "--wait-s",
-        type=float,
-        default=10.0,
-        help="seconds added to the time limit of a test (default: %(default)s)",
-    )
-    parser.add_argument(
         "--work-s",
         type=float,
         default=5.0,
@@ -82,7 +89,7 @@ def _try(target: Target, args: argparse.Namespace) -> Sum:
     left = [mutant for mutant in found if mutant.key not in progress.verdicts]
     print(f"── {target.file}: {len(found)} mutants, {len(left)} to try", flush=True)
     lines, began = {mutant.key: mutant.line for mutant in found}, time.monotonic()
-    tried = verdicts(target, left, jobs=args.jobs, least=Limit(args.wait_s, args.work_s)) if left else ()
+    tried = verdicts(target, left, jobs=args.jobs, least=Limit(WAIT_S, args.work_s)) if left else ()
     for verdict in tried:
         progress.add(verdict)
         if verdict.verdict != "killed":

@@ -44,20 +44,19 @@ class Mutant:
     """A module with one fault.
 
     ``key`` names it by the function and the words of the code, so that it stays when lines move. ``function``
-    is the outermost function whose body holds the fault, with its first line; None: it acts at the import.
+    is the outermost function whose body holds the fault; empty: it acts at the import.
     """
 
     key: str
     line: int
     end_line: int
-    function: tuple[str, int] | None
+    function: str
     # Which place of the module, and which of the faults that fit there.
     place: int
     fault: int
 
 
 def mutants(source: str) -> list[Mutant]:
-    """List the faults that fit a module, in the order of its lines."""
     places = list(_places(ast.parse(source)))
     found: list[Mutant] = []
     seen: Counter[str] = Counter()
@@ -96,7 +95,7 @@ class _Place:
     at: int | None
     name: str
     statement: ast.stmt
-    function: tuple[str, int] | None
+    function: str
     # Of the statement that holds it, a compound one's head alone.
     lines: tuple[int, int]
     # How often each name of the function gets a value.
@@ -105,7 +104,7 @@ class _Place:
 
 def _places(tree: ast.Module) -> Iterator[_Place]:
     nothing = ast.Pass(lineno=0)
-    yield from _below(tree, _Place(nothing, tree, "", None, "module", nothing, None, (0, 0), Counter()))
+    yield from _below(tree, _Place(nothing, tree, "", None, "module", nothing, "", (0, 0), Counter()))
 
 
 def _below(holder: ast.AST, outer: _Place) -> Iterator[_Place]:
@@ -127,7 +126,6 @@ def _below(holder: ast.AST, outer: _Place) -> Iterator[_Place]:
 
 
 def _inside(outer: _Place, holder: ast.AST, field: str) -> _Place:
-    """Make the place of a child of ``holder``."""
     inner = copy.copy(outer)
     if not isinstance(holder, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda):
         return inner
@@ -136,14 +134,8 @@ def _inside(outer: _Place, holder: ast.AST, field: str) -> _Place:
         inner.name = name if outer.name == "module" else f"{outer.name}.{name}"
     if field == "body" and not isinstance(holder, ast.ClassDef):
         inner.bound = _bound(holder)
-        inner.function = outer.function or (inner.name, _first_line(holder))
+        inner.function = outer.function or inner.name
     return inner
-
-
-def _first_line(function: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) -> int:
-    """Return the line that the compiled function says it begins at."""
-    above = getattr(function, "decorator_list", [])
-    return above[0].lineno if above else function.lineno
 
 
 def _bound(function: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) -> Counter[str]:
@@ -186,7 +178,6 @@ def _words(node: ast.AST) -> str:
 
 
 def _faults(place: _Place) -> list[ast.AST]:
-    """List what may stand at a place instead."""
     node = place.node
     if isinstance(node, ast.stmt):
         return _statement_faults(place, node)
@@ -256,11 +247,10 @@ def _is_left(target: ast.expr, place: _Place) -> bool:
         return all(_is_left(each, place) for each in target.elts)
     if isinstance(target, ast.Name):
         return place.bound[target.id] > 1
-    return place.function is not None
+    return bool(place.function)
 
 
 def _with(node: ast.AST, **fields: object) -> ast.AST:
-    """Copy a node with other fields."""
     new = copy.copy(node)
     for name, value in fields.items():
         setattr(new, name, value)

@@ -1,14 +1,14 @@
-"""What a run found: kept beside the tool while it goes on, and the sum of it for docs/mutants.md."""
+"""What a run found: kept beside the tool while it goes on, and its tables in docs/mutants.md."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import re
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
 from tests.mutants.faults import Mutant
 from tests.mutants.trial import Target, Verdict
@@ -19,22 +19,14 @@ WANTED = 0.95
 
 
 @dataclass(frozen=True, slots=True)
-class Survivor:
-    """A mutant that no test noticed, and the line where it was at that time."""
-
-    line: int
-    key: str
-
-
-@dataclass(frozen=True, slots=True)
 class Sum:
-    """What became of the mutants of one module."""
+    """What became of the mutants of one module; ``survivors``: the line of each, at that time, by its key."""
 
     file: str
     mutants: int
     killed: int
-    timed_out: tuple[str, ...]
-    survivors: tuple[Survivor, ...]
+    timed_out: list[str]
+    survivors: dict[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,54 +39,29 @@ class Accepted:
     same: Mapping[str, str] = field(default_factory=dict)
     left: Mapping[str, str] = field(default_factory=dict)
 
-    def of(self, survivor: Survivor) -> str:
-        """Return the reason; empty where there is none."""
-        return self.same.get(survivor.key) or self.left.get(survivor.key, "")
-
 
 Reasons = Mapping[str, Accepted]
 
 
-@dataclass(frozen=True, slots=True)
-class Count:
-    """The mutants of some modules; those that are the same program count as none."""
-
-    mutants: int
-    killed: int
-    timed_out: int
-    left: int
-    same: int
-
-    @property
-    def share(self) -> float:
-        """How many of them were noticed, from 0 to 1."""
-        return 1 - self.left / (self.mutants - self.same) if self.mutants > self.same else 1.0
+def share(sums: Sequence[Sum], accepted: Reasons) -> float:
+    """Return how many mutants were noticed, from 0 to 1; those that are the same program count as none."""
+    left = sum(len(left_of(each, accepted)) for each in sums)
+    same = sum(len(each.survivors) for each in sums) - left
+    count = sum(each.mutants for each in sums) - same
+    return 1 - left / count if count else 1.0
 
 
-def count(sums: Sequence[Sum], accepted: Reasons) -> Count:
-    """Add modules up."""
-    same = sum(
-        survivor.key in accepted.get(each.file, Accepted()).same
-        for each in sums
-        for survivor in each.survivors
-    )
-    return Count(
-        sum(each.mutants for each in sums),
-        sum(each.killed for each in sums),
-        sum(len(each.timed_out) for each in sums),
-        sum(len(each.survivors) for each in sums) - same,
-        same,
-    )
+def left_of(each: Sum, accepted: Reasons) -> dict[str, int]:
+    same = accepted.get(each.file, Accepted()).same
+    return {key: line for key, line in each.survivors.items() if key not in same}
 
 
 def targets(table: Path) -> list[Target]:
-    """Read which tests decide over which module."""
     rows = tomllib.loads(table.read_text())["module"]
     return [Target(row["file"], tuple(row["tests"])) for row in rows]
 
 
 def reasons(file: Path) -> dict[str, Accepted]:
-    """Read why survivors stay, by the module's file."""
     return {name: Accepted(**kinds) for name, kinds in tomllib.loads(file.read_text()).items()}
 
 
@@ -112,15 +79,11 @@ class Progress:
 
     def read(self) -> None:
         """Take in what an earlier run found and still holds."""
-        try:
-            rows = [json.loads(line) for line in self._path.read_text().splitlines()]
-        except FileNotFoundError:
-            return
-        for row in rows:
-            verdict = Verdict(row["key"], row["verdict"], row["by"])
-            same = row["source"] == self._source
-            if same and (verdict.verdict != "survived" or row["tests"] == self._tests):
-                self.verdicts[verdict.key] = verdict
+        rows = self._path.read_text().splitlines() if self._path.exists() else []
+        for row in map(json.loads, rows):
+            same = row.pop("source") == self._source, row.pop("tests") == self._tests
+            if same[0] and (row["verdict"] != "survived" or same[1]):
+                self.verdicts[row["key"]] = Verdict(**row)
 
     def add(self, verdict: Verdict) -> None:
         """Note a verdict, for a run that goes on after this one."""
@@ -130,14 +93,13 @@ class Progress:
             file.write(json.dumps({**asdict(verdict), "source": self._source, "tests": self._tests}) + "\n")
 
     def sum(self, target: Target, mutants: Sequence[Mutant]) -> Sum:
-        """Add up."""
         found = [(mutant, self.verdicts[mutant.key].verdict) for mutant in mutants]
         return Sum(
             target.file,
             len(mutants),
             sum(verdict == "killed" for _, verdict in found),
-            tuple(mutant.key for mutant, verdict in found if verdict == "timed out"),
-            tuple(Survivor(mutant.line, mutant.key) for mutant, verdict in found if verdict == "survived"),
+            [mutant.key for mutant, verdict in found if verdict == "timed out"],
+            {mutant.key: mutant.line for mutant, verdict in found if verdict == "survived"},
         )
 
 
@@ -146,23 +108,11 @@ def _digest(files: Iterable[str]) -> str:
 
 
 def read_sums(file: Path) -> list[Sum]:
-    """Read the sums of the last run of each module."""
-    try:
-        rows = json.loads(file.read_text())
-    except FileNotFoundError:
-        return []
-    return [_sum(row) for row in rows]
-
-
-def _sum(row: Mapping[str, Any]) -> Sum:
-    survivors = tuple(Survivor(**each) for each in row["survivors"])
-    return Sum(row["file"], row["mutants"], row["killed"], tuple(row["timed_out"]), survivors)
+    return [Sum(**row) for row in json.loads(file.read_text())] if file.exists() else []
 
 
 def write_sums(file: Path, sums: Sequence[Sum]) -> None:
-    """Write them, in the table's order."""
-    rows = [asdict(each) for each in sums]
-    file.write_text(json.dumps(rows, indent=1, ensure_ascii=False) + "\n")
+    file.write_text(json.dumps([asdict(each) for each in sums], indent=1, ensure_ascii=False) + "\n")
 
 
 def faults_of(sums: Sequence[Sum], accepted: Reasons) -> list[str]:
@@ -170,16 +120,47 @@ def faults_of(sums: Sequence[Sum], accepted: Reasons) -> list[str]:
     found = []
     for each in sums:
         why = accepted.get(each.file, Accepted())
-        keys = {survivor.key for survivor in each.survivors}
+        known = {**why.same, **why.left}
         found += [
-            f"{each.file}:{survivor.line} survived without a reason: {survivor.key}"
-            for survivor in each.survivors
-            if not why.of(survivor)
+            f"{each.file}:{line} survived without a reason: {key}"
+            for key, line in each.survivors.items()
+            if not known.get(key)
         ]
-        found += [
-            f"{each.file}: no survivor any more: {key}" for key in (*why.same, *why.left) if key not in keys
-        ]
-    all_ = count(sums, accepted)
-    if all_.share < WANTED:
-        found.append(f"{all_.share:.1%} of {all_.mutants} mutants were detected; {WANTED:.0%} are required")
+        found += [f"{each.file}: no survivor any more: {key}" for key in known if key not in each.survivors]
+    if (noticed := share(sums, accepted)) < WANTED:
+        found.append(f"{noticed:.1%} of all mutants were detected; {WANTED:.0%} are required")
     return found
+
+
+ROOT = HERE.parent.parent
+PAGE = ROOT / "docs" / "mutants.md"
+# The rows below the line of dashes.
+_TABLE = re.compile(r"(?<=[-:]\|\n)(\| `.*\|\n|\| all .*\|\n)*")
+
+
+def written(folder: Path = HERE) -> str:
+    sums, accepted = read_sums(folder / "results.json"), reasons(folder / "accepted.toml")
+    modules = [_row(f"`{each.file}`", [each], accepted) for each in sums]
+    survivors = [row for each in sums for row in _survivors(each, accepted)]
+    tables = iter([[*modules, _row("all", sums, accepted)], survivors])
+    return _TABLE.sub(lambda _: "".join(next(tables)), PAGE.read_text(), count=2)
+
+
+def _row(name: str, sums: Sequence[Sum], accepted: Reasons) -> str:
+    left = sum(len(left_of(each, accepted)) for each in sums)
+    numbers = [
+        sum(each.mutants for each in sums),
+        sum(each.killed for each in sums),
+        sum(len(each.timed_out) for each in sums),
+        left,
+        sum(len(each.survivors) for each in sums) - left,
+    ]
+    return f"| {name} | {' | '.join(map(str, numbers))} | {share(sums, accepted):.1%} |\n"
+
+
+def _survivors(each: Sum, accepted: Reasons) -> list[str]:
+    lines: dict[str, dict[str, None]] = {}
+    for key, line in left_of(each, accepted).items():
+        reason = accepted.get(each.file, Accepted()).left.get(key) or "**no reason yet**"
+        lines.setdefault(reason, {})[str(line)] = None
+    return [f"| `{each.file}` | {', '.join(numbers)} | {reason} |\n" for reason, numbers in lines.items()]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -23,3 +24,10 @@ def chaos(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
         timeout=PATIENCE_S,
         check=False,
     )
+
+
+def kept(done: subprocess.CompletedProcess[str]) -> Path:
+    """Return the folder of its first batch."""
+    found = re.search(r"are kept in (.*)", done.stdout)
+    assert found is not None
+    return min(Path(found[1]).glob("seed-*"))

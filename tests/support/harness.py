@@ -90,7 +90,7 @@ class Daemon:
         if self._port is None and self._file is None and "http.port" not in self._config:
             self._port = KeptPort()
         config = {"http.port": self._port.port, **self._config} if self._port else self._config
-        self._process = await _started(words, config, anew=anew, prefix=self._prefix)
+        self._process = await started(words, config, anew=anew, prefix=self._prefix)
         self._reader = asyncio.create_task(self._read(), name="daemon log")
         if wait:
             await self.ready()
@@ -198,7 +198,7 @@ def environment(config: Mapping[str, Any]) -> dict[str, str]:
     return own
 
 
-async def _started(
+async def started(
     words: Sequence[str],
     config: Mapping[str, Any],
     *,
@@ -226,7 +226,7 @@ async def _started(
 
 async def command(workspace: Path, *words: str, config: Mapping[str, Any] | None = None) -> tuple[int, str]:
     """Run one verb of the command line; return its exit code and what it printed to stdout."""
-    process = await _started(["gateway", "--workspace", str(workspace), *words], config or {}, stdout=True)
+    process = await started(["gateway", "--workspace", str(workspace), *words], config or {}, stdout=True)
     try:
         out, _ = await asyncio.wait_for(process.communicate(), 120)
     except TimeoutError:

@@ -75,6 +75,9 @@ class Seen:
     headers: dict[str, str]
     outcome: str = "running"
     status: int = 0
+    # Where it was sent, and from which port.
+    path: str = ""
+    port: int = 0
 
     @property
     def messages(self) -> list[dict[str, Any]]:

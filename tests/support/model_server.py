@@ -211,7 +211,8 @@ class ModelServer:
             send(writer, 404, {"error": {"message": f"no route {path}", "type": "not_found"}})
             await writer.drain()
             return
-        seen = Seen(len(self.seen) + 1, time.time(), json.loads(body), headers)
+        port = writer.get_extra_info("peername")[1]
+        seen = Seen(len(self.seen) + 1, time.time(), json.loads(body), headers, path=path, port=port)
         if seen.aside:
             await self._answer_aside(seen, writer)
             return

@@ -130,15 +130,11 @@ def test_a_program_that_makes_a_file_system_may_hide_a_network(tmp_path: Path) -
 ON_SSHFS = """
 import json, os, sys, threading
 from pathlib import Path
-import mfusepy
 from gateway.doctor import machine
-class Nothing(mfusepy.Operations):
-    use_ns = True
+from tests.disk import forgetful, fuse_wire
 folder = Path(sys.argv[1])
-options = {"foreground": True, "subtype": "sshfs", "fsname": "ada@host:/srv"}
-threading.Thread(target=mfusepy.FUSE, args=(Nothing(), str(folder)), kwargs=options, daemon=True).start()
-while not os.path.ismount(folder):
-    pass
+served = fuse_wire.mount(folder, "ada@host:/srv", "fuse.sshfs"), forgetful.empty()
+threading.Thread(target=fuse_wire.serve, args=served, daemon=True).start()
 seen = machine.look_at(folder)
 print(json.dumps([seen.network, machine.file_system(folder, None, seen)]))
 sys.stdout.flush()
