@@ -153,3 +153,12 @@ def test_doctor_fails_where_the_broker_is_away(workspace: Path) -> None:
     assert ran.code == 1
     assert checks["broker"]["level"] == "fail"
     assert "hidden-word" not in ran.out + ran.err
+
+
+def test_a_wrong_configuration_names_all_problems_and_is_78(workspace: Path) -> None:
+    ran = gateway(workspace, "run", config={"limits.atempts": 3, "broker.partitions": 999})
+
+    assert ran.code == 78
+    assert "limits.atempts: unknown key" not in ran.out
+    assert "unknown key limits.atempts; nearest: CHAT_GATEWAY_LIMITS__ATTEMPTS" in ran.err
+    assert "broker.partitions" in ran.err

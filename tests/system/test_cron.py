@@ -10,7 +10,7 @@ from tests.support.broker import Broker
 from tests.support.guarantee import guarantee
 from tests.support.harness import Daemon
 from tests.support.model_server import ModelServer
-from tests.support.place import lines_of, on, with_model
+from tests.support.place import contents, lines_of, on, with_model
 from tests.support.telegram_server import TelegramServer
 from tests.support.until import until
 from tests.system.platform_place import ADA, told, with_telegram
@@ -36,6 +36,19 @@ async def test_a_job_made_while_it_runs_answers_in_its_chat(tmp_path: Path) -> N
     assert [(one["key"], one["source"], one["cron_job_id"]) for one in sessions] == [
         (f"cron:{row['id']}", "cron", row["id"])
     ]
+
+
+async def test_a_job_is_run_by_hand_once(tmp_path: Path) -> None:
+    """``cron run`` works beside the schedule, through the running daemon and without one."""
+    await told(tmp_path, "cron", "add", "--at", "2099-01-01T09:00", "--message", "one day")
+    (row,) = json.loads(await told(tmp_path, "cron", "list", "--json"))
+    await told(tmp_path, "cron", "run", row["id"])
+    async with Daemon(tmp_path) as daemon:
+        await daemon.said("turn.replied")
+        await told(tmp_path, "cron", "run", row["id"])
+        await daemon.said("turn.replied", 2)
+
+    assert contents(tmp_path, f"cron_{row['id']}") == ["one day", "echo: one day"] * 2
 
 
 @guarantee("once", "A cron job runs once for each slot, however many processes run the schedule.")

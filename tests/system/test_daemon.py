@@ -218,6 +218,18 @@ async def test_what_the_embedded_queue_cannot_do_is_refused(tmp_path: Path) -> N
     assert "RabbitMQ" in words_of_role
 
 
+async def test_another_number_of_partitions_is_refused_with_78(
+    tmp_path: Path, broker: Broker, broker_name: str
+) -> None:
+    config = on(broker, broker_name, partitions=2)
+    async with Daemon(tmp_path / "a", role="session", config=config):
+        code, words = await refused(tmp_path / "b", role="session", config={**config, "broker.partitions": 3})
+
+    assert code == 78
+    assert "partitions" in words
+    assert "set broker.partitions = 2" in words
+
+
 async def test_unused_notes_of_the_workspace_are_named_at_start(tmp_path: Path) -> None:
     (tmp_path / "memory").mkdir()
     (tmp_path / "memory" / "MEMORY.md").write_text("notes of an earlier program")
