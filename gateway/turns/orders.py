@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime
+from functools import partial
 
 from channels.message import Inbound
 from gateway.queue.mailbox import Mailbox
+from gateway.turns import outcomes
 from gateway.turns.agents import ChatAgents
 from gateway.turns.approvals import Approvals
 from gateway.turns.aside import Aside
+from gateway.turns.control_order import OWN
 from gateway.turns.events import Spawn
 from gateway.turns.lanes import Lanes
-from gateway.turns.statuses import Statuses
-from gateway.turns.stops import Stops
 from gateway.turns.subagents import Subagents
-from session.store.store import Store
+from session.store.store import Session, Store
 from session.transcript.key import is_subagent
+from session.turn import commands
 from session.turn.commands import DECIDING, OUT_OF_LINE, Command
 
 
@@ -83,3 +85,62 @@ class Orders:
     async def answered(self, inbound: Inbound, command: Command | None) -> bool:
         """Say, at the turn of a letter, whether its answer is out already."""
         return command is not None and command.name in OUT_OF_LINE and await self.aside.take(inbound)
+
+
+class Statuses:
+    """Answers where the lane of the chat is: that daemon alone knows what waits in it."""
+
+    def __init__(self, *, lanes: Lanes, aside: Aside, agents: ChatAgents) -> None:
+        self._lanes = lanes
+        self._aside = aside
+        self._agents = agents
+
+    def look(self, asked: Inbound) -> None:
+        """Answer ``asked``, a ``/status``, where its chat has letters here; else its letter does that itself.
+
+        Called with the letter, and with its copy that comes over control and overtakes what waits.
+        """
+        if self._lanes.get(asked.key) is not None:
+            self._aside.answer(asked, partial(self._words, asked))
+
+    async def _words(self, asked: Inbound, session: Session) -> str:
+        command = outcomes.command(asked)
+        assert command is not None
+        said = await self._agents.of(session).commands.run(session, command, outcomes.request(asked))
+        assert isinstance(said, str)
+        return said
+
+
+class Stops:
+    """Stops turns where they run."""
+
+    def __init__(self, *, lanes: Lanes, aside: Aside) -> None:
+        self._lanes = lanes
+        self._aside = aside
+
+    def runs(self, key: str, message_id: str) -> bool:
+        """Say whether the turn of ``key`` that runs here, or waits for its next try, is that of a message."""
+        begun = self._lanes.begun(key)
+        return begun is not None and begun.inbound.id == message_id
+
+    def stop(self, key: str, asked_id: str = "", *, asked: Inbound | None = None) -> bool:
+        """Stop the turn of ``key`` that runs here; False where none does that began before the asking."""
+        if self._aside.is_past(key, asked_id):
+            return False
+        # One that was answered comes again, as from a platform after a crash: what runs now came behind.
+        stopped_before = self._aside.stopped_by(key, asked_id) if asked_id else None
+        if stopped_before is not None and not self.runs(key, stopped_before):
+            return False
+        stopped = self._lanes.stop(key, asked_id)
+        if stopped is None:
+            return False
+        if asked_id and not asked_id.startswith(OWN):
+            like = (asked or stopped.inbound).model_copy(update={"id": asked_id})
+            if asked is None:
+                like = like.model_copy(update={"platform_id": None, "meta": {}})
+            self._aside.answer(like, _stopped, stops=stopped.inbound.id)
+        return True
+
+
+async def _stopped(_: Session) -> str:
+    return commands.STOPPED

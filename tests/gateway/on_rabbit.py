@@ -15,7 +15,7 @@ from gateway.errors import MailboxDown
 from gateway.queue.mailbox import Letter, Mailbox, Post
 from gateway.queue.rabbitmq.connection import Link
 from gateway.queue.rabbitmq.mailbox import RabbitMailbox
-from gateway.queue.rabbitmq.shares import owners
+from gateway.queue.rabbitmq.roster import owners
 from gateway.queue.rabbitmq.topology import partition_of
 from gateway.queue.rabbitmq.wire import Sending
 from session.transcript.key import slot_of

@@ -11,8 +11,15 @@ from hypothesis import strategies as st
 
 from gateway.queue.rabbitmq import roster as rosters
 from gateway.queue.rabbitmq.beat import Beat, read_beat
-from gateway.queue.rabbitmq.roster import GONE_BEATS, LATE_BEATS, SETTLED_BEATS, Roster, Standing
-from gateway.queue.rabbitmq.shares import heirs, owners
+from gateway.queue.rabbitmq.roster import (
+    GONE_BEATS,
+    LATE_BEATS,
+    SETTLED_BEATS,
+    Roster,
+    Standing,
+    heirs,
+    owners,
+)
 from tests.support.guarantee import guarantee
 
 NAMES = st.text("abcdef0123456789", min_size=1, max_size=16)

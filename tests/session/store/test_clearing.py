@@ -19,8 +19,8 @@ from session.memory.titles import SessionTitles
 from session.memory.unconsolidated import UnconsolidatedReader
 from session.models.model import Answer, Meter, Prompt
 from session.store import archived
+from session.store.cache import begin as index_work
 from session.store.fence import Fence, Wait
-from session.store.indexer import begin as index_work
 from session.store.store import Session, Store, utc_now
 from session.store.vectors import FILE, Vectors, forget
 from session.store.writer import TranscriptWriter
