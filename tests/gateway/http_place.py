@@ -84,16 +84,6 @@ class Stream:
             if line.startswith(":"):
                 return
 
-    async def begins(self) -> str:
-        """Return the id with which it begins; an event before it is none."""
-        async with asyncio.timeout(30):
-            async for line in self._lines:
-                field, _, value = line.partition(": ")
-                assert field != "data"
-                if field == "id":
-                    return value
-        raise EOFError
-
     async def next(self, kind: str = "") -> tuple[dict[str, Any], str]:
         """Return the next event (of that kind) and its id."""
         async with asyncio.timeout(30):
@@ -145,7 +135,6 @@ async def open_place(
     workspace: Path,
     *,
     http: dict[str, Any] | None = None,
-    prepare: Callable[[HttpServer], None] | None = None,
     limits: dict[str, Any] | None = None,
     kind: Callable[[Settings], Application] = Application,
     **tables: Any,
@@ -161,8 +150,6 @@ async def open_place(
     )
     application = kind(settings)
     server = HttpServer(application)
-    if prepare is not None:
-        prepare(server)
     server.bind()
     hooks = {"response": [_described(server)]}
     async with (

@@ -13,7 +13,6 @@ from gateway.app.app import Application
 from gateway.app.daemons import DaemonRegistry
 from gateway.errors import MailboxDown, Unreachable
 from gateway.http.client import Client
-from gateway.http.server import HttpServer
 from gateway.inbound.intake import Intake
 from session.errors import StoreError
 from tests.gateway.http_place import Place, open_place
@@ -70,7 +69,8 @@ async def test_cures_are_commands(tmp_path: Path, capsys: pytest.CaptureFixture[
 @pytest.mark.slow
 async def test_a_queue_that_is_away(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """It is said once that the daemon cannot store the message now; the end names its reason, and is 69."""
-    async with open_place(tmp_path, prepare=_impatient) as place:
+    async with open_place(tmp_path) as place:
+        place.server.chats.accept_within_s = 0.2
         place.application.intake = Away()  # type: ignore[assignment]
         code = await attached(place, "chat", "-m", "hi", "--timeout", "2")
         out, words = capsys.readouterr()
@@ -83,7 +83,8 @@ async def test_a_queue_that_is_away(tmp_path: Path, capsys: pytest.CaptureFixtur
 
 async def test_a_message_goes_in_when_the_queue_is_back(tmp_path: Path) -> None:
     """The same message is handed in until it is stored, and answered."""
-    async with open_place(tmp_path, prepare=_impatient) as place, Client(place.server.url) as client:
+    async with open_place(tmp_path) as place, Client(place.server.url) as client:
+        place.server.chats.accept_within_s = 0.2
         place.application.intake = Away()  # type: ignore[assignment]
         told: list[str] = []
 
@@ -118,7 +119,3 @@ class Away:
 
     async def accept(self, _: object) -> None:
         raise MailboxDown("away")
-
-
-def _impatient(server: HttpServer) -> None:
-    server.chats.accept_within_s = 0.2

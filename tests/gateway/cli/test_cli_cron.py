@@ -9,13 +9,11 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
-from zoneinfo import ZoneInfo
 
 import pytest
 
 from channels import state_file
 from channels.cron.jobs_file import CronFile
-from channels.cron.schedule import asked, in_words
 from channels.message import read_inbound
 from gateway.doctor.cron import check
 from gateway.queue.mailbox import INBOUND
@@ -114,19 +112,6 @@ def test_a_list_says_whose_clocks_its_times_are(tmp_path: Path) -> None:
     assert f"{day} 09:00:00 JST" in here.out
     assert f"at {day} 00:00 UTC" in there.out
     assert f"{day} 00:00:00 UTC" in there.out
-
-
-@pytest.mark.parametrize(
-    ("at", "words"),
-    [
-        ("2026-07-01T09:00", "at 2026-07-01 09:00 CEST"),
-        ("2026-12-01T09:00:30", "at 2026-12-01 09:00:30 CET"),
-    ],
-)
-def test_the_words_of_a_date_name_summer_and_winter(at: str, words: str) -> None:
-    wanted = asked(at=at, tz="Europe/Berlin", zone=UTC, now=datetime(2026, 6, 1, 12, tzinfo=UTC))
-
-    assert in_words(wanted, ZoneInfo("Europe/Berlin")) == words
 
 
 def test_a_job_is_bound_to_the_session_of_its_chat(tmp_path: Path) -> None:

@@ -10,8 +10,6 @@ from typing import Any
 
 import pytest
 
-from session.context.context import Recent
-from session.context.recent import RecentSessions
 from session.disk.layout import Layout
 from session.transcript.archive import Archived, of_stem
 from tests.gateway.cli_place import Ran, import_into, listed, session_file, shown
@@ -65,11 +63,6 @@ def head(found: Archived) -> dict[str, Any]:
     return inner
 
 
-def recent(workspace: Path, now: datetime) -> list[Recent]:
-    found = RecentSessions(Layout(workspace), most=3, days=14)
-    return found.of(KEY, "web_old", active="", now=now)
-
-
 @pytest.mark.parametrize(
     "documents",
     [[[OLD, NEW]], [[session(SECOND, "2026-01-01T09:00:00Z"), OLD]], [[OLD], [NEW]]],
@@ -86,28 +79,6 @@ def test_it_keeps_the_end_that_the_source_names(tmp_path: Path, documents: list[
     assert datetime.fromisoformat(head(found)["ended_at"]) == ENDED
     assert {one["id"]: one["active"] for one in listed(tmp_path / "w")} == {FIRST: False, SECOND: True}
     assert "goes on here" not in done.err
-
-
-def test_old_talk_is_not_told_as_a_recent_conversation(tmp_path: Path) -> None:
-    taken(tmp_path / "w", document(tmp_path / "a.json", OLD, NEW))
-
-    assert recent(tmp_path / "w", datetime.now(UTC)) == []
-    assert recent(tmp_path / "w", ENDED + timedelta(days=2)) == [Recent(ENDED, "They planned a trip.")]
-
-
-def test_retention_counts_from_the_end(tmp_path: Path) -> None:
-    taken(tmp_path / "w", document(tmp_path / "a.json", OLD, session(SECOND, "2026-02-25T09:00:00Z")))
-    third = session("01KQ2Q3Q3BZ63Q2JQ3VM15EA2C", datetime.now(UTC).isoformat())
-    taken(tmp_path / "w", document(tmp_path / "b.json", third))
-    (tmp_path / "c.toml").write_text("session.retention_days = 30\n")
-    for job in (tmp_path / "w" / "state" / "jobs").glob("*.json"):
-        # Without a job memory has all of a session; one that it lacks is kept for a week more.
-        job.unlink()
-
-    dry = Ran(tmp_path / "w", "--config", tmp_path / "c.toml", "sessions", "prune", "--dry-run", "--json")
-
-    steps = {one["id"]: (one["do"], one["since"][:10]) for one in json.loads(dry.out)}
-    assert steps == {FIRST: ("delete", "2026-02-19"), SECOND: ("delete", "2026-02-25")}
 
 
 def test_without_a_named_end_the_last_line_says_when(tmp_path: Path) -> None:

@@ -17,8 +17,8 @@ from session.models.model import Usage
 from session.models.usage_lines import SpendingRow
 
 
-def test_usage_without_a_daemon(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Tokens and cost of today are those of the files, which are only read."""
+def test_usage_and_media_without_a_daemon(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Tokens and cost of today are those of the files, which are only read; uploads are seen to grow."""
     verb = ["status", "--workspace", str(tmp_path)]
 
     assert main([*verb, "--json"]) == 0
@@ -28,6 +28,8 @@ def test_usage_without_a_daemon(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert not folder.exists()
     folder.mkdir(parents=True)
     usage = Usage(prompt=10, completion=2, cost_usd=0.25)
+    (tmp_path / "media" / "ab").mkdir(parents=True)
+    (tmp_path / "media" / "ab" / "photo.jpg").write_bytes(bytes(3 * 2**19))
     # Midnight may pass between this line and the verb.
     for at in (now, now + timedelta(days=1)):
         rows = [SpendingRow(at, "web:ada", "ada", usage), SpendingRow(at, "web:ada", "", usage, turn=False)]
@@ -41,6 +43,8 @@ def test_usage_without_a_daemon(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert before["usage_today"] == {"turns": 0, **Usage().shown()}
     assert after["usage_today"] == {"turns": 1, **Usage(20, 4, 0.5).shown()}
     assert "today: 1 turn, 20 + 4 tokens, cost 0.5000 USD" in shown
+    assert (before["media_bytes"], after["media_bytes"]) == (0, 3 * 2**19)
+    assert "media: 1.5 MB of uploads" in shown
 
 
 def test_usage_is_a_table_with_aligned_numbers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -64,22 +68,6 @@ def test_usage_is_a_table_with_aligned_numbers(tmp_path: Path, capsys: pytest.Ca
     (bob,) = (line for line in people if line.startswith("bob "))
     assert ada.replace("12345", "    7").replace("0.2500", "0.0001") == bob.replace("bob", "ada")
     assert "0 background calls (titles, summaries, memory)" in shown
-
-
-def test_how_much_media_takes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Files that people sent are nowhere else seen to grow."""
-    verb = ["status", "--workspace", str(tmp_path)]
-    assert main(verb) == 0
-    assert "\nmedia:" not in capsys.readouterr().out
-    (tmp_path / "media" / "ab").mkdir(parents=True)
-    (tmp_path / "media" / "ab" / "photo.jpg").write_bytes(bytes(3 * 2**19))
-
-    assert main(verb) == 0
-    shown = capsys.readouterr().out
-    assert main([*verb, "--json"]) == 0
-
-    assert "media: 1.5 MB of uploads" in shown
-    assert json.loads(capsys.readouterr().out)["media_bytes"] == 3 * 2**19
 
 
 def test_processes_platforms_and_approvals_by_the_files(

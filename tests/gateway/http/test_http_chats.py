@@ -80,6 +80,8 @@ async def test_entries_are_paged_from_the_end_and_from_the_beginning(place: Plac
     older = await entries(place, ulid, before=newest["previous"], limit=3)
     behind = await entries(place, ulid, after=4, limit=10)
 
+    assert (await place.http.get("/v1/sessions/x/entries")).status_code == 400
+    assert (await place.http.get(f"/v1/sessions/{NOBODY}/entries")).status_code == 404
     assert [entry["seq"] for entry in newest["entries"]] == [5, 6]
     assert (newest["previous"], newest["next"], newest["total"]) == (5, None, 6)
     assert [entry["text"] for entry in older["entries"]] == ["echo: m0", "m1", "echo: m1"]
@@ -121,11 +123,6 @@ async def test_an_entry_has_what_its_line_has(place: Place) -> None:
     assert (found[4]["first_kept"], found[4]["tokens_before"]) == (4, 900)
     assert (found[5]["edits"], found[5]["deleted"]) == ("m1", False)
     assert found[6]["since"] == 1
-
-
-async def test_entries_of_nobody(place: Place) -> None:
-    assert (await place.http.get("/v1/sessions/x/entries")).status_code == 400
-    assert (await place.http.get(f"/v1/sessions/{NOBODY}/entries")).status_code == 404
 
 
 async def test_a_file_is_shown_as_what_it_is(place: Place, tmp_path: Path) -> None:

@@ -220,7 +220,10 @@ async def test_what_is_not_read_is_named(place: Place) -> None:
 
 
 async def test_a_picture_comes_as_a_file(place: Place) -> None:
-    """A data URL is an attachment of the message, with or without a text."""
+    """A data URL is an attachment of the message, with or without a text; several texts are one message."""
+    texts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    said = (await place.http.post("/v1/chat/completions", json=asked(texts, user="ada"))).json()
+    assert said["choices"][0]["message"]["content"] == "echo: a\nb"
     png = "data:image/png;base64," + base64.b64encode(b"\x89PNG\r\n\x1a\n1").decode()
     picture = {"type": "image_url", "image_url": {"url": png}}
     for parts in ([picture], [{"type": "text", "text": "look"}, picture]):
@@ -230,15 +233,6 @@ async def test_a_picture_comes_as_a_file(place: Place) -> None:
     files = [line["attachments"][0] for line in lines if line.get("attachments")]
     assert [(file["kind"], file["mime"]) for file in files] == [("photo", "image/png")] * 2
     assert (place.application.settings.workspace / files[0]["ref"]).read_bytes().endswith(b"1")
-
-
-async def test_parts_of_a_text(place: Place) -> None:
-    """A content of several texts is one message."""
-    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
-    body = {"model": "echo", "messages": [{"role": "user", "content": parts}], "user": "ada"}
-    answer = (await place.http.post("/v1/chat/completions", json=body)).json()
-
-    assert answer["choices"][0]["message"]["content"] == "echo: a\nb"
 
 
 async def test_errors_of_the_server_have_the_form_too(place: Place) -> None:

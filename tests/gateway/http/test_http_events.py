@@ -52,27 +52,6 @@ async def test_resume_without_gap_or_repeat(place: Place) -> None:
     assert (live[0]["text"], live[1]) == ("echo: five", "7")
 
 
-async def test_who_has_nothing_yet_can_come_back(place: Place) -> None:
-    """A stream begins with the id to go on from, in no event; one that is resumed needs none."""
-    await place.post("before", wait=30)
-    async with place.stream("web:ada") as stream:
-        begins = await stream.begins()
-    await place.post("meanwhile", wait=30)
-    async with place.stream("web:ada", int(begins)) as stream:
-        missed = await stream.next()
-    async with place.stream("web:bob") as stream:
-        none = await stream.begins()
-    await place.post("first", chat="bob", wait=30)
-    async with place.stream("web:bob", int(none)) as stream:
-        first = await stream.next()
-
-    assert (begins, none) == ("1", "0")
-    assert [(event["text"], number) for event, number in (missed, first)] == [
-        ("echo: meanwhile", "2"),
-        ("echo: first", "1"),
-    ]
-
-
 async def test_last_id_from_the_future(place: Place) -> None:
     """A client whose count is ahead of the journal's (all of the chat was deleted) hears what comes next."""
     async with place.stream("web:ada", 999) as stream:
@@ -94,13 +73,10 @@ async def test_redelivered_reply_comes_once(place: Place) -> None:
     assert (first["text"], second["text"]) == ("echo: one", "echo: two")
 
 
-async def test_lost_event_is_made_up(tmp_path: Path) -> None:
+async def test_lost_event_is_made_up(place: Place) -> None:
     """A reply whose event was lost is shown from the record, at a heartbeat or before the next reply."""
-
-    def quick(server: Any) -> None:
-        server.chats.heartbeat_s = 0.2
-
-    async with open_place(tmp_path, prepare=quick) as place, place.stream("web:ada", 0) as stream:
+    place.server.chats.heartbeat_s = 0.2
+    async with place.stream("web:ada", 0) as stream:
         tell, place.application.events.tell = place.application.events.tell, _silence  # type: ignore[method-assign]
         await place.post("lost", wait=30)
         lost = await stream.next("reply")

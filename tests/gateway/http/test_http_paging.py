@@ -7,10 +7,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from gateway.queue.mailbox import INBOUND, Post
-from gateway.service.pages import BadCursor, page
 from session.memory.notes import Notes
 from tests.gateway.http_place import Place, open_place
 from tests.support.until import until
@@ -116,19 +113,6 @@ async def test_what_goes_meanwhile_hides_no_other(tmp_path: Path) -> None:
         behind = (await place.http.get(path, params={**query, "cursor": first["next"]})).json()
 
     assert [row["id"] for row in behind["facts"]] == [fact(at)["id"] for at in range(3, 6)]
-
-
-def test_pages_of_a_listing() -> None:
-    """Up and down, without a row twice; places of other kinds are refused."""
-    rows = [(number, str(number)) for number in (3, 1, 2)]
-    up, after = page(rows, lambda row: row, limit=2, cursor=None)
-    down, below = page(rows, lambda row: row, limit=2, cursor=None, descending=True)
-
-    assert (up, down) == ([(1, "1"), (2, "2")], [(3, "3"), (2, "2")])
-    assert page(rows, lambda row: row, limit=2, cursor=after) == ([(3, "3")], None)
-    assert page(rows, lambda row: row, limit=2, cursor=below, descending=True) == ([(1, "1")], None)
-    with pytest.raises(BadCursor):
-        page([("a", 1)], lambda row: row, limit=1, cursor=after)
 
 
 KEY = "web:ada"

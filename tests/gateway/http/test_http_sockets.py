@@ -206,11 +206,8 @@ async def test_a_revoked_token_sees_nothing_more(tmp_path: Path) -> None:
 
 async def test_who_takes_nothing_is_cut(tmp_path: Path) -> None:
     """A client that takes nothing for too long loses its connection."""
-
-    def hasty(server: Any) -> None:
-        server.chats.slow_s = 0.2
-
-    async with open_place(tmp_path, prepare=hasty) as place:
+    async with open_place(tmp_path) as place:
+        place.server.chats.slow_s = 0.2
         silent, loop = socket.socket(), asyncio.get_running_loop()
         silent.setblocking(False)
         silent.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)

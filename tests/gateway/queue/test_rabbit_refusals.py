@@ -59,25 +59,16 @@ async def test_a_wrong_password(broker: Broker) -> None:
     assert "planted-secret" not in f"{error}{error.hint}"
 
 
-async def test_a_virtual_host_of_others(broker: Broker, broker_name: str) -> None:
-    """A user without any permission there may log in and no more."""
+async def test_a_right_that_is_missing(broker: Broker, broker_name: str) -> None:
+    """Without any a user may log in and no more; else what may not be declared is named, and where."""
     user = f"outsider-{broker_name}"
     broker.ctl("add_user", user, "pw")
-
-    error = await refused(login(broker, user, "pw"))
-
-    assert str(error) == f"user '{user}' may not use virtual host '/'"
-    assert error.hint == f"rabbitmqctl set_permissions -p / {user} '.*' '.*' '.*'"
-
-
-async def test_a_right_that_is_missing(broker: Broker, broker_name: str) -> None:
-    """Logged in, but not allowed to declare: what and where is named."""
-    user = f"reader-{broker_name}"
-    broker.ctl("add_user", user, "pw")
+    outside = await refused(login(broker, user, "pw"))
     broker.ctl("set_permissions", user, "^$", ".*", ".*")
-
     error = await refused(login(broker, user, "pw"))
 
+    assert str(outside) == f"user '{user}' may not use virtual host '/'"
+    assert outside.hint == f"rabbitmqctl set_permissions -p / {user} '.*' '.*' '.*'"
     assert str(error) == f"user '{user}' may not use exchange 'anything' in virtual host '/'"
     assert "set_permissions -p /" in error.hint
 

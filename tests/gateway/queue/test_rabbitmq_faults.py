@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
-from contextlib import suppress
 
 import pytest
 
 from gateway.errors import LetterLost, MailboxDown
-from gateway.queue.mailbox import INBOUND, Letter, Parked, outbound
+from gateway.queue.mailbox import INBOUND, outbound
 from gateway.queue.rabbitmq.declare import YOUNG_S
-from gateway.queue.rabbitmq.mailbox import RabbitMailbox
 from tests.contracts.posts import ADA, WEB, collect, ids, post, put_all
-from tests.gateway.on_rabbit import first_seen, opened, put_surely, serving, until_ready
+from tests.gateway.on_rabbit import opened, put_surely, serving, until_ready
 from tests.support.broker import Broker
 from tests.support.proxy import Proxy
 from tests.support.until import until
@@ -38,56 +36,7 @@ def through(proxy: Proxy) -> str:
     return f"amqp://guest:guest@127.0.0.1:{proxy.port}/"
 
 
-async def parked(mailbox: RabbitMailbox) -> list[Parked]:
-    """List the parked letters of a mailbox that may not have noticed yet that its broker died."""
-    async with asyncio.timeout(60):
-        while True:
-            with suppress(MailboxDown):
-                return await mailbox.parked()
-            await asyncio.sleep(0.05)
-
-
 # ── the broker dies ───────────────────────────────────────────────────────────────────────────────────────
-
-
-async def settle_all(mailbox: RabbitMailbox, expected: set[str], taken: list[Letter]) -> None:
-    """Take and settle until each expected id was settled; a lost letter is waited for again."""
-    settled: set[str] = set()
-    async with mailbox.take(INBOUND) as letters:
-        while settled != expected:
-            letter = await anext(letters)
-            taken.append(letter)
-            with suppress(LetterLost):
-                await mailbox.settle(letter)
-                settled.add(letter.id)
-
-
-@pytest.mark.parametrize("queue_type", ["classic", "quorum"])
-async def test_broker_killed_under_load(fragile: Broker, queue_type: str) -> None:
-    """Killed twice under load, the broker loses nothing that was confirmed, and each key stays in order."""
-    keys = [f"web:{number}" for number in range(20)]
-    expected = {f"{key}#{number}" for key in keys for number in range(60)}
-    taken: list[Letter] = []
-    halves = [asyncio.Event(), asyncio.Event()]
-
-    async def put_key(mailbox: RabbitMailbox, key: str) -> None:
-        for number in range(60):
-            await put_surely(mailbox, post(key, number))
-            if key == keys[0] and number in (15, 35):
-                halves[number // 20].set()
-
-    async with opened(fragile.url, f"load-{queue_type}", queue_type=queue_type, young_s=YOUNG_S) as mailbox:
-        async with asyncio.timeout(120), asyncio.TaskGroup() as tasks:
-            tasks.create_task(settle_all(mailbox, expected, taken))
-            for key in keys:
-                tasks.create_task(put_key(mailbox, key))
-            for half in halves:
-                await half.wait()
-                await asyncio.to_thread(fragile.restart)
-        await asyncio.to_thread(fragile.wait)
-        assert await parked(mailbox) == []
-
-    assert first_seen(taken) == {key: [f"{key}#{number}" for number in range(60)] for key in keys}
 
 
 async def test_young_queues_survive_a_kill(fragile: Broker) -> None:
