@@ -8,42 +8,37 @@ from typing import Any
 
 import pytest
 
-from gateway.__main__ import main
 from gateway.app.app import Application
 from gateway.app.daemons import DaemonRegistry
 from gateway.errors import MailboxDown, Unreachable
 from gateway.http.client import Client
 from gateway.inbound.intake import Intake
 from session.errors import StoreError
+from tests.gateway.cli_place import Ran
 from tests.gateway.http_place import Place, open_place
 
 KEYS = ("Bad Channel:x", "nocolon", "cli:", ":x", "cli:" + "x" * 5000, "cli:\udcff")
 
 
-def run(workspace: Path, *argv: str) -> int:
-    return main([*argv, "--workspace", str(workspace)])
-
-
-async def attached(place: Place, *argv: str) -> int:
+async def attached(place: Place, *argv: str) -> Ran:
     """Run a verb beside this daemon, as another process does."""
     workspace = place.application.settings.workspace
     with DaemonRegistry(workspace).entry(url=place.server.url, role="all"):
-        return await asyncio.to_thread(run, workspace, *argv)
+        return await asyncio.to_thread(Ran, workspace, *argv)
 
 
 @pytest.mark.parametrize("key", KEYS)
-def test_a_key_that_no_letter_can_have(key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_key_that_no_letter_can_have(key: str, tmp_path: Path) -> None:
     """It is refused before anything is put, so that no letter of it can wait or be parked."""
-    code = run(tmp_path, "chat", "-m", "hi", "--key", key, "--timeout", "5")
-    out, words = capsys.readouterr()
-    parked = run(tmp_path, "parked", "list")
+    ran = Ran(tmp_path, "chat", "-m", "hi", "--key", key, "--timeout", "5")
+    parked = Ran(tmp_path, "parked", "list")
 
-    assert (code, out) == (1, "")
-    assert "try: a key is channel:chat_id" in words
-    assert (parked, capsys.readouterr()) == (0, ("", "no parked messages\n"))
+    assert (ran.code, ran.out) == (1, "")
+    assert "try: a key is channel:chat_id" in ran.err
+    assert (parked.code, parked.out, parked.err) == (0, "", "no parked messages\n")
 
 
-async def test_cures_are_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_cures_are_commands(tmp_path: Path) -> None:
     """What a daemon refuses is cured by the same command as without one, not by a route of the API."""
     verbs = {
         ("parked", "show", "v2"): "chat-gateway parked list",
@@ -52,33 +47,32 @@ async def test_cures_are_commands(tmp_path: Path, capsys: pytest.CaptureFixture[
         ("cron", "run", "x"): "chat-gateway cron list",
     }
     for verb, cure in verbs.items():
-        assert await asyncio.to_thread(run, tmp_path, *verb) == 1
-        assert capsys.readouterr().err.endswith(f"try: {cure}\n")
+        ran = await asyncio.to_thread(Ran, tmp_path, *verb)
+        assert (ran.code, ran.err.endswith(f"try: {cure}\n")) == (1, True), verb
 
     async with open_place(tmp_path) as place:
         for verb, cure in verbs.items():
-            assert await attached(place, *verb) == 1
-            assert capsys.readouterr().err.endswith(f"try: {cure}\n")
+            ran = await attached(place, *verb)
+            assert (ran.code, ran.err.endswith(f"try: {cure}\n")) == (1, True), verb
         for chat in ("ada", "bob"):
             await place.post("x" * (2**20 + 1), chat=chat, id="one", wait=30)
-        assert await attached(place, "parked", "drop", "web:one") == 1
-        assert "try: choose one with --key" in capsys.readouterr().err
-        assert await attached(place, "parked", "drop", "web:one", "--key", "web:bob") == 0
+        ran = await attached(place, "parked", "drop", "web:one")
+        assert (ran.code, "try: choose one with --key" in ran.err) == (1, True)
+        assert (await attached(place, "parked", "drop", "web:one", "--key", "web:bob")).code == 0
 
 
 @pytest.mark.slow
-async def test_a_queue_that_is_away(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_a_queue_that_is_away(tmp_path: Path) -> None:
     """It is said once that the daemon cannot store the message now; the end names its reason, and is 69."""
     async with open_place(tmp_path) as place:
         place.server.chats.accept_within_s = 0.2
         place.application.intake = Away()  # type: ignore[assignment]
-        code = await attached(place, "chat", "-m", "hi", "--timeout", "2")
-        out, words = capsys.readouterr()
+        ran = await attached(place, "chat", "-m", "hi", "--timeout", "2")
         place.application.intake = Intake(place.application.mailbox)
 
-    assert (code, out) == (69, "")
-    assert words.count("the queue did not confirm the message in time; trying again") == 1
-    assert words.endswith("the queue did not confirm the message in time\ntry: chat-gateway doctor\n")
+    assert (ran.code, ran.out) == (69, "")
+    assert ran.err.count("the queue did not confirm the message in time; trying again") == 1
+    assert ran.err.endswith("the queue did not confirm the message in time\ntry: chat-gateway doctor\n")
 
 
 async def test_a_message_goes_in_when_the_queue_is_back(tmp_path: Path) -> None:

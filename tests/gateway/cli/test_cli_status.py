@@ -9,20 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from gateway.__main__ import main
 from gateway.app.daemons import DaemonRegistry
 from session.approvals.files import ApprovalFiles
 from session.approvals.record import Approval, Call
 from session.models.model import Usage
 from session.models.usage_lines import SpendingRow
+from tests.gateway.cli_place import Ran
 
 
-def test_usage_and_media_without_a_daemon(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_usage_and_media_without_a_daemon(tmp_path: Path) -> None:
     """Tokens and cost of today are those of the files, which are only read; uploads are seen to grow."""
-    verb = ["status", "--workspace", str(tmp_path)]
-
-    assert main([*verb, "--json"]) == 0
-    before = json.loads(capsys.readouterr().out)
+    before = json.loads(Ran(tmp_path, "status", "--json").out)
     now = datetime.now(UTC)
     folder = tmp_path / "state" / "usage"
     assert not folder.exists()
@@ -35,10 +32,8 @@ def test_usage_and_media_without_a_daemon(tmp_path: Path, capsys: pytest.Capture
         rows = [SpendingRow(at, "web:ada", "ada", usage), SpendingRow(at, "web:ada", "", usage, turn=False)]
         lines = b'{"v": 1}\n' + b"".join(row.to_bytes() for row in rows)
         (folder / f"{at:%Y-%m-%d}.jsonl").write_bytes(lines)
-    assert main([*verb, "--json"]) == 0
-    after = json.loads(capsys.readouterr().out)
-    assert main(verb) == 0
-    shown = capsys.readouterr().out
+    after = json.loads(Ran(tmp_path, "status", "--json").out)
+    shown = Ran(tmp_path, "status").out
 
     assert before["usage_today"] == {"turns": 0, **Usage().shown()}
     assert after["usage_today"] == {"turns": 1, **Usage(20, 4, 0.5).shown()}
@@ -47,9 +42,8 @@ def test_usage_and_media_without_a_daemon(tmp_path: Path, capsys: pytest.Capture
     assert "media: 1.5 MB of uploads" in shown
 
 
-def test_usage_is_a_table_with_aligned_numbers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_usage_is_a_table_with_aligned_numbers(tmp_path: Path) -> None:
     """More days than are kept are refused: they were cut off without a word."""
-    verb = ["usage", "--workspace", str(tmp_path)]
     folder, now = tmp_path / "state" / "usage", datetime.now(UTC)
     folder.mkdir(parents=True)
     rows = [
@@ -59,10 +53,10 @@ def test_usage_is_a_table_with_aligned_numbers(tmp_path: Path, capsys: pytest.Ca
     lines = b'{"v": 1}\n' + b"".join(row.to_bytes() for row in rows)
     (folder / f"{now:%Y-%m-%d}.jsonl").write_bytes(lines)
 
-    assert main([*verb, "--days", "36"]) == 1
-    assert capsys.readouterr().err == "error: usage is kept for 35 days\ntry: --days 35\n"
-    assert main([*verb, "--days", "35"]) == 0
-    shown = capsys.readouterr().out
+    too_many, found = (Ran(tmp_path, "usage", "--days", days) for days in ("36", "35"))
+    assert (too_many.code, found.code) == (1, 0)
+    assert too_many.err == "error: usage is kept for 35 days\ntry: --days 35\n"
+    shown = found.out
     people = shown.splitlines()[-10:]
     (ada,) = (line for line in people if line.startswith("ada "))
     (bob,) = (line for line in people if line.startswith("bob "))
@@ -71,20 +65,17 @@ def test_usage_is_a_table_with_aligned_numbers(tmp_path: Path, capsys: pytest.Ca
 
 
 def test_processes_platforms_and_approvals_by_the_files(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without a daemon that answers, files say who runs, how platforms stood, what waits for a word."""
     monkeypatch.setenv("CHAT_GATEWAY_CHANNELS__TELEGRAM__ENABLED", "true")
     monkeypatch.setenv("CHAT_GATEWAY_CHANNELS__TELEGRAM__TOKEN", "123456:AAsecret")
-    verb = ["status", "--workspace", str(tmp_path)]
     now = datetime.now(UTC)
     call = Call("web:ada", "web:ada", "m1", 1, "c1", "shell", '{"command": "a secret wish"}', "/tmp")
     asked = ApprovalFiles(tmp_path / "state").ask(Approval.of(call, now, timeout_s=600))
     with DaemonRegistry(tmp_path).entry(url="http://127.0.0.1:1", role="channels"):
-        assert main(verb) == 0
-        shown = capsys.readouterr().out
-        assert main([*verb, "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
+        shown = Ran(tmp_path, "status").out
+        found = json.loads(Ran(tmp_path, "status", "--json").out)
 
     assert f"process {os.getpid()}: role channels, started " in shown
     assert f"approval {asked.id}: shell in web:ada, expires " in shown

@@ -17,6 +17,7 @@ from gateway.http.guesses import MAX_ADDRESSES, MAX_IN_ALL, MAX_OF_ADDRESS, WIND
 from gateway.http.rates import MAX_STREAMS, Streams
 from gateway.service.tokens import Tokens
 from tests.gateway.http_place import Place, open_place
+from tests.support.clock import Clock
 from tests.support.guarantee import guarantee
 from tests.support.until import until
 
@@ -153,44 +154,34 @@ async def test_a_former_token_is_one_guess(tmp_path: Path, shown: dict[str, str]
     assert (stale.status_code, right.status_code) == (401, 200)
 
 
-class Time:
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 def test_guesses_from_many_addresses() -> None:
     """Over a hundred in all, whoever guessed wrong once has to wait; who did not is looked at."""
-    time = Time()
-    guesses = Guesses(time)
+    clock = Clock()
+    guesses = Guesses(clock.monotonic)
     for number in range(MAX_IN_ALL):
         assert guesses.wait_s(f"10.0.0.{number}") == 0
         guesses.note(f"10.0.0.{number}")
 
     assert guesses.wait_s("10.0.0.7") == WINDOW_S
     assert guesses.wait_s("10.1.0.1") == 0
-    time.now += WINDOW_S
+    clock.forward(WINDOW_S)
     assert guesses.wait_s("10.0.0.7") == 0
 
-
-def test_a_guess_is_forgotten_after_a_minute() -> None:
-    """The wait lasts until the oldest of the ten is a minute old."""
-    time = Time()
-    guesses = Guesses(time)
+    # The wait of one address lasts until the oldest of its ten is a minute old.
     for _ in range(MAX_OF_ADDRESS):
         guesses.note("a")
-        time.now += 2
-
+        clock.forward(2)
     assert guesses.wait_s("a") == WINDOW_S - 2 * MAX_OF_ADDRESS
-    time.now += WINDOW_S - 2 * MAX_OF_ADDRESS
+    clock.forward(WINDOW_S - 2 * MAX_OF_ADDRESS)
     assert guesses.wait_s("a") == 0
 
 
 def test_addresses_of_one_client() -> None:
-    """The addresses of an IPv6 network are one client's; an IPv4 address is the same in either form."""
-    guesses = Guesses(Time())
+    """The addresses of an IPv6 network are one client's; an IPv4 address is the same in either form.
+
+    A flood of addresses pushes the oldest out.
+    """
+    guesses = Guesses(Clock().monotonic)
     for number in range(MAX_OF_ADDRESS):
         guesses.note(f"2001:db8::{number:x}")
         guesses.note("::ffff:10.0.0.1")
@@ -198,14 +189,8 @@ def test_addresses_of_one_client() -> None:
     assert guesses.wait_s("2001:db8::ffff") > 0
     assert guesses.wait_s("2001:db8:0:1::1") == 0
     assert guesses.wait_s("10.0.0.1") > 0
-
-
-def test_addresses_are_bounded() -> None:
-    """A flood of addresses pushes the oldest out."""
-    guesses = Guesses(Time())
     for number in range(MAX_ADDRESSES + 10):
         guesses.note(f"host{number}")
-
     assert len(guesses) == MAX_ADDRESSES
 
 

@@ -37,9 +37,12 @@ async def test_marks_survive_a_restart(path: Path) -> None:
         await ledger.trying(KEY, OUT, 1)
         await ledger.trying(KEY, OUT, 2)
         await ledger.not_sent(KEY, OUT, 2)
+        await ledger.trying(KEY, OUT, 3)
+        await ledger.trying(KEY, OUT, 3)
+        await ledger.not_sent(KEY, OUT, 3)
 
     async with DeliveryLedger(path) as ledger:
-        assert await ledger.progress(KEY, OUT) == Progress(sent={0: "m1"}, unknown={1: 2})
+        assert await ledger.progress(KEY, OUT) == Progress(sent={0: "m1"}, unknown={1: 2, 3: 1})
         assert await ledger.progress("fake:bob", OUT) == Progress()
 
 
@@ -67,6 +70,11 @@ async def test_one_draft_of_a_reply_at_most(path: Path) -> None:
         assert await ledger.begin_draft(KEY, OUT) is None
         await ledger.trying(KEY, "other#reply", 0)
         assert await ledger.begin_draft(KEY, "other#reply") is None
+        # One that became the answer takes no other text.
+        await ledger.begin_draft(KEY, "last#reply")
+        await ledger.draft_sent(KEY, "last#reply", "m2")
+        await ledger.done(KEY, "last#reply")
+        assert await ledger.begin_draft(KEY, "last#reply") is None
 
 
 async def test_a_chat_that_moved_twice_is_found(path: Path) -> None:
@@ -253,23 +261,6 @@ async def test_of_ten_thousand_moves_the_oldest_is_forgotten(path: Path) -> None
         clock.now += TICK
         await ledger.moved("c", "d")
         assert [ledger.address(each) for each in ("old0", "old1", "a", "c")] == ["old0", "new1", "b", "d"]
-
-
-async def test_one_send_that_did_not_arrive_takes_back_one(path: Path) -> None:
-    async with DeliveryLedger(path) as ledger:
-        await ledger.trying(KEY, OUT, 0)
-        await ledger.trying(KEY, OUT, 0)
-        await ledger.not_sent(KEY, OUT, 0)
-        assert (await ledger.progress(KEY, OUT)).unknown == {0: 1}
-
-
-async def test_the_draft_of_a_letter_that_is_done_is_the_answer(path: Path) -> None:
-    """Nobody writes another text into it."""
-    async with DeliveryLedger(path) as ledger:
-        await ledger.begin_draft(KEY, OUT)
-        await ledger.draft_sent(KEY, OUT, "m1")
-        await ledger.done(KEY, OUT)
-        assert await ledger.begin_draft(KEY, OUT) is None
 
 
 async def test_letters_done_before_a_time_are_forgotten_with_their_pieces(path: Path) -> None:
