@@ -33,12 +33,6 @@ def fails(_: GlobalOptions) -> int:
     raise FAULTS[0]
 
 
-def prints_much(_: GlobalOptions) -> int:
-    for _number in range(100_000):
-        output.data("x" * 100)
-    return 0
-
-
 FAULTS: list[BaseException] = []
 
 
@@ -230,29 +224,6 @@ def test_ctrl_c_exits_130_without_a_word(tmp_path: Path) -> None:
         _, words = program.communicate(timeout=30)
 
     assert (program.returncode, words) == (130, "")
-
-
-def test_a_reader_that_leaves_ends_it_quietly(tmp_path: Path) -> None:
-    """``sessions list | head -1`` shows no traceback."""
-    code = (
-        "import sys\nfrom gateway.__main__ import run\n"
-        "from tests.gateway.cli.test_cli_frame import prints_much\nsys.exit(run(prints_much))"
-    )
-    with subprocess.Popen(
-        [sys.executable, "-c", code],
-        cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as program:
-        assert program.stdout is not None
-        assert program.stdout.readline() == "x" * 100 + "\n"
-        program.stdout.close()
-        assert program.stderr is not None
-        words = program.stderr.read()
-
-    assert (program.returncode, words) == (0, "")
 
 
 def buffered_into(stdout: int | IO[str], cwd: Path) -> subprocess.CompletedProcess[str]:
