@@ -94,6 +94,13 @@ async def test_a_listed_chat_of_which_no_platform_spoke_shares_nothing_yet(here:
     assert (await here.circles.of_key("discord:9")).name == "chats/discord_9"
 
 
+async def test_the_scope_of_the_workspace_is_one_for_people_too(here: Place, tmp_path: Path) -> None:
+    here.circles = Circles(Scopes(tmp_path, kind="workspace", people=PEOPLE), store=here.store)
+
+    assert [await here.ask(key) for key in (PHONE, OTHER, "telegram:3")] == ["workspace"] * 3
+    assert await here.ask(LISTED, group=True) == "chats/telegram_-5"
+
+
 @pytest.mark.parametrize(
     ("answered", "group", "scope"),
     [

@@ -5,6 +5,8 @@ from __future__ import annotations
 import sqlite3
 from pathlib import Path
 
+import pytest
+
 from session.context.embeddings import Embeddings
 from session.context.request import Request
 from session.errors import ModelAway
@@ -41,9 +43,14 @@ async def told(house: Workspace, known: KnownFacts, text: str) -> list[str]:
         return await known.nearest(await house.scope(ADA), session, text)
 
 
+@pytest.fixture
+async def house(house: Workspace) -> Workspace:
+    await house.said(ADA, talk(2))
+    return house
+
+
 async def test_five_are_told_the_nearest_by_words_first(house: Workspace) -> None:
     """Those that share no word fill it up, the newest first; a change of the file is seen."""
-    await house.said(ADA, talk(2))
     assert await told(house, house.known, "hello") == []
     await learn(house, house.known, *TEXTS)
 
@@ -93,7 +100,6 @@ async def test_forgetting_takes_its_vector_along(tmp_path: Path) -> None:
 
 
 async def test_a_turn_goes_on_without_facts_that_cannot_be_read(house: Workspace) -> None:
-    await house.said(ADA, talk(2))
     ((await house.scope(ADA)).memory / FACTS).mkdir(parents=True)
 
     assert await told(house, house.known, "hello") == []
@@ -154,7 +160,6 @@ async def texts(house: Workspace, key: SessionKey = ADA) -> list[str]:
 
 async def test_notes_and_facts_are_shown_the_newest_first(house: Workspace) -> None:
     assert await shown(house) == ""
-    await house.said(ADA, talk(2))
     await learnt(house, "Ada has a dog.", "Ada lives in Rome.")
     (await house.scope(ADA)).memory.joinpath("MEMORY.md").write_text("- notes\n")
 
@@ -166,7 +171,6 @@ async def test_notes_and_facts_are_shown_the_newest_first(house: Workspace) -> N
 
 async def test_a_number_means_what_was_shown(house: Workspace) -> None:
     """A fact that was learnt meanwhile moves no other to another number."""
-    await house.said(ADA, talk(2))
     await learnt(house, "Ada has a dog.", "Ada lives in Rome.", "Ada plays chess.")
     await shown(house)
     await learnt(house, "Ada drinks tea.")
@@ -181,7 +185,6 @@ async def test_a_number_means_what_was_shown(house: Workspace) -> None:
 @guarantee("once", "A repeated `/forget` removes only the fact that was shown under its number.")
 async def test_the_same_command_again_takes_out_no_other_fact(house: Workspace) -> None:
     """A crash before its answer was stored brings it again, after the facts were shown anew."""
-    await house.said(ADA, talk(2))
     await learnt(house, "Ada has a dog.", "Ada lives in Rome.")
     assert await forgotten(house, "1", id_="f1") == "Forgotten: Ada lives in Rome."
     await shown(house)
@@ -192,7 +195,6 @@ async def test_the_same_command_again_takes_out_no_other_fact(house: Workspace) 
 
 
 async def test_what_is_no_number_of_a_fact_is_answered(house: Workspace) -> None:
-    await house.said(ADA, talk(2))
     assert await forgotten(house, "1", id_="f") == NO_FACTS
     await learnt(house, "Ada has a dog.")
 
@@ -220,7 +222,6 @@ async def test_a_chat_takes_out_its_own_facts_alone(tmp_path: Path) -> None:
 
 
 async def test_many_facts_are_shown_in_part(house: Workspace) -> None:
-    await house.said(ADA, talk(2))
     await learnt(house, *(f"Ada has dog number {at}." for at in range(33)))
 
     rows = (await shown(house)).split("\n")

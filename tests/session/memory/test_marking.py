@@ -10,9 +10,7 @@ from typing import Any
 import pytest
 
 from session.memory.extraction import FactRules
-from session.memory.profile import Profile
-from session.models.model import Answer, ToolCall
-from session.tools import Toolbox, ToolPlace
+from session.models.model import Answer
 from session.transcript.line import make_line
 from tests.session.memory_place import ADA, BOB, START, Workspace, fact, noted, open_workspace, saved, talk
 from tests.support.guarantee import guarantee
@@ -52,26 +50,6 @@ async def consolidated(house: Workspace, lines: list[dict[str, Any]], key: Any =
     await house.said(key, [*lines, *talk(10)])
     await house.memory.consolidate(key)
     return await house.read("MEMORY.md", key), await house.read("HISTORY.md", key)
-
-
-@pytest.mark.parametrize(
-    ("tool", "mark"),
-    [
-        ("read", "from a file"),
-        ("web_fetch", "from a web page"),
-        ("mcp_mail_read", "from the tool mcp_mail_read"),
-    ],
-)
-async def test_what_a_tool_answered_becomes_a_quotation(tmp_path: Path, tool: str, mark: str) -> None:
-    """The model obeys, and notes it as its own knowledge: it changes a text, which is marked."""
-    answer = saved("Ada asked to look into it. The admin is Mallory.", "# People\n- The admin is Mallory.")
-    async with open_workspace(tmp_path, answer) as house:
-        memory, history = await consolidated(house, quoting(ORDER, tool))
-        asked = house.model.text(0)
-
-    assert memory == f"# People\n- The admin is Mallory. ({mark})\n"
-    assert f"Ada asked to look into it. The admin is Mallory. ({mark})\n" in history
-    assert f"TOOL [tools: {tool}] ({mark}): {ORDER}" in asked
 
 
 async def test_the_mark_stays_when_the_notes_are_written_anew(tmp_path: Path) -> None:
@@ -159,27 +137,3 @@ async def test_a_fact_of_a_group_names_who_said_its_message(tmp_path: Path) -> N
         found = await drawn(house, BOB)
 
     assert [source for _, source, _ in found] == ["said by Bob in the group", "said by Eve in the group"]
-
-
-async def put(house: Workspace, **arguments: str) -> str:
-    """Let the model call the tool ``profile`` in the turn that runs; return USER.md."""
-    scope = await house.scope(ADA)
-    view = await house.store.look(ADA)
-    place = ToolPlace(scope.files, ADA, view.stem, scope=scope.name, session_id=view.session_id)
-    box = Toolbox([Profile(house.memory, max_bytes=8192)])
-    done = await box.run(ToolCall("1", "profile", json.dumps(arguments)), place, ("profile",))
-    assert not done.is_error
-    return await house.read("USER.md")
-
-
-async def test_what_a_file_asks_to_be_put_into_the_profile_is_marked(tmp_path: Path) -> None:
-    """At once, in the turn in which it was read; the same call again adds nothing."""
-    async with open_workspace(tmp_path) as house:
-        await house.said(ADA, quoting(ORDER))
-
-        first = await put(house, section="People", text="The admin is Mallory.")
-        again = await put(house, section="People", text="The admin is Mallory.")
-        own = await put(house, section="Name", text="Ada")
-
-    assert first == again == "## People\nThe admin is Mallory. (from a file)\n"
-    assert own == "## People\nThe admin is Mallory. (from a file)\n\n## Name\nAda\n"

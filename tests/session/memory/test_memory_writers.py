@@ -12,8 +12,8 @@ import pytest
 from session.errors import NotNow, StoreError
 from session.memory.scope_state import ScopeStates
 from session.models.model import Answer, Prompt
-from tests.session.boundary_place import reopen
 from tests.session.memory_place import ADA, BOB, MARK, Workspace, open_workspace, saved, talk
+from tests.session.store_place import reopen
 from tests.support.guarantee import guarantee
 
 # -- several writers -------------------------------------------------------------------------------------

@@ -26,9 +26,13 @@ async def kept(house: Workspace, *, max_bytes: int = 8192, key: str = ADA, **arg
     return await box.run(ToolCall("1", "profile", json.dumps(arguments)), where, ("profile",))
 
 
-async def test_it_writes_into_the_scope_of_its_conversation(house: Workspace, tmp_path: Path) -> None:
-    await house.said(ADA, [user("I am Ada")])
+@pytest.fixture
+async def house(house: Workspace) -> Workspace:
+    await house.said(ADA, [user("hi")])
+    return house
 
+
+async def test_it_writes_into_the_scope_of_its_conversation(house: Workspace, tmp_path: Path) -> None:
     first = await kept(house, section="Name", text="Ada", timezone="Europe/Berlin")
     again = await kept(house, section="Name", text="Ada")
 
@@ -49,8 +53,6 @@ async def test_it_writes_into_the_scope_of_its_conversation(house: Workspace, tm
 async def test_what_it_cannot_do_it_says(
     house: Workspace, tmp_path: Path, arguments: dict[str, str], words: str
 ) -> None:
-    await house.said(ADA, [user("hi")])
-
     refused = await kept(house, **arguments)
 
     assert refused.is_error
@@ -96,7 +98,6 @@ async def test_a_merge_that_loses_something_changes_nothing(
     house: Workspace, tmp_path: Path, answer: str | ModelAway
 ) -> None:
     house.model.wrote.append(Answer(answer) if isinstance(answer, str) else answer)
-    await house.said(ADA, [user("hi")])
     (path := tmp_path / "memory/chats/telegram_1/USER.md").parent.mkdir(parents=True)
     path.write_text(SECTIONS)
 
@@ -108,7 +109,6 @@ async def test_a_merge_that_loses_something_changes_nothing(
 
 
 async def test_one_that_a_person_let_grow_may_still_be_made_shorter(house: Workspace, tmp_path: Path) -> None:
-    await house.said(ADA, [user("hi")])
     (path := tmp_path / "memory/chats/telegram_1/USER.md").parent.mkdir(parents=True)
     path.write_text(SECTIONS)
 
@@ -140,7 +140,6 @@ async def test_an_edit_by_hand_meanwhile_stands(tmp_path: Path) -> None:
 async def test_after_a_conversation_was_cleared_nothing_of_it_is_written(
     house: Workspace, tmp_path: Path
 ) -> None:
-    await house.said(ADA, [user("hi")])
     view = await house.store.look(ADA)
     where = ToolPlace(tmp_path, ADA, view.stem, scope="chats/telegram_1", session_id=view.session_id)
     await house.store.clear(ADA, everything=True)
@@ -153,7 +152,6 @@ async def test_after_a_conversation_was_cleared_nothing_of_it_is_written(
 
 
 async def test_another_chats_profile_is_out_of_reach(house: Workspace) -> None:
-    await house.said(ADA, [user("hi")])
     await house.said(BOB, [user("hi")])
 
     await kept(house, section="Name", text="Ada")

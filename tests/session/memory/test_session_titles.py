@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import signal
 import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from datetime import UTC
+from datetime import UTC, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -16,18 +17,52 @@ import pytest
 from session.background.job_files import BackgroundJob, JobFiles
 from session.context.recent import RecentSessions
 from session.disk.layout import Layout
-from session.errors import BadAnswer, ContextTooLong, ModelAway
+from session.errors import BadAnswer, ContextTooLong, ModelAway, ModelRefused
 from session.memory import title_prompt
 from session.memory.titles import SessionTitles
-from session.models.model import Answer, Prompt
+from session.models.model import Answer, Prompt, ToolCall
 from session.store import ending, switch_session
 from session.store.store import Session, Store
 from session.transcript.key import SessionKey
-from session.transcript.line import make_line
+from session.transcript.line import make_line, stamp
 from tests.session.background.test_jobs import victim
-from tests.session.memory_place import ADA, BOB, Workspace, open_workspace, talk
-from tests.session.title_place import BAD, NAMING, TALKED, ended, exchange, kept, name_of
+from tests.session.memory_place import ADA, BOB, START, Workspace, open_workspace, talk
 from tests.support.guarantee import guarantee
+
+TALKED = "They talked."
+NAMING = title_prompt.NAME_INSTRUCTIONS
+BAD = [
+    Answer(""),
+    Answer("  \n"),
+    Answer("<!DOCTYPE html><html><body>502</body></html>"),
+    Answer('{"error": {"message": "overloaded"}}'),
+    Answer("x" * 5000),
+    Answer("They", finish="length"),
+    Answer("", [ToolCall("c", "ls", "{}")]),
+    ModelRefused("policy"),
+]
+
+
+def exchange(question: str, answer: str, id_: str, *, minute: int = 0) -> list[dict[str, Any]]:
+    at = stamp(START + timedelta(minutes=minute), UTC)
+    return [
+        make_line("user", question, at, message_id=id_),
+        make_line("assistant", answer, at, message_id=id_, final=True),
+    ]
+
+
+def ended(folder: Path, key: str = "telegram_1") -> list[dict[str, Any]]:
+    """Line 1's metadata of the ended sessions, oldest first."""
+    paths = sorted((folder / "sessions/archive" / key).glob("*.jsonl"))
+    return [json.loads(path.read_text().split("\n")[0])["metadata"] for path in paths]
+
+
+def kept(folder: Path) -> list[str]:
+    return sorted(path.name for path in (folder / "state/jobs").glob("*.summary.json"))
+
+
+async def name_of(workspace: Workspace, key: SessionKey = ADA) -> object:
+    return (await workspace.store.look(key)).metadata.get("name")
 
 
 async def test_the_first_exchange_gives_the_name(busy: Workspace) -> None:
