@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from session.store import switch_session
+from session.store.end_for_compaction import roll_over
 from session.store.store import Session, Store
+from session.store.switch_session import Swap
 from session.transcript.key import SessionKey
 from session.transcript.transcript import make_line
 from tests.session.dying import victims
@@ -53,3 +56,65 @@ async def survivors(module: str, workspace: Path, *work: str) -> AsyncIterator[S
 def archives_in(store: Store) -> list[Path]:
     """The files of all ended sessions."""
     return list(store.layout.sessions.glob("archive/*/*"))
+
+
+async def two(store: Store, key: SessionKey = ADA) -> tuple[str, str]:
+    """Leave an ended session with a and b, and an active one with c; return their ULIDs."""
+    async with store.open(key) as session:
+        await talk(session, "a", "b")
+        await session.checkpoint(metadata={"name": "First"}, last_consolidated=2)
+        old = session.session_id
+        await session.end(metadata={"summary": "s"})
+        await talk(session, "c")
+        return old, session.session_id
+
+
+async def reopen(store: Store, session_id: str, key: SessionKey = ADA, by: str = "") -> Swap:
+    async with store.open(key) as session:
+        return await session.change(
+            lambda *writers: switch_session.reopen(*writers, session_id=session_id, by=by)
+        )
+
+
+def texts(session: Session) -> list[str]:
+    return [line["content"] for line in session.lines()]
+
+
+async def state(store: Store) -> dict[str, tuple[bool, int]]:
+    rows = await store.rows()
+    found = {row.id: (row.active, row.message_count) for row in rows}
+    assert len(found) == len(rows)
+    return found
+
+
+async def part(store: Store, by: str = "late", *, due: bool = True) -> bool:
+    async with store.open(ADA) as session:
+        return await session.change(
+            lambda *writers: switch_session.split_after_idle(*writers, by=by, due=lambda _: due)
+        )
+
+
+async def apart(store: Store) -> tuple[str, str]:
+    """Leave an ended session with a and b, and the one that began for ``late`` with that and c."""
+    async with store.open(ADA) as session:
+        await talk(session, "a", "b")
+        old = session.session_id
+    assert await part(store)
+    async with store.open(ADA) as session:
+        await talk(session, "late", "c")
+        return old, session.session_id
+
+
+def compact(archive: str, kept: int) -> Mapping[str, Any]:
+    more = {"type": "compact", "previousSession": archive}
+    return make_line("system", "S", AT, kind="compact", compacted_turns=2, kept=kept or None, metadata=more)
+
+
+async def roll(session: Session, first_kept: int) -> str | None:
+    """Let a compaction end the session; return its ULID."""
+    count = len(session)
+    return await session.change(
+        lambda *writers: roll_over(
+            *writers, first_kept=first_kept, record=compact, still=lambda now: len(now.messages) >= count
+        )
+    )

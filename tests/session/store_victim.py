@@ -14,19 +14,19 @@ from session.background.moving import move
 from session.store import switch_session
 from session.store.store import Store
 from session.transcript.key import SessionKey
-from tests.session.boundary_place import KEY, part, reopen, roll
 from tests.session.dying import die_everywhere
+from tests.session.store_place import ADA, part, reopen, roll
 
 OLD, NEW = SessionKey("telegram:-5"), SessionKey("telegram:-1005")
 
 
 async def _close(store: Store, session_id: str) -> None:
-    async with store.open(KEY) as session:
+    async with store.open(ADA) as session:
         await session.change(lambda *writers: switch_session.close(*writers, of=session_id))
 
 
 async def _roll(store: Store, first_kept: str) -> None:
-    async with store.open(KEY) as session:
+    async with store.open(ADA) as session:
         await roll(session, int(first_kept))
 
 
@@ -35,8 +35,8 @@ TASKS: dict[str, Callable[[Store, str], Awaitable[object]]] = {
     "part": lambda store, _: part(store),
     "close": _close,
     "roll": _roll,
-    "lines": lambda store, _: store.clear(KEY, ids=["running"]),
-    "everything": lambda store, _: store.clear(KEY, ids=["running"], everything=True),
+    "lines": lambda store, _: store.clear(ADA, ids=["running"]),
+    "everything": lambda store, _: store.clear(ADA, ids=["running"], everything=True),
     "move": lambda store, _: move(store, OLD, NEW),
 }
 

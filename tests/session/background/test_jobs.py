@@ -27,7 +27,6 @@ from session.store.store import ELSEWHERE, ELSEWHERE_S
 from session.transcript.agent import AGENT
 from session.transcript.key import SessionKey
 from tests.session import dying
-from tests.session.boundary_place import reopen, roll
 from tests.session.memory_place import (
     ADA,
     BOB,
@@ -43,6 +42,7 @@ from tests.session.memory_place import (
 )
 from tests.session.memory_victim import lines_of
 from tests.session.spending_victim import AtOnce
+from tests.session.store_place import reopen, roll
 from tests.support.guarantee import guarantee
 
 AWAY = ModelAway("gone", cause="unreachable")

@@ -28,7 +28,7 @@ from session.tools import Toolbox
 from session.transcript.lines import Lines
 from tests.contracts.models import WordEmbedder
 from tests.session.big_place import KEY, STEM, body, index_of, path_of, whole
-from tests.session.memory_place import ADA, BOB, Scripted, open_workspace, saved, talk
+from tests.session.memory_place import ADA, Scripted, open_workspace, saved, talk
 from tests.session.store_place import Make
 from tests.support.guarantee import guarantee
 
@@ -320,19 +320,3 @@ async def test_clearing_everything_is_one_step_for_who_writes_meanwhile(tmp_path
         async with workspace.store.open(ADA) as session:
             assert session.journal.known("running") is not None
             assert await session.append(talk(2)) == 0
-
-
-async def test_what_was_kept_of_a_damaged_transcript_goes_with_it(store: Store, tmp_path: Path) -> None:
-    """The copy that a repair makes holds the same conversation; one of another chat stays."""
-    for key in (ADA, BOB):
-        async with store.open(key) as session:
-            await session.append(talk(2))
-        with session.path.open("ab") as file:
-            file.write(b"no line at all\n")
-        async with store.open(key) as session:
-            await session.append(talk(2, start=2))
-    assert len(list((tmp_path / "sessions").glob("*.corrupt-*"))) == 2
-
-    assert await store.clear(ADA)
-
-    assert [path.name[:10] for path in sorted((tmp_path / "sessions").iterdir())] == ["telegram_2"] * 2

@@ -37,24 +37,6 @@ def file(ref: str) -> dict[str, object]:
     return {"attachments": [{"kind": "photo", "name": "x", "mime": "image/jpeg", "size": 3, "ref": ref}]}
 
 
-async def test_clearing_everything_takes_the_chats_media_and_files(world: World, tmp_path: Path) -> None:
-    cat, dog = came(tmp_path, CAT), came(tmp_path, DOG)
-    written = tmp_path / "files/chats/telegram_1/notes.txt"
-    written.parent.mkdir(parents=True)
-    written.write_text("private")
-    await world.say("a", **file(CAT))
-    await world.end()
-    await world.say("b", **file(DOG))
-
-    await world.store.clear(ADA)
-    assert cat.exists()
-    assert written.exists()
-    await world.say("c", **file(DOG))
-    await world.store.clear(ADA, everything=True, awaited=seen(NONE_WAITS))
-
-    assert [path.exists() for path in (cat, dog, written, written.parent)] == [False] * 4
-
-
 async def test_what_another_chat_names_too_stays_until_that_is_cleared(world: World, tmp_path: Path) -> None:
     cat = came(tmp_path, CAT)
     await world.say("a", **file(CAT))

@@ -294,6 +294,16 @@ def test_who_waits_gets_it_when_it_is_free(layout: Layout) -> None:
     assert opened_below(layout) == 0
 
 
+def test_who_waits_may_give_up(layout: Layout) -> None:
+    with fence(layout).hold(None) as held:
+        held.claim(KEY)
+        wait = Wait()
+        wait.abort.set()
+        with pytest.raises(StoreError, match="gave up"):
+            fence(layout, "two").hold(wait)
+        assert opened_below(layout) == 1
+
+
 @pytest.mark.parametrize("what", ["transcript", "journal", "lock", "temp"])
 def test_who_writes_anything_is_not_frozen(layout: Layout, what: str) -> None:
     """However long it holds the lock; each change is seen, in temporary files too."""

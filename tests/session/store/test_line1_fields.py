@@ -21,7 +21,7 @@ from session.store.store import Session, Store
 from session.transcript.agent import AGENT
 from session.transcript.key import SessionKey
 from session.transcript.transcript import make_line
-from tests.session.boundary_place import compact
+from tests.session.store_place import compact
 
 KEY = SessionKey("telegram:1")
 ROOT = Path(__file__).parents[3]

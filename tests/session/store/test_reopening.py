@@ -15,8 +15,19 @@ from session.transcript import archive
 from session.transcript.history import visible
 from session.transcript.key import SessionKey
 from session.transcript.transcript import make_line
-from tests.session.boundary_place import KEY, apart, part, reopen, state, texts, two
-from tests.session.store_place import NOW, archives_in, survivors, talk
+from tests.session.store_place import (
+    ADA,
+    NOW,
+    apart,
+    archives_in,
+    part,
+    reopen,
+    state,
+    survivors,
+    talk,
+    texts,
+    two,
+)
 from tests.support.guarantee import guarantee
 
 BOB = SessionKey("telegram:2")
@@ -35,7 +46,7 @@ async def test_an_older_session_goes_on_under_its_own_ulid(store: Store) -> None
     assert (lines, json.loads(head)["last_consolidated"]) == (before, 2)
     assert archive.find(store.layout, old) is None
     assert await state(store) == {old: (True, 4), new: (False, 2)}
-    async with store.open(KEY) as session:
+    async with store.open(ADA) as session:
         assert texts(session) == ["a", "re: a", "b", "re: b"]
         assert session.metadata["name"] == "First"
         assert not {"ended_at", "summary"} & set(session.metadata)
@@ -55,7 +66,7 @@ async def test_what_went_into_memory_since_the_end_is_sent_again(store: Store) -
 
     await reopen(store, old)
 
-    async with store.open(KEY) as session:
+    async with store.open(ADA) as session:
         assert (session.last_consolidated, session.history_start) == (4, 2)
         sent = visible(session.lines(), last_consolidated=session.history_start, running_id=None)
         assert [line["content"] for line in sent] == ["b", "re: b"]
@@ -67,18 +78,18 @@ async def test_what_went_into_memory_since_the_end_is_sent_again(store: Store) -
 async def test_ids_and_replies_stay_known_and_are_counted_once(store: Store) -> None:
     """Every reply keeps its number over both changes, and the count goes on."""
     old, new = await two(store)
-    async with store.open(KEY) as session:
+    async with store.open(ADA) as session:
         before = [(told.seq, told.id) for told in session.told()]
     await reopen(store, old)
 
-    async with store.open(KEY) as session:
+    async with store.open(ADA) as session:
         assert [(told.seq, told.id) for told in session.told()] == before == [(1, "a"), (2, "b"), (3, "c")]
         assert (known := session.journal.known("c")) is not None
         assert known.text == "re: c"
         await talk(session, "d")
         assert session.seq == session.seq_of("d") == 4
     await reopen(store, new)
-    async with store.open(KEY) as session:
+    async with store.open(ADA) as session:
         await talk(session, "e")
         assert [(told.seq, told.id) for told in session.told(3)] == [(4, "d"), (5, "e")]
 
@@ -97,14 +108,14 @@ async def test_a_session_of_another_key_is_refused(store: Store) -> None:
     with pytest.raises(NoSession):
         await reopen(store, theirs)
 
-    async with store.open(KEY) as session:
+    async with store.open(ADA) as session:
         assert texts(session) == ["c", "re: c"]
 
 
 async def test_without_an_active_session(store: Store) -> None:
     """A closed conversation can be opened again; an empty session leaves no archive."""
     old, _ = await two(store)
-    async with store.open(KEY) as session:
+    async with store.open(ADA) as session:
         new = session.session_id
         assert await session.change(lambda *writers: switch_session.close(*writers, of=old)) is None
         assert await session.change(lambda *writers: switch_session.close(*writers, of=None)) == new
@@ -113,7 +124,7 @@ async def test_without_an_active_session(store: Store) -> None:
 
     assert await reopen(store, old) == Swap(old, "")
     assert await state(store) == {old: (True, 4), new: (False, 2)}
-    async with store.open(KEY) as session:
+    async with store.open(ADA) as session:
         await session.end()
     assert await reopen(store, new) == Swap(new, "")
     assert await state(store) == {old: (False, 4), new: (True, 2)}
@@ -123,11 +134,11 @@ async def test_a_turn_that_runs_goes_on_behind(store: Store) -> None:
     """Its lines are in the session that is active now, once; a close leaves them a fresh one."""
     old, new = await two(store)
     running = [make_line("user", "q", NOW, message_id="run")]
-    async with store.open(KEY) as session:
+    async with store.open(ADA) as session:
         await session.append(running)
     await reopen(store, old)
 
-    async with store.open(KEY) as session:
+    async with store.open(ADA) as session:
         assert texts(session)[-2:] == ["re: b", "q"]
         assert (found := session.find("run")) is not None
         assert found.tail
@@ -148,7 +159,7 @@ async def test_a_damaged_session_is_opened_and_its_bytes_are_kept(store: Store) 
 
     await reopen(store, old)
 
-    async with store.open(KEY) as session:
+    async with store.open(ADA) as session:
         assert texts(session)[-1] == "late"
         assert not session.transcript.needs_checkpoint
     [kept] = path.parent.glob("*.corrupt-*")
@@ -164,11 +175,11 @@ async def test_reopening_that_dies_anywhere_leaves_one_of_two_states(store: Stor
         found = await state(left)
         seen.append(found[old][0])
         assert found in ({old: (True, 4), new: (False, 2)}, {old: (False, 4), new: (True, 2)})
-        assert [told.seq for told in (await left.look(KEY)).told()] == [1, 2, 3]
+        assert [told.seq for told in (await left.look(ADA)).told()] == [1, 2, 3]
         assert await reopen(left, old, by="cmd") == Swap(old, new)
         assert await state(left) == {old: (True, 4), new: (False, 2)}
         assert len(archives_in(left)) == 1
-        async with left.open(KEY) as session:
+        async with left.open(ADA) as session:
             assert texts(session) == ["a", "re: a", "b", "re: b"]
             assert [told.seq for told in session.told()] == [1, 2, 3]
             await talk(session, "d")
@@ -182,7 +193,7 @@ async def test_a_close_that_dies_anywhere_leaves_one_of_two_states(store: Store,
     async for left in survivors("store_victim", tmp_path / "w", "close", new):
         found = await state(left)
         assert found in ({old: (False, 4), new: (False, 2)}, {old: (False, 4), new: (True, 2)})
-        async with left.open(KEY) as session:
+        async with left.open(ADA) as session:
             await session.change(lambda *writers: switch_session.close(*writers, of=None))
         assert await state(left) == {old: (False, 4), new: (False, 2)}
         assert len(archives_in(left)) == 2
@@ -193,7 +204,7 @@ async def test_a_close_that_dies_anywhere_leaves_one_of_two_states(store: Store,
 
 
 async def test_no_boundary_in_the_middle_of_an_exchange_nor_unasked(store: Store) -> None:
-    async with store.open(KEY) as session:
+    async with store.open(ADA) as session:
         await talk(session, "a")
         assert not await part(store, due=False)
         await session.append([make_line("user", "q", NOW, message_id="run")])
@@ -205,7 +216,7 @@ async def test_no_boundary_in_the_middle_of_an_exchange_nor_unasked(store: Store
 async def test_both_sides_of_a_boundary_are_put_together(store: Store) -> None:
     """Lines in order and once, records still name their messages, each reply keeps its number."""
     old, new = await apart(store)
-    async with store.open(KEY) as session:
+    async with store.open(ADA) as session:
         undo = make_line("system", "", NOW, kind="undo", message_id="u", **{"from": 2})
         await session.append([undo])
         await talk(session, "d")
@@ -220,7 +231,7 @@ async def test_both_sides_of_a_boundary_are_put_together(store: Store) -> None:
     assert [raw for raw in after[4:] if b'"undo"' not in raw] == [
         raw for raw in before if b'"undo"' not in raw
     ]
-    async with store.open(KEY) as session:
+    async with store.open(ADA) as session:
         assert texts(session)[::2] == ["a", "b", "late", "c", "", "re: d"]
         assert texts(session)[9] == "d"
         assert session.line(8)["from"] == 6
@@ -237,11 +248,11 @@ async def test_both_sides_of_a_boundary_are_put_together(store: Store) -> None:
 async def test_a_turn_that_runs_behind_the_boundary_goes_on(store: Store) -> None:
     """Its first line moves with the others, and its id does not count as ended."""
     old, _ = await apart(store)
-    async with store.open(KEY) as session:
+    async with store.open(ADA) as session:
         await session.append([make_line("user", "q", NOW, message_id="run")])
     await reopen(store, old)
 
-    async with store.open(KEY) as session:
+    async with store.open(ADA) as session:
         assert texts(session)[-1] == "q"
         assert session.journal.known("run") is None
         assert (found := session.find("run")) is not None
@@ -252,7 +263,7 @@ async def test_a_turn_that_runs_behind_the_boundary_goes_on(store: Store) -> Non
 async def test_what_cannot_be_put_together_is_swapped(store: Store, what: str) -> None:
     """Where part of the later session has left the sight of the model, or the older one went on."""
     old, new = await apart(store)
-    async with store.open(KEY) as session:
+    async with store.open(ADA) as session:
         if what == "compacted":
             await session.append([make_line("system", "s", NOW, kind="overlay", first_kept=2)])
         elif what == "consolidated":
@@ -267,21 +278,21 @@ async def test_what_cannot_be_put_together_is_swapped(store: Store, what: str) -
 @guarantee("once", "A session that ends after silence ends once and announces it once, across kills.")
 async def test_a_boundary_that_dies_anywhere_is_drawn_once(store: Store, tmp_path: Path) -> None:
     """The session is whole on one side of it; the message that comes again gets to its end."""
-    async with store.open(KEY) as session:
+    async with store.open(ADA) as session:
         await talk(session, "a", "b")
         old = session.session_id
     seen = []
     async for left in survivors("store_victim", tmp_path / "w", "part", old):
         rows = await state(left)
         seen.append(rows[old][0])
-        assert (await left.look(KEY)).journal.known("late") is None
-        async with left.open(KEY) as session:
+        assert (await left.look(ADA)).journal.known("late") is None
+        async with left.open(ADA) as session:
             assert [told.id for told in session.told()] == ["a", "b"]
             begun = session.metadata.get("parted_by") == "late"
         assert begun is not rows[old][0]
         assert await part(left) is not begun
         assert len(archives_in(left)) == 1
-        async with left.open(KEY) as session:
+        async with left.open(ADA) as session:
             assert len(session) == 0
             await talk(session, "late")
             assert [told.seq for told in session.told()] == [1, 2, 3]
@@ -302,11 +313,11 @@ async def test_putting_together_that_dies_anywhere_loses_and_repeats_nothing(
         rows = await state(left)
         seen.append(rows[old][0])
         assert rows in ({old: (True, 8)}, {old: (False, 4), new: (True, 4)})
-        assert [told.seq for told in (await left.look(KEY)).told()] == [1, 2, 3, 4]
+        assert [told.seq for told in (await left.look(ADA)).told()] == [1, 2, 3, 4]
         assert await reopen(left, old, by="cmd") == Swap(old, "")
         assert await state(left) == {old: (True, 8)}
         assert not archives_in(left)
-        async with left.open(KEY) as session:
+        async with left.open(ADA) as session:
             assert texts(session)[::2] == ["a", "b", "late", "c"]
             assert [told.seq for told in session.told()] == [1, 2, 3, 4]
             await talk(session, "d")

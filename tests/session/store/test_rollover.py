@@ -18,8 +18,7 @@ from session.transcript import archive
 from session.transcript.history import visible
 from session.transcript.lines import Lines
 from session.transcript.transcript import Transcript, decode, encode, make_line, parse
-from tests.session.boundary_place import KEY, roll
-from tests.session.store_place import NOW, survivors, talk
+from tests.session.store_place import ADA, NOW, roll, survivors, talk
 from tests.support.guarantee import guarantee
 
 
@@ -50,7 +49,7 @@ def sent(session: Session) -> list[str]:
 
 async def test_the_archive_is_whole_and_what_is_kept_follows_the_summary(store: Store) -> None:
     """The compact line says how many lines behind it are copies."""
-    async with store.open(KEY) as session:
+    async with store.open(ADA) as session:
         await talk(session, "a", "b", "c", "d")
         await session.checkpoint(metadata={"name": "Plans", "instructions": "Be brief."})
         old = session.session_id
@@ -73,7 +72,7 @@ async def test_the_archive_is_whole_and_what_is_kept_follows_the_summary(store: 
 
 async def test_ids_and_the_numbers_of_replies_go_on(store: Store) -> None:
     """Archived and kept replies keep their numbers, and a repeat of either is recognised."""
-    async with store.open(KEY) as session:
+    async with store.open(ADA) as session:
         await talk(session, "a", "b", "c")
         await session.journal.conclude("n", "notice", text="busy", reason="busy")
         await talk(session, "d")
@@ -89,7 +88,7 @@ async def test_ids_and_the_numbers_of_replies_go_on(store: Store) -> None:
         await talk(session, "e")
         assert session.seq_of("e") == session.seq == 6
     again = Store(store.layout.sessions.parent, zone=UTC)
-    view = await again.look(KEY)
+    view = await again.look(ADA)
     assert [told.seq for told in view.told()] == [1, 2, 3, 4, 5, 6]
     await again.aclose()
 
@@ -97,7 +96,7 @@ async def test_ids_and_the_numbers_of_replies_go_on(store: Store) -> None:
 @pytest.mark.parametrize("offset", [0, 3, 4, 6, 8])
 async def test_nothing_is_consolidated_twice_or_never(store: Store, offset: int) -> None:
     """The archive owes to memory what it did not give yet, the copies nothing; all that is kept is sent."""
-    async with store.open(KEY) as session:
+    async with store.open(ADA) as session:
         await talk(session, "a", "b", "c", "d")
         await session.checkpoint(last_consolidated=offset)
         old = session.session_id
@@ -106,14 +105,14 @@ async def test_nothing_is_consolidated_twice_or_never(store: Store, offset: int)
         assert session.last_consolidated == 5
         assert sent(session) == ["c", "re: c", "d", "re: d"]
         await talk(session, "e")
-        owed = [await UnconsolidatedReader(store).load(KEY, id_) for id_ in (old, session.session_id)]
+        owed = [await UnconsolidatedReader(store).load(ADA, id_) for id_ in (old, session.session_id)]
     said = ["a", "re: a", "b", "re: b", "c", "re: c", "d", "re: d"]
     assert [texts(stretch.lines) for stretch in owed if stretch] == [said[offset:], ["e", "re: e"]]
 
 
 async def test_a_turn_that_memory_has_a_part_of_is_not_owed_again(store: Store) -> None:
     """What was consolidated of the lines that move over stays so."""
-    async with store.open(KEY) as session:
+    async with store.open(ADA) as session:
         await talk(session, "a")
         await session.append([make_line("user", text, NOW, message_id="run") for text in ("q", "r")])
         await session.checkpoint(last_consolidated=3)
@@ -125,7 +124,7 @@ async def test_a_turn_that_memory_has_a_part_of_is_not_owed_again(store: Store) 
 
 async def test_a_withdrawal_over_the_cut_holds_on_both_sides(store: Store) -> None:
     """And one behind it counts its lines anew."""
-    async with store.open(KEY) as session:
+    async with store.open(ADA) as session:
         await talk(session, "a", "b", "c")
         # It takes b and c.
         await undo(session, 2)
@@ -146,7 +145,7 @@ async def test_a_withdrawal_over_the_cut_holds_on_both_sides(store: Store) -> No
 
 async def test_an_overlay_is_taken_in(store: Store) -> None:
     """It stays with what it stood for, and says nothing in the new session."""
-    async with store.open(KEY) as session:
+    async with store.open(ADA) as session:
         await talk(session, "a", "b")
         await session.append([make_line("system", "older", NOW, kind="overlay", first_kept=2)])
         await talk(session, "c")
@@ -161,7 +160,7 @@ async def test_an_overlay_is_taken_in(store: Store) -> None:
 
 async def test_a_running_turn_moves_over(store: Store) -> None:
     """Its lines follow the summary, and it can be gone on with."""
-    async with store.open(KEY) as session:
+    async with store.open(ADA) as session:
         await talk(session, "a", "b")
         await session.append([make_line("user", "q", NOW, message_id="run")])
         old = session.session_id
@@ -182,7 +181,7 @@ async def test_a_running_turn_moves_over(store: Store) -> None:
 )
 async def test_dying_anywhere_leaves_one_of_two_states(store: Store, tmp_path: Path) -> None:
     """Before or after, never between; a second try gets to its end."""
-    async with store.open(KEY) as session:
+    async with store.open(ADA) as session:
         await talk(session, "a", "b", "c")
         await session.append([make_line("user", "q", NOW, message_id="run")])
         old = session.session_id
@@ -190,7 +189,7 @@ async def test_dying_anywhere_leaves_one_of_two_states(store: Store, tmp_path: P
     async for left in survivors("store_victim", tmp_path / "w", "roll", "4"):
         rows = {row.id: (row.active, row.message_count) for row in await left.rows()}
         assert len(rows) == len(await left.rows())
-        async with left.open(KEY) as session:
+        async with left.open(ADA) as session:
             ended.add(rows[old] != (True, 7))
             if rows[old] == (True, 7):
                 assert rows == {old: (True, 7)}
@@ -208,7 +207,7 @@ async def test_dying_anywhere_leaves_one_of_two_states(store: Store, tmp_path: P
 
 async def test_a_turn_that_runs_behind_an_overlay_is_known_for_one(store: Store) -> None:
     """A record at the end hides no turn: ``/new`` leaves it its lines, and takes the summary along."""
-    async with store.open(KEY) as session:
+    async with store.open(ADA) as session:
         await talk(session, "a", "b")
         await session.append([make_line("user", "q", NOW, message_id="run")])
         await session.append([make_line("system", "S", NOW, kind="overlay", first_kept=2)])
@@ -232,16 +231,16 @@ async def test_a_big_session_is_parted_without_reading_it_whole(store: Store) ->
     path.parent.mkdir(parents=True)
     head = {
         "_type": "metadata",
-        "key": KEY,
+        "key": ADA,
         "created_at": "2026-03-01T10:00:00.000001",
         "last_consolidated": 8_000,
     }
     path.write_bytes(b"\n".join([json.dumps(head).encode(), *lines, b""]))
-    async with store.open(KEY) as session:
+    async with store.open(ADA) as session:
         # With this the file gets a line 1 of ours.
         await talk(session, "a")
     reopened = Store(store.layout.sessions.parent, zone=UTC)
-    async with reopened.open(KEY) as session:
+    async with reopened.open(ADA) as session:
         assert isinstance(session.transcript.messages, Lines)
         old = session.session_id
         assert await roll(session, 8_998) == old
@@ -255,14 +254,14 @@ async def test_a_big_session_is_parted_without_reading_it_whole(store: Store) ->
 
 async def test_a_consolidation_that_ends_behind_it_counts(store: Store) -> None:
     """What memory took in while the session was parted is not owed again by the archive."""
-    async with store.open(KEY) as session:
+    async with store.open(ADA) as session:
         await talk(session, "a", "b", "c", "d")
         stretches = UnconsolidatedReader(store)
-        stretch = await stretches.load(KEY)
+        stretch = await stretches.load(ADA)
         assert stretch is not None
         old = session.session_id
         await roll(session, 4)
-        await stretches.move_pointer(KEY, stretch.mark(6))
+        await stretches.move_pointer(ADA, stretch.mark(6))
 
         assert session.last_consolidated == 5
     assert archived(store, old).last_consolidated == 6
@@ -271,7 +270,7 @@ async def test_a_consolidation_that_ends_behind_it_counts(store: Store) -> None:
 async def test_what_is_kept_is_found_and_paid_once(store: Store) -> None:
     """Over both sessions, whichever of them is the active one."""
     usage = {"prompt": 10, "completion": 2, "cost_usd": 0.5}
-    async with store.open(KEY) as session:
+    async with store.open(ADA) as session:
         for id_ in ("a", "b"):
             await session.append(
                 [
@@ -283,9 +282,9 @@ async def test_what_is_kept_is_found_and_paid_once(store: Store) -> None:
         await roll(session, 2)
         await talk(session, "c")
         rows = {row.id: row for row in await store.rows()}
-        found = search(store.layout, "telegram_1", KEY, "word", limit=10)
+        found = search(store.layout, "telegram_1", ADA, "word", limit=10)
         await session.change(lambda *writers: switch_session.reopen(*writers, session_id=old))
-        again = search(store.layout, "telegram_1", KEY, "word", limit=10)
+        again = search(store.layout, "telegram_1", ADA, "word", limit=10)
 
     assert [hit.text for hit in found.hits] == ["word b", "word b", "word a", "word a"]
     assert [hit.active for hit in found.hits] == [True, True, False, False]
@@ -305,7 +304,7 @@ async def test_copies_are_paid_once_in_a_big_session_too(store: Store, padding: 
     for number in range(100):
         lines.append(make_line("user", "x" * padding, NOW, message_id=str(number)))
         lines.append(make_line("assistant", "y", NOW, message_id=str(number), final=True, usage=usage))
-    head = {"_type": "metadata", "key": KEY, "metadata": {}, "last_consolidated": 0}
+    head = {"_type": "metadata", "key": ADA, "metadata": {}, "last_consolidated": 0}
     path.write_bytes(b"".join(json.dumps(line).encode() + b"\n" for line in (head, *lines)))
 
     [row] = await store.rows()

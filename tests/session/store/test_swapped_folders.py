@@ -16,7 +16,6 @@ import pytest
 
 from gateway.backup import creation
 from session.disk.layout import Layout
-from session.errors import StoreError
 from session.kept import export
 from session.kept.erasing import Erased, count
 from session.kept.subject import Conversation, Subject
@@ -67,22 +66,6 @@ def outside(tmp_path: Path) -> Path:
     for name in NAMES:
         write(tmp_path / "w/sessions" / name, SECRET)
     return tmp_path / "w/sessions"
-
-
-def test_an_erasure_removes_nothing_outside(tmp_path: Path, outside: Path) -> None:
-    layout, home = Layout(tmp_path / "w"), tmp_path / "w/files" / SCOPE
-    with swapping(home, outside):
-        for _ in range(15):
-            try:
-                places.remove(places.of_scope(layout, SCOPE))
-                places.remove_trees(layout, scope=SCOPE)
-            except StoreError:
-                # Something was put there at the last moment: it is called again.
-                pass
-
-    assert sorted(path.name for path in outside.iterdir()) == sorted(NAMES)
-    places.remove_trees(layout, scope=SCOPE)
-    assert not home.exists()
 
 
 def test_a_folder_that_is_a_link_since_it_was_listed_is_not_entered(tmp_path: Path, outside: Path) -> None:

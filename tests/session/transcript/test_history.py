@@ -67,15 +67,6 @@ def test_history_begins_at_the_exchange_of_the_offset(consolidated: int, first: 
     assert seen(exchange(0) + exchange(1), consolidated)[0] == first
 
 
-def test_offset_at_the_end_sends_nothing_old() -> None:
-    """Everything consolidated: only the running exchange is sent."""
-    lines = exchange(0) + exchange(1)
-
-    assert seen(lines, 4) == []
-    assert seen([*lines, line("user", "q2", message_id="m2")], 4, "m2") == ["q2"]
-    assert seen([*lines, line("system", "", kind="undo", **{"from": 9})], 4) == []
-
-
 def test_own_records_do_not_part_call_and_result() -> None:
     """A record that was written between a call and its result changes nothing for the model."""
     call, result = tool_round("a", "r")

@@ -18,8 +18,7 @@ from session.transcript.journal import REWRITE_BYTES, JournalState, Kind, Told
 from session.transcript.key import SessionKey
 from session.transcript.transcript import make_line
 from session.transcript.tries import Tries
-from tests.session.boundary_place import reopen
-from tests.session.store_place import Make
+from tests.session.store_place import Make, reopen
 from tests.support.clock import Clock
 from tests.support.examples import drawn
 from tests.support.guarantee import guarantee
