@@ -64,6 +64,7 @@ def test_the_image_starts_and_looks_after_the_program() -> None:
     """Its command, and the one that tells its health, are commands of the program."""
     words = dict(stages()[1])
 
+    assert words["USER"] == f"{USER}:{USER}"
     assert words["ENTRYPOINT"] == '["chat-gateway"]'
     assert parsed(yaml.safe_load(words["CMD"])).role == "all"
     health = yaml.safe_load(words["HEALTHCHECK"].partition("CMD ")[2])

@@ -120,6 +120,7 @@ async def test_nothing_of_a_pair_is_seen_by_another(tmp_path: Path, queue: dict[
                     await lived(say, http, model, chat, agent)
                 await until(lambda: len(_drawn(model)) >= len(OWNERS), 60)
                 await instructed(http, say, model)
+                await until(lambda: not list((tmp_path / "state/jobs").glob("*.json")), 120)
                 # And back again: the former session is archived with its agent.
                 for chat in CHATS:
                     await say(f"cli:{chat}", "/agent default")
@@ -128,6 +129,7 @@ async def test_nothing_of_a_pair_is_seen_by_another(tmp_path: Path, queue: dict[
                 usage = (await http.get("/v1/usage")).text
             assert await daemon.stop() == 0
         asked(model)
+        summed_up(tmp_path, model)
         await kept(tmp_path, config)
     assert "openai/other" in usage
     assert "openai/stub" in usage
@@ -157,6 +159,19 @@ def asked(model: ModelServer) -> None:
     assert shown >= set(product(OWNERS, KINDS)), sorted(set(product(OWNERS, KINDS)) - shown)
     for texts in model.embedded:
         assert len(_owners(texts)) <= 1, texts
+
+
+def summed_up(workspace: Path, model: ModelServer) -> None:
+    """Look at each summary of an ended session that a turn was told: it is of one with its own agent."""
+    heads = [head_of(path)["metadata"] for chat in CHATS for path in archives(workspace, f"cli_{chat}")]
+    whose = {str(head.get("summary")).partition(" (")[0]: head.get("agent", "default") for head in heads}
+    told = [
+        (seen.body["model"], MODELS[whose[summary]])
+        for seen in model.turns
+        for summary in re.findall(r"\] (Summary \d+)", json.dumps(seen.body))
+    ]
+    assert told
+    assert [each for each in told if each[0] != each[1]] == []
 
 
 async def instructed(http: httpx.AsyncClient, say: Talk, model: ModelServer) -> None:

@@ -206,6 +206,9 @@ def test_parked_with_and_without_a_daemon(tmp_path: Path) -> None:
     after_retry = json.loads(run(tmp_path, "parked", "list", "--json").stdout)
     with daemon(tmp_path):
         again = _until_parked(tmp_path)
+        beside = run(tmp_path, "parked", "show", row["id"], "--json")
+        put_back = run(tmp_path, "parked", "retry", row["id"])
+        _until_parked(tmp_path)
         dropped = run(tmp_path, "parked", "drop", row["id"])
         unknown = run(tmp_path, "parked", "drop", row["id"])
         listed = run(tmp_path, "parked", "list")
@@ -214,6 +217,7 @@ def test_parked_with_and_without_a_daemon(tmp_path: Path) -> None:
     assert large in shown["body"]
     assert (retried.returncode, after_retry) == (0, [])
     assert again["id"] == row["id"]
+    assert (json.loads(beside.stdout)["id"], put_back.returncode) == (row["id"], 0)
     assert (dropped.returncode, unknown.returncode) == (0, 1)
     assert "try:" in unknown.stderr
     assert (listed.returncode, listed.stdout) == (0, "")

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import signal
+import socket
 import stat
 import sys
 from pathlib import Path
@@ -100,7 +101,9 @@ async def test_a_signal_lets_the_running_turn_end_and_leaves_what_waits(
                 two = {"chat_id": "a", "text": "two", "id": "2"}
                 assert (await client.post(f"{daemon.url}/v1/messages", json=two)).status_code == 202
             daemon.signal(number)
+            # The log says so a moment before nothing more is begun.
             await daemon.said("daemon.draining")
+            await until(lambda: bool(DaemonRegistry(tmp_path).ending()))
             if number == signal.SIGHUP:
                 daemon.signal(number)
             end.set()
@@ -207,15 +210,19 @@ asyncio.run(main())
 
 
 async def test_what_the_embedded_queue_cannot_do_is_refused(tmp_path: Path) -> None:
-    """A second daemon with 73, a role of its own with 78."""
+    """A second daemon with 73, a role of its own with 78; and a port that is taken."""
     async with Daemon(tmp_path):
         code, words = await refused(tmp_path)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        of_port, words_of_port = await refused(tmp_path, config={"http.port": port})
     of_role, words_of_role = await refused(tmp_path, role="session")
 
     assert (code, of_role) == (73, 78)
     assert "RabbitMQ" in words
     assert "try: " in words
     assert "RabbitMQ" in words_of_role
+    assert (of_port, "http.port" in words_of_port) == (1, True)
 
 
 async def test_another_number_of_partitions_is_refused_with_78(

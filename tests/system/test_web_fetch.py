@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.session.tools.web_place import answer, moved, web
 from tests.support.guarantee import guarantee
-from tests.support.harness import Daemon, answer_to
+from tests.support.harness import Daemon, answer_to, command
 from tests.support.model_server import ModelServer
 from tests.support.place import with_model
 
@@ -56,7 +56,8 @@ async def test_what_is_on_this_machine_is_refused_and_the_turn_goes_on(tmp_path:
     """Its own HTTP interface, the model's, and the addresses by which clouds tell machines their keys."""
     async with ModelServer() as model:
         config: dict[str, Any] = with_model(
-            model, **{"tools.web_fetch.enabled": "true", "model.max_tool_rounds": "9"}
+            model,
+            **{"tools.web_fetch.enabled": "true", "tools.groups": "shell", "model.max_tool_rounds": "9"},
         )
         async with Daemon(tmp_path, config=config) as daemon:
             port = daemon.url.rpartition(":")[2].strip("/")
@@ -71,9 +72,15 @@ async def test_what_is_on_this_machine_is_refused_and_the_turn_goes_on(tmp_path:
             ]
             await answer_to(daemon, "web:a", "1", "read " + "".join(map(fetch, urls)))
             again = await answer_to(daemon, "web:a", "2", "and now?")
+            told = [m["content"] for m in model.turns[-2].messages if m["role"] == "tool"]
+            _, checked = await command(tmp_path, "doctor", "--json", config=config)
+            log = daemon.log.decode()
 
+    # Of a tool that is named and off both say so; of one that is on and has all it needs nothing is said.
+    assert "tools.groups: shell is not enabled; set tools.shell.enabled = true" in log
+    assert "tools.groups: shell is not enabled" in checked
+    assert "web_fetch" not in checked
     assert again["reply"] == "stub: and now?"
-    told = [m["content"] for m in model.turns[-2].messages if m["role"] == "tool"]
     assert len(told) == len(urls)
     assert all(text.startswith("error: ") for text in told)
     assert sum("not on the public internet" in text for text in told) == 5
