@@ -13,6 +13,7 @@ import aio_pika
 from tests.support.broker import Broker
 from tests.support.discord_server import DiscordServer
 from tests.support.harness import Daemon, command
+from tests.support.model_server import ModelServer
 from tests.support.place import on
 from tests.support.telegram_server import TelegramServer
 
@@ -48,6 +49,24 @@ def with_discord(server: DiscordServer, **more: Any) -> dict[str, Any]:
         **more,
     }
     return {f"channels.discord.{name}": value for name, value in table.items()}
+
+
+class Talk:
+    """A gateway with a platform and a model server, of which each request can be looked at."""
+
+    def __init__(self, server: TelegramServer | DiscordServer, model: ModelServer, **how: Any) -> None:
+        """``how`` is how messages are written that say nothing else."""
+        self.server: Any = server
+        self.model = model
+        self._how = how
+
+    async def asked(self, chat: Any, text: str = "", **how: Any) -> str:
+        """Write a message; return the text of the newest user message that the model was given for it."""
+        before = len(self.model.seen)
+        self.server.write(chat, text, **self._how | how)
+        await self.model.finished(before + 1)
+        # The parts of the context that change stand above the message.
+        return self.model.seen[before].text.rpartition("</gateway-context>")[2].strip()
 
 
 @asynccontextmanager

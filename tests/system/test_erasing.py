@@ -186,30 +186,25 @@ async def test_a_daemon_that_is_killed_in_the_midst_ends_it_at_its_next_start(
             assert list((tmp_path / "state" / "erasing").iterdir()) == []
 
 
-async def test_what_the_daemon_refuses_is_said_and_not_done_beside_it(tmp_path: Path) -> None:
-    async with ModelServer() as model, Daemon(tmp_path, config=with_model(model)) as daemon:
-        assert await ask(daemon, "web:ada", "1", "hello") is not None
-        # A folder stands where the erasure writes what it owes.
-        (tmp_path / "state/erasing").write_text("")
-
-        code, printed = await command(
-            tmp_path, "memory", "erase", "web:ada", "--yes", config=with_model(model)
-        )
-
-    assert code != 0
-    assert "another chat-gateway" not in printed
-    assert (tmp_path / "sessions/web_ada.jsonl").exists()
-
-
 async def test_an_erasure_beside_a_command_that_swaps_its_folder_takes_nothing_of_others(
     tmp_path: Path,
 ) -> None:
-    """A link to the transcripts of all chats stands in its place before the erasure is through with it."""
+    """A link to the transcripts of all chats stands in its place before the erasure is through with it.
+
+    What the daemon refuses is said, and not done beside it.
+    """
     home, sessions = tmp_path / "files/chats/web_mallory", tmp_path / "sessions"
     tool = 'write {"path": "mine.txt", "content": "mine"}'
     body = {"key": "web:mallory", "everything": True}
     async with Daemon(tmp_path) as daemon, httpx.AsyncClient(base_url=daemon.url, timeout=60) as http:
         await ask(daemon, "web:victim", "1", "good day")
+        # A file stands where the erasure writes what it owes.
+        (tmp_path / "state/erasing").write_text("")
+        refused, printed = await command(tmp_path, "memory", "erase", "web:victim", "--yes")
+        (tmp_path / "state/erasing").unlink()
+        assert refused != 0
+        assert "another chat-gateway" not in printed
+        assert (sessions / "web_victim.jsonl").exists()
         for at in range(200):
             write(sessions / f"web_victim{at}.jsonl", (sessions / "web_victim.jsonl").read_text())
         before = {path.name: path.read_bytes() for path in sessions.iterdir()}

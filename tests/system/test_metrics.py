@@ -1,4 +1,4 @@
-"""What Prometheus reads: of a gateway in one process, and of adapters in a process of their own."""
+"""What Prometheus reads of a gateway in one process."""
 
 from __future__ import annotations
 
@@ -10,15 +10,12 @@ from typing import Any
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.support.broker import Broker
 from tests.support.guarantee import guarantee
-from tests.support.harness import ROOT, Daemon, answer_to
+from tests.support.harness import ROOT, Daemon
 from tests.support.model_server import ModelServer, Reply
 from tests.support.place import lines_of, with_model
-from tests.support.ports import KeptPort
 from tests.support.telegram_server import TelegramServer
-from tests.support.until import until
-from tests.system.platform_place import ADA, apart, with_telegram
+from tests.system.platform_place import ADA, with_telegram
 
 LOOK = [("ls", '{"path": "."}')]
 TOKEN = "correct-horse-battery-staple"
@@ -62,6 +59,7 @@ async def test_all_in_one(tmp_path: Path, queue: dict[str, Any]) -> None:
             text = await scraped(daemon.url, TOKEN)
             async with httpx.AsyncClient() as client:
                 refused = await client.get(f"{daemon.url}/metrics")
+            assert "traceparent" not in lines_of(tmp_path, f"telegram_{ADA}")[0]
             log = [json.loads(line) for line in daemon.log.decode().splitlines() if line.startswith("{")]
     found = samples(text)
 
@@ -109,33 +107,3 @@ def _is_told_once(log: list[dict[str, Any]]) -> None:
     assert (sent["result"], sent["pieces"], sent["id"]) == ("delivered", 1, f"{turn['id']}#reply")
     assert sent["took_s"] > 0
     assert not any("what is here" in json.dumps(line) or "nothing there" in json.dumps(line) for line in log)
-
-
-async def test_adapters_have_a_port_of_their_own(tmp_path: Path, broker: Broker, broker_name: str) -> None:
-    """A process with adapters alone serves health and metrics, where it is told to, and nothing else."""
-    port = KeptPort()
-    async with TelegramServer() as server:
-        config = with_telegram(server, stream=False) | {"metrics.port": port.port}
-        async with apart(tmp_path, broker, broker_name, config) as (session, _):
-            server.write(ADA, "hello")
-            await server.said(ADA, lambda sent: sent.text == "echo: hello")
-            url = f"http://127.0.0.1:{port.port}"
-
-            async def counted() -> dict[str, Any] | None:
-                found = samples(await scraped(url))
-                return found if found.get("chat_gateway_deliveries_total") else None
-
-            here = await until(counted)
-            there = samples(await scraped(session.url))
-            async with httpx.AsyncClient() as client:
-                alive = await client.get(f"{url}/healthz")
-                none = await client.get(f"{url}/v1/sessions")
-            await answer_to(session, "cli:ada", "cli:1", "hi")
-    port.close()
-
-    assert here["chat_gateway_deliveries_total"] == {("telegram", "delivered"): 1}
-    assert "chat_gateway_lanes" not in here
-    assert there["chat_gateway_turns_total"][("reply",)] == 1
-    assert {labels[1] for labels in here["chat_gateway_build_info"]} == {"channels"}
-    assert (alive.status_code, none.status_code) == (200, 404)
-    assert "traceparent" not in lines_of(tmp_path, f"telegram_{ADA}")[0]

@@ -13,7 +13,7 @@ from tests.support.harness import Daemon
 from tests.support.model_server import ModelServer, Reply
 from tests.support.place import lines_of, with_model
 from tests.support.telegram_server import TelegramServer
-from tests.system.platform_place import ADA, with_telegram
+from tests.system.platform_place import ADA, Talk, with_telegram
 
 GROUP = -1001234567890
 ZED = {"id": 7, "is_bot": False, "first_name": "Zed"}
@@ -23,20 +23,8 @@ PNG = base64.b64decode(
 )
 
 
-class Talk:
-    """A gateway with Telegram and a model server, of which each request can be looked at."""
-
-    def __init__(self, server: TelegramServer, model: ModelServer) -> None:
-        self.server = server
-        self.model = model
-
-    async def asked(self, chat: int, text: str = "", **fields: Any) -> str:
-        """Write a message; return the text of the newest user message that the model was given for it."""
-        before = len(self.model.seen)
-        self.server.write(chat, text, **fields)
-        await self.model.finished(before + 1)
-        # The parts of the context that change stand above the message.
-        return self.model.seen[before].text.rpartition("</gateway-context>")[2].strip()
+class TelegramTalk(Talk):
+    """What else such messages refer to."""
 
     def images(self) -> int:
         """Count the pictures of the newest request's newest message."""
@@ -54,12 +42,12 @@ class Talk:
 
 
 @asynccontextmanager
-async def talking(workspace: Path, **more: Any) -> AsyncIterator[Talk]:
+async def talking(workspace: Path, **more: Any) -> AsyncIterator[TelegramTalk]:
     async with TelegramServer() as server, ModelServer() as model:
         server.add_chat(GROUP, "supergroup")
         config = with_telegram(server, stream=False, groups="mention", **more) | with_model(model)
         async with Daemon(workspace, config=config):
-            yield Talk(server, model)
+            yield TelegramTalk(server, model)
 
 
 async def test_what_a_message_refers_to_reaches_the_model(tmp_path: Path) -> None:
@@ -225,7 +213,7 @@ async def test_messages_that_are_collected_keep_each_what_it_refers_to(tmp_path:
     async with TelegramServer() as server, ModelServer() as model:
         config = with_telegram(server, stream=False, queue_mode="collect") | with_model(model)
         async with Daemon(tmp_path, config=config) as daemon:
-            talk, held = Talk(server, model), asyncio.Event()
+            talk, held = TelegramTalk(server, model), asyncio.Event()
             model.script.append(Reply(text="never", held=held))
             launch = talk.message(ADA, ZED, text="The launch moved to Tuesday.")
             server.write(ADA, "when is it?", reply_to_message=launch)

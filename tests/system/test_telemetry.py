@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from tests.support.broker import Broker
@@ -13,8 +14,10 @@ from tests.support.harness import Daemon
 from tests.support.model_server import ModelServer, Reply
 from tests.support.otlp_receiver import OtlpReceiver, Span
 from tests.support.place import lines_of, with_model
+from tests.support.ports import KeptPort
 from tests.support.telegram_server import TelegramServer
 from tests.system.platform_place import ADA, apart, with_telegram
+from tests.system.test_metrics import samples, scraped
 
 pytestmark = guarantee(
     "operation", "Each message is one trace across all processes, and no span contains its text."
@@ -55,23 +58,40 @@ def check(workspace: Path, collector: OtlpReceiver) -> dict[str, list[Span]]:
 
 
 async def test_one_trace_over_two_processes(tmp_path: Path, broker: Broker, broker_name: str) -> None:
-    """The adapter's spans and those of the turn have one id; the broker's headers carry it both ways."""
+    """The adapter's spans and those of the turn have one id; the broker's headers carry it both ways.
+
+    A process with adapters alone serves health and metrics, where it is told to, and nothing else.
+    """
+    port = KeptPort()
     async with TelegramServer() as server, ModelServer() as model:
         model.script += [Reply(tool_calls=LOOK), Reply("nothing there")]
         with OtlpReceiver() as collector:
             config = {
                 **with_model(model, **{"telemetry.endpoint": collector.url}),
                 **with_telegram(server, stream=False),
+                "metrics.port": port.port,
             }
             async with apart(tmp_path, broker, broker_name, config) as (session, channels):
                 server.write(ADA, "what is here?")
                 await server.said(ADA, lambda sent: sent.text == "nothing there")
                 await channels.said("letter.delivered")
+                url = f"http://127.0.0.1:{port.port}"
+                here, there = samples(await scraped(url)), samples(await scraped(session.url))
+                async with httpx.AsyncClient() as client:
+                    codes = [
+                        (await client.get(url + path)).status_code for path in ("/healthz", "/v1/sessions")
+                    ]
                 assert await session.stop() == 0
                 assert await channels.stop() == 0
             found = check(tmp_path, collector)
+    port.close()
 
     assert {span.role for name in ("receive", "delivery", "send") for span in found[name]} == {"channels"}
+    assert codes == [200, 404]
+    assert here["chat_gateway_deliveries_total"] == {("telegram", "delivered"): 1}
+    assert "chat_gateway_lanes" not in here
+    assert {labels[1] for labels in here["chat_gateway_build_info"]} == {"channels"}
+    assert there["chat_gateway_turns_total"][("reply",)] == 1
     assert {span.role for name in ("turn", "model call", "put") for span in found[name]} == {"session"}
 
 
