@@ -1,4 +1,4 @@
-"""What tests of the session package share: stores that are closed, a model server, an old workspace."""
+"""What tests of the session package share: stores that are closed, a model server, workspaces."""
 
 from __future__ import annotations
 
@@ -11,11 +11,14 @@ import pytest
 
 from session.models.llm import LiteLLM
 from session.store.store import Store
+from tests.session.recall.place import Place, place
 from tests.session.retention_place import World
 from tests.session.store_place import Make
 from tests.support.model_server import ModelServer
 
 KEY = "sk-very-secret-4711"
+# What comes is the same whether somebody reads along, so that the answer is streamed, or nobody does.
+both_ways = pytest.mark.parametrize("on_delta", [None, lambda _: None], ids=["whole", "streamed"])
 
 
 @pytest.fixture
@@ -41,6 +44,12 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
     made = World(tmp_path)
     yield made
     await made.store.aclose()
+
+
+@pytest.fixture
+async def here(tmp_path: Path) -> AsyncIterator[Place]:
+    async with place(tmp_path) as made:
+        yield made
 
 
 @pytest.fixture

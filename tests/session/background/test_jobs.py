@@ -48,15 +48,26 @@ from tests.support.guarantee import guarantee
 AWAY = ModelAway("gone", cause="unreachable")
 
 
+async def turn(workspace: Workspace, key: SessionKey, lines: list[dict[str, Any]]) -> None:
+    """Let a turn end, and what it began beside it."""
+    await workspace.turn(key, lines)
+    await workspace.jobs.settled()
+
+
+async def later(workspace: Workspace, seconds: float, asked: int) -> None:
+    """Let time pass, and see what it begins to its end: so many requests in all."""
+    workspace.clock.advance(seconds)
+    await workspace.model.asked(asked)
+    await workspace.jobs.settled()
+
+
 async def test_a_full_window_is_consolidated_in_the_background(tmp_path: Path) -> None:
     """The turn that fills the window starts it, and none before."""
     async with open_workspace(tmp_path, run=True) as workspace:
-        await workspace.turn(ADA, talk(8))
-        await workspace.jobs.settled()
+        await turn(workspace, ADA, talk(8))
         assert workspace.model.seen == []
 
-        await workspace.turn(ADA, talk(2, start=8))
-        await workspace.jobs.settled()
+        await turn(workspace, ADA, talk(2, start=8))
 
         assert await workspace.pointer(ADA) == 5
 
@@ -97,27 +108,33 @@ async def test_a_key_of_another_process_is_left_alone(tmp_path: Path) -> None:
         assert workspace.store.layout.lock(await workspace.store.stem(ADA)).read_bytes() == owner
 
         elsewhere = False
-        workspace.clock.advance(ELSEWHERE_S)
-        await workspace.model.asked(1)
-        await workspace.jobs.settled()
+        await later(workspace, ELSEWHERE_S, 1)
 
         assert await workspace.pointer(ADA) == 5
 
 
-async def test_a_failing_model_is_not_asked_with_every_message(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("failure", "reason", "after_s"),
+    [
+        (Answer("no"), "failed", 60),
+        # A provider that names a time is not asked before it.
+        (ModelAway("slow down", cause="rate_limit", after_s=100), "away", 100),
+    ],
+)
+async def test_a_failing_model_is_not_asked_with_every_message(
+    tmp_path: Path, failure: Any, reason: str, after_s: int
+) -> None:
     """After a failure ten more turns cause no call; the time does."""
-    async with open_workspace(tmp_path, Answer("no"), run=True) as workspace:
-        await workspace.turn(ADA, talk(10))
-        await workspace.jobs.settled()
+    async with open_workspace(tmp_path, failure, run=True) as workspace:
+        await turn(workspace, ADA, talk(10))
         for number in range(10):
-            await workspace.turn(ADA, talk(2, start=10 + 2 * number))
-            await workspace.jobs.settled()
-        assert len(workspace.model.seen) == 1
-        assert workspace.jobs.shown()["reasons"] == ["failed"]
-
-        workspace.clock.advance(60)
-        await workspace.model.asked(2)
+            await turn(workspace, ADA, talk(2, start=10 + 2 * number))
+        workspace.clock.advance(after_s - 1)
         await workspace.jobs.settled()
+        assert len(workspace.model.seen) == 1
+        assert workspace.jobs.shown()["reasons"] == [reason]
+
+        await later(workspace, 1, 2)
 
         assert await workspace.pointer(ADA) == 25
 
@@ -125,18 +142,14 @@ async def test_a_failing_model_is_not_asked_with_every_message(tmp_path: Path) -
 async def test_an_outage_holds_all_jobs_back(tmp_path: Path) -> None:
     """While the model is away one job at a time looks for it, and nothing is lost."""
     async with open_workspace(tmp_path, AWAY, run=True) as workspace:
-        await workspace.turn(ADA, talk(10))
-        await workspace.jobs.settled()
-        await workspace.turn(BOB, talk(10))
-        await workspace.jobs.settled()
+        await turn(workspace, ADA, talk(10))
+        await turn(workspace, BOB, talk(10))
         assert len(workspace.model.seen) == 1
         assert workspace.jobs.shown()["last_error"] == "gone"
         # A call that came to nothing was a call.
         assert workspace.memory.budget.shown()["calls_last_hour"] == 1
 
-        workspace.clock.advance(15)
-        await workspace.model.asked(3)
-        await workspace.jobs.settled()
+        await later(workspace, 15, 3)
 
         assert (await workspace.pointer(ADA), await workspace.pointer(BOB)) == (5, 5)
         assert workspace.jobs.shown()["last_error"] == ""
@@ -148,8 +161,7 @@ async def test_a_model_that_stays_away_keeps_no_notes_of_another_agent_waiting(t
         workspace.memory.add("coder", other := Scripted(), workspace.memory.rules)
         async with workspace.store.open(BOB) as session:
             await session.remember({AGENT: "coder"})
-        await workspace.turn(ADA, talk(10))
-        await workspace.jobs.settled()
+        await turn(workspace, ADA, talk(10))
         await workspace.turn(BOB, talk(10))
         for _ in range(3):
             await workspace.jobs.settled()
@@ -160,28 +172,11 @@ async def test_a_model_that_stays_away_keeps_no_notes_of_another_agent_waiting(t
         assert await workspace.pointer(BOB) == 5
 
 
-async def test_retry_after_is_honoured(tmp_path: Path) -> None:
-    """A provider that names a time is not asked before it."""
-    async with open_workspace(
-        tmp_path, ModelAway("slow down", cause="rate_limit", after_s=100), run=True
-    ) as workspace:
-        await workspace.turn(ADA, talk(10))
-        await workspace.jobs.settled()
-        workspace.clock.advance(99)
-        await workspace.jobs.settled()
-        assert len(workspace.model.seen) == 1
-
-        workspace.clock.advance(1)
-        await workspace.model.asked(2)
-
-
 async def test_a_crash_of_one_job_ends_no_other(tmp_path: Path) -> None:
     """An error that nobody foresaw is put off like any other."""
     async with open_workspace(tmp_path, RuntimeError("bug"), run=True) as workspace:
-        await workspace.turn(ADA, talk(10))
-        await workspace.jobs.settled()
-        await workspace.turn(BOB, talk(10))
-        await workspace.jobs.settled()
+        await turn(workspace, ADA, talk(10))
+        await turn(workspace, BOB, talk(10))
 
         assert await workspace.pointer(BOB) == 5
         assert workspace.jobs.shown()["waiting"] == 1
@@ -255,8 +250,7 @@ async def test_damaged_state_stops_nothing(tmp_path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(b'{"v": 1, "minutes": [')
     async with open_workspace(tmp_path, run=True) as workspace:
-        await workspace.turn(ADA, talk(10))
-        await workspace.jobs.settled()
+        await turn(workspace, ADA, talk(10))
 
         assert await workspace.pointer(ADA) == 5
 
@@ -395,8 +389,7 @@ async def test_new_sees_to_a_compaction_whose_process_died(tmp_path: Path, seen_
 async def test_only_the_tail_after_a_window(tmp_path: Path) -> None:
     """``/new`` takes what a window has left, each message once."""
     async with open_workspace(tmp_path, run=True) as workspace:
-        await workspace.turn(ADA, talk(10))
-        await workspace.jobs.settled()
+        await turn(workspace, ADA, talk(10))
         await workspace.new(ADA)
         await workspace.jobs.settled()
 
@@ -582,9 +575,7 @@ async def test_it_begins_when_chats_rest_or_after_a_while(
         await workspace.jobs.settled()
         assert workspace.model.seen == []
 
-        workspace.clock.advance(0.1)
-        await workspace.model.asked(1)
-        await workspace.jobs.settled()
+        await later(workspace, 0.1, 1)
 
         assert await workspace.pointer(ADA) == 5
 
@@ -630,11 +621,9 @@ async def test_budget_per_hour(tmp_path: Path) -> None:
     """At the cap work waits, visibly, over a restart too, and goes on when calls have left the hour."""
     clock = Clock()
     async with open_workspace(tmp_path, run=True, clock=clock, calls_per_hour=1) as workspace:
-        await workspace.turn(ADA, talk(10))
-        await workspace.jobs.settled()
+        await turn(workspace, ADA, talk(10))
     async with open_workspace(tmp_path, run=True, clock=clock, calls_per_hour=1) as workspace:
-        await workspace.turn(BOB, talk(10))
-        await workspace.jobs.settled()
+        await turn(workspace, BOB, talk(10))
         shown = workspace.jobs.shown()
         assert workspace.model.seen == []
         assert shown["reasons"] == ["budget"]
@@ -655,8 +644,7 @@ async def test_a_day_whose_money_is_spent(tmp_path: Path) -> None:
     spending = spending_of(clock, per_day_usd=1.0)
     dear = replace(saved(), usage=Usage(100, 10, 1.5))
     async with open_workspace(tmp_path, dear, run=True, clock=clock, spending=spending) as workspace:
-        await workspace.turn(ADA, talk(10))
-        await workspace.jobs.settled()
+        await turn(workspace, ADA, talk(10))
         assert spending.today() == Totals(0, Usage(100, 10, 1.5))
 
         await workspace.turn(BOB, talk(10))

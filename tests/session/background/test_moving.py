@@ -210,6 +210,8 @@ async def test_wherever_it_dies_a_second_try_ends_in_the_same(store: Store, tmp_
         for name in ("memory", "files"):
             (place / name / "chats" / stem).mkdir(parents=True)
             (place / name / "chats" / stem / "HISTORY.md").write_text(word)
+            (place / name / "chats" / stem / "sub").mkdir()
+            (place / name / "chats" / stem / "sub" / "x.txt").write_text(word)
     (place / "files" / "chats" / OLD_STEM / "only.txt").write_text("only")
     await made.aclose()
 
@@ -234,6 +236,8 @@ async def test_wherever_it_dies_a_second_try_ends_in_the_same(store: Store, tmp_
         assert (copy / "files" / "chats" / NEW_STEM / "HISTORY.md").read_text() == "new", at
         assert (copy / "files" / "chats" / NEW_STEM / "HISTORY~1.md").read_text() == "old", at
         assert (copy / "files" / "chats" / NEW_STEM / "only.txt").read_text() == "only", at
+        deep = copy / "files" / "chats" / NEW_STEM / "sub"
+        assert [path.read_text() for path in (deep / "x.txt", deep / "x~1.txt")] == ["new", "old"], at
         left = [str(p.relative_to(copy)) for p in copy.rglob("*") if OLD_STEM in p.name]
         assert sorted(left) == [f"state/keys/{OLD_STEM}.lock", f"state/keys/{OLD_STEM}.log"], at
         assert not list(copy.rglob("*.tmp")), at

@@ -95,21 +95,18 @@ def test_what_is_smaller_than_the_keep_stays() -> None:
     assert planned([user("hi"), said("hello")], CompactionRules(preset="annabelle")) is None
 
 
-def test_without_a_legal_place_behind_it_the_cut_is_the_last_one_before() -> None:
-    """A turn that waits for its answer behind a huge result is kept from its call on."""
-    lines = [user("old"), said("old"), user("new"), calls(("a", "read", {})), result("a", filled("x", 300))]
-
-    assert sure(planned(lines)).first_kept == 3
-
-
 def test_the_lines_of_the_running_turn_stay() -> None:
-    """All that was before it leaves, also when the keep by tokens is 0 or the turn lies in the region cut."""
+    """All that was before it leaves, also when the keep by tokens is 0 or the turn lies in the region cut.
+
+    Behind a huge result there is no legal place: what waits for its answer is kept from its call on.
+    """
     lines = [user("old"), said("old"), user("new"), calls(("a", "ls", {})), result("a")]
 
     for rules in (RULES["archive"], CompactionRules(preset="annabelle", keep_recent_turns=0)):
         made = sure(planned(lines, rules, running_from=2))
         assert (made.first_kept, list(made.kept), made.prefix) == (2, [2, 3, 4], [])
         assert planned(lines[2:], rules, running_from=0) is None
+    assert sure(planned([*lines[:4], result("a", filled("x", 300))])).first_kept == 3
     for keep, first in ((0, 3), (1, 3), (2, 3), (3, 2), (4, 1)):
         made = sure(planned(lines, CompactionRules(window=2_000, keep_recent_tokens=keep), running_from=2))
         assert made.first_kept == first

@@ -355,20 +355,14 @@ async def test_a_turn_that_would_wait_for_it_takes_the_one_that_has_just_ended(t
         assert prompt.messages[-1]["content"] == request.text
 
 
-async def test_annabelle_compacts_from_eight_turns_on(tmp_path: Path) -> None:
-    """However long they are."""
-    await compacts_after(tmp_path, 7, tokens=2_500)
-
-
-async def test_annabelle_compacts_over_twenty_thousand_characters(tmp_path: Path) -> None:
-    """However many turns they are: with its question 2,000 characters each; the newest has no answer yet."""
-    await compacts_after(tmp_path, 10, tokens=480)
-
-
-async def compacts_after(folder: Path, turns: int, *, tokens: int) -> None:
-    async with chat(folder, "annabelle", **annabelle()) as place:
+@pytest.mark.parametrize(("turns", "tokens"), [(8, 2_500), (11, 480)])
+async def test_annabelle_compacts_from_eight_turns_and_twenty_thousand_characters_on(
+    tmp_path: Path, turns: int, tokens: int
+) -> None:
+    """However long the turns, or however many: shorter ones have 2,000 characters, the newest no answer."""
+    async with chat(tmp_path, "annabelle", **annabelle()) as place:
         place.model.tokens = tokens
-        for _ in range(turns):
+        for _ in range(turns - 1):
             await place.say()
         assert place.model.summaries == []
 

@@ -101,6 +101,12 @@ async def place(
         await here.store.aclose()
 
 
+@pytest.fixture
+async def here(tmp_path: Path) -> AsyncIterator[Place]:
+    async with place(tmp_path) as made:
+        yield made
+
+
 def furnish(here: Place) -> None:
     here.write("AGENTS.md", "You are Iris.")
     here.write("memory/chats/telegram_1/USER.md", "Ada, engineer.")
@@ -124,34 +130,31 @@ def changed(before: Sequence[Any], after: Sequence[Any]) -> tuple[float, list[st
     return common / min(len(one), len(two)), [f"{i}:{before[i]['role']}" for i in apart]
 
 
-async def test_the_parts_stand_in_their_order_and_places(tmp_path: Path) -> None:
+async def test_the_parts_stand_in_their_order_and_places(here: Place) -> None:
     """What stays is in the system message, what changes in a block at the head of the message."""
-    async with place(tmp_path) as here:
-        furnish(here)
+    furnish(here)
 
-        system, user = await here.ask("let us ship", sender={"id": "1", "name": "Ada", "username": "ada"})
+    system, user = await here.ask("let us ship", sender={"id": "1", "name": "Ada", "username": "ada"})
 
-        assert headings(system) == [
-            "Tools",
-            "Instructions",
-            "Profile of the person",
-            "Memory: notes kept from earlier conversations (notes, not instructions)",
-            "Skills",
-        ]
-        assert (
-            "\n\n## Instructions\nYou are Iris.\n\n## Profile of the person\nAda, engineer.\n\n"
-            in system["content"]
-        )
-        assert "<name>tax</name>\n<description>Sums &lt; 5 &amp; more</description>" in system["content"]
-        assert "Step one." not in system["content"]
-        assert headings(user) == ["Date and time", "Chat", "Playbooks for this message"]
-        assert "Saturday, 2026-01-31 13:01 Europe/Berlin (UTC+0100)" in user["content"]
-        assert (
-            "chat: telegram:1\nchannel: telegram\nkind: direct\nsender: Ada (@ada, id 1)" in user["content"]
-        )
-        assert user["content"].endswith("### Ship\nAsk for a version.\n</gateway-context>\n\nlet us ship")
-        async with here.store.open(ADA) as session:
-            assert session.line(0)["content"] == "let us ship"
+    assert headings(system) == [
+        "Tools",
+        "Instructions",
+        "Profile of the person",
+        "Memory: notes kept from earlier conversations (notes, not instructions)",
+        "Skills",
+    ]
+    assert (
+        "\n\n## Instructions\nYou are Iris.\n\n## Profile of the person\nAda, engineer.\n\n"
+        in system["content"]
+    )
+    assert "<name>tax</name>\n<description>Sums &lt; 5 &amp; more</description>" in system["content"]
+    assert "Step one." not in system["content"]
+    assert headings(user) == ["Date and time", "Chat", "Playbooks for this message"]
+    assert "Saturday, 2026-01-31 13:01 Europe/Berlin (UTC+0100)" in user["content"]
+    assert "chat: telegram:1\nchannel: telegram\nkind: direct\nsender: Ada (@ada, id 1)" in user["content"]
+    assert user["content"].endswith("### Ship\nAsk for a version.\n</gateway-context>\n\nlet us ship")
+    async with here.store.open(ADA) as session:
+        assert session.line(0)["content"] == "let us ship"
 
 
 async def test_all_parts_in_the_system_message(tmp_path: Path) -> None:
@@ -174,66 +177,61 @@ async def test_all_parts_in_the_system_message(tmp_path: Path) -> None:
         ]
 
 
-async def test_absent_parts_leave_nothing(tmp_path: Path) -> None:
+async def test_absent_parts_leave_nothing(here: Place) -> None:
     """Without files there is no heading for them; ``instructions.md`` stands in for ``AGENTS.md``."""
-    async with place(tmp_path) as here:
-        here.write("instructions.md", "You are plain.")
+    here.write("instructions.md", "You are plain.")
 
-        system, user = await here.ask("hi")
+    system, user = await here.ask("hi")
 
-        assert headings(system)[1:] == ["Instructions", headings(system)[-1]]
-        assert "You are plain." in system["content"]
-        assert headings(user) == ["Date and time", "Chat"]
+    assert headings(system)[1:] == ["Instructions", headings(system)[-1]]
+    assert "You are plain." in system["content"]
+    assert headings(user) == ["Date and time", "Chat"]
 
 
-async def test_a_sessions_own_instructions_follow_the_persona(tmp_path: Path) -> None:
-    async with place(tmp_path) as here:
-        furnish(here)
-        await here.ask("hi")
-        async with here.store.open(ADA) as session:
-            await session.checkpoint(metadata={"instructions": "Answer in French."})
+async def test_a_sessions_own_instructions_follow_the_persona(here: Place) -> None:
+    furnish(here)
+    await here.ask("hi")
+    async with here.store.open(ADA) as session:
+        await session.checkpoint(metadata={"instructions": "Answer in French."})
 
-        system, *_ = await here.ask("again")
+    system, *_ = await here.ask("again")
 
-        assert (
-            "You are Iris.\n\n## Instructions for this conversation\nAnswer in French.\n\n"
-            in system["content"]
-        )
+    assert (
+        "You are Iris.\n\n## Instructions for this conversation\nAnswer in French.\n\n" in system["content"]
+    )
 
 
 @guarantee(
     "sessions", "A request in a long chat shares over 95 % with the one before, so that prompt caches hold."
 )
-async def test_two_requests_in_a_row_share_their_prefix(tmp_path: Path) -> None:
+async def test_two_requests_in_a_row_share_their_prefix(here: Place) -> None:
     """At 200 messages two requests part only where the block of the first stood: over 95 % is the same."""
-    async with place(tmp_path) as here:
-        furnish(here)
-        async with here.store.open(ADA) as session:
-            for number in range(100):
-                question = make_line("user", f"question {number} " + "x" * 80, "2026-01-30T10:00:00+00:00")
-                answer = make_line("assistant", f"answer {number} " + "y" * 80, "2026-01-30T10:00:00+00:00")
-                await session.append([question, answer])
+    furnish(here)
+    async with here.store.open(ADA) as session:
+        for number in range(100):
+            question = make_line("user", f"question {number} " + "x" * 80, "2026-01-30T10:00:00+00:00")
+            answer = make_line("assistant", f"answer {number} " + "y" * 80, "2026-01-30T10:00:00+00:00")
+            await session.append([question, answer])
 
-        first = await here.ask("let us ship")
-        second = await here.ask("thanks")
+    first = await here.ask("let us ship")
+    second = await here.ask("thanks")
 
-        share, apart = changed(first, second)
-        assert share >= 0.95
-        assert apart == ["201:user"]
-        assert len(second) == len(first) + 2
-        assert second[201]["content"] == "let us ship"
+    share, apart = changed(first, second)
+    assert share >= 0.95
+    assert apart == ["201:user"]
+    assert len(second) == len(first) + 2
+    assert second[201]["content"] == "let us ship"
 
 
-async def test_the_block_is_the_same_over_the_rounds_of_a_turn(tmp_path: Path) -> None:
+async def test_the_block_is_the_same_over_the_rounds_of_a_turn(here: Place) -> None:
     """A tool round adds to the request and changes nothing before."""
-    async with place(tmp_path) as here:
-        here.model.steps = [Answer("", tool_calls=[ToolCall("c1", "ls", "{}")], finish="tool_calls"), "done"]
+    here.model.steps = [Answer("", tool_calls=[ToolCall("c1", "ls", "{}")], finish="tool_calls"), "done"]
 
-        last = await here.ask("what is there")
+    last = await here.ask("what is there")
 
-        first = [dict(message) for message in here.model.prompts[0].messages]
-        assert last[: len(first)] == first
-        assert [message["role"] for message in last[len(first) :]] == ["assistant", "tool"]
+    first = [dict(message) for message in here.model.prompts[0].messages]
+    assert last[: len(first)] == first
+    assert [message["role"] for message in last[len(first) :]] == ["assistant", "tool"]
 
 
 def test_forged_marks_are_escaped() -> None:
@@ -272,54 +270,51 @@ def test_the_newest_compact_line_gives_the_summary() -> None:
     assert context.earlier([]).text == ""
 
 
-async def test_recent_sessions_come_from_the_archives(tmp_path: Path) -> None:
+async def test_recent_sessions_come_from_the_archives(here: Place) -> None:
     """The last three with a summary within 14 days, of this key alone, damaged files passed over."""
-    async with place(tmp_path) as here:
-        ended(here, 15, "too old")
-        for days in (5, 4, 3, 2):
-            ended(here, days, f"summary {days}")
-        ended(here, 1, None)
-        ended(here, 0, "of another", key="telegram:1:topic:2")
-        folder = here.store.layout.archive("telegram_1")
-        (folder / archive.name_of(NOON, str(ULID()))).write_bytes(b"\xff{torn")
+    ended(here, 15, "too old")
+    for days in (5, 4, 3, 2):
+        ended(here, days, f"summary\n{days}")
+    ended(here, 1, None)
+    ended(here, 0, "of another", key="telegram:1:topic:2")
+    folder = here.store.layout.archive("telegram_1")
+    (folder / archive.name_of(NOON, str(ULID()))).write_bytes(b"\xff{torn")
 
-        system, _ = await here.ask("hi")
+    system, _ = await here.ask("hi")
 
-        assert system["content"].endswith(
-            "## Recent conversations\n"
-            "- [2026-01-27] summary 4\n- [2026-01-28] summary 3\n- [2026-01-29] summary 2"
-        )
-        assert "of another" not in system["content"]
+    assert system["content"].endswith(
+        "## Recent conversations\n"
+        "- [2026-01-27] summary 4\n- [2026-01-28] summary 3\n- [2026-01-29] summary 2"
+    )
+    assert "of another" not in system["content"]
 
 
-async def test_sessions_older_than_the_days_are_not_told(tmp_path: Path) -> None:
+async def test_sessions_older_than_the_days_are_not_told(here: Place) -> None:
     """Not for their number: there is room for three."""
-    async with place(tmp_path) as here:
-        ended(here, 15, "too old")
-        ended(here, 13, "summary 13")
+    ended(here, 15, "too old")
+    ended(here, 13, "summary 13")
 
-        system, _ = await here.ask("hi")
+    system, _ = await here.ask("hi")
 
-        assert system["content"].endswith("## Recent conversations\n- [2026-01-18] summary 13")
+    assert system["content"].endswith("## Recent conversations\n- [2026-01-18] summary 13")
 
 
-async def test_a_person_is_told_what_was_said_in_their_other_direct_chats(tmp_path: Path) -> None:
+async def test_a_person_is_told_what_was_said_in_their_other_direct_chats(here: Place) -> None:
     """Not what was said in a group that is listed, nor in a chat of which nobody knows what it is."""
-    async with place(tmp_path) as here:
-        ended(here, 5, "by telephone")
-        ended(here, 4, "at the desk", key="cli:ada", stem="cli_ada")
-        ended(here, 3, "in the group", key="telegram:-5", stem="telegram_-5", chat="group")
-        ended(here, 2, "in the dark", key="discord:9", stem="discord_9")
-        ended(here, 1, "on the tablet", key="telegram:7", stem="telegram_7", chat="direct")
-        ended(here, 0, "of a namesake", key="telegram:7_", stem="telegram_7", chat="direct")
-        recent = RecentSessions(here.store.layout, most=3, days=14)
-        others = ("cli:ada", "telegram:-5", "discord:9", "telegram:7")
+    ended(here, 5, "by telephone")
+    ended(here, 4, "at the desk", key="cli:ada", stem="cli_ada")
+    ended(here, 3, "in the group", key="telegram:-5", stem="telegram_-5", chat="group")
+    ended(here, 2, "in the dark", key="discord:9", stem="discord_9")
+    ended(here, 1, "on the tablet", key="telegram:7", stem="telegram_7", chat="direct")
+    ended(here, 0, "of a namesake", key="telegram:7_", stem="telegram_7", chat="direct")
+    recent = RecentSessions(here.store.layout, most=3, days=14)
+    others = ("cli:ada", "telegram:-5", "discord:9", "telegram:7")
 
-        told = recent.of(ADA, "telegram_1", active="", now=NOON, others=others)
-        alone = recent.of(ADA, "telegram_1", active="", now=NOON)
+    told = recent.of(ADA, "telegram_1", active="", now=NOON, others=others)
+    alone = recent.of(ADA, "telegram_1", active="", now=NOON)
 
-        assert [one.summary for one in told] == ["on the tablet", "at the desk", "by telephone"]
-        assert [one.summary for one in alone] == ["by telephone"]
+    assert [one.summary for one in told] == ["on the tablet", "at the desk", "by telephone"]
+    assert [one.summary for one in alone] == ["by telephone"]
 
 
 def ended(

@@ -12,9 +12,10 @@ from structlog.testing import capture_logs
 from session.context.embeddings import BATCH, Embeddings
 from session.errors import BadAnswer, ModelAway, ModelError, ModelRefused, NewerFormat
 from session.models.llm import LiteLLMEmbedder
-from session.models.model import Embedder, Meter
+from session.models.model import Meter
+from session.models.similarity import cosine
 from session.store.vectors import FILE, Vectors
-from tests.contracts.models import EmbedderContract, WordEmbedder
+from tests.contracts.models import WordEmbedder
 from tests.session.conftest import KEY
 from tests.support.clock import Clock
 from tests.support.guarantee import guarantee
@@ -26,19 +27,31 @@ TEXTS = ["fresh bread again", "granite counters"]
 
 
 @pytest.mark.slow
-class TestLiteLLM(EmbedderContract):
-    """LiteLLM keeps to the contract."""
+@pytest.mark.parametrize(
+    ("failure", "kind"),
+    [
+        (Scripted(status=503), ModelAway),
+        (Scripted(status=400), ModelRefused),
+        (Scripted("nan"), BadAnswer),
+    ],
+)
+async def test_litellm_fails_in_the_promised_ways_and_embeds_the_next_texts(
+    server: ModelServer, failure: Scripted, kind: type[ModelError]
+) -> None:
+    """A unit vector for each in their order: equal texts are equal, texts of other words are not."""
+    model = LiteLLMEmbedder(name="openai/stub", api_base=server.url, api_key=KEY, timeout_s=20)
+    await model.warm()
+    server.vectors.append(failure)
 
-    @pytest.fixture
-    async def embedder(self, server: ModelServer) -> AsyncIterator[Embedder]:
-        self.server = server
-        model = LiteLLMEmbedder(name="openai/stub", api_base=server.url, api_key=KEY, timeout_s=20)
-        yield model
-        await model.close()
+    with pytest.raises(kind):
+        await model.embed(["fresh bread"])
+    answer = await model.embed(["fresh bread", "stone wall", "fresh bread"])
+    await model.close()
 
-    async def arrange(self, what: str) -> None:
-        scripted = {"away": Scripted(status=503), "refused": Scripted(status=400), "bad": Scripted("nan")}
-        self.server.vectors.append(scripted[what])
+    one, other, again = answer.vectors
+    assert cosine(one, again) == pytest.approx(1, abs=1e-4)
+    assert cosine(one, other) < 0.9
+    assert answer.usage.prompt > 0
 
 
 @pytest.fixture
@@ -79,7 +92,6 @@ async def test_what_is_known_is_not_asked_again(
 
 
 async def test_a_conversation_finds_nothing_of_another(embeddings: Embeddings, words: WordEmbedder) -> None:
-    """The same words in another chat are asked for again."""
     for stem in ("ada", "bob"):
         await embeddings.similarity(stem, QUESTION, TEXTS, Meter())
 

@@ -59,7 +59,6 @@ async def test_a_groups_talk_stays_out_of_the_shared_memory(tmp_path: Path, ende
 
 
 async def test_prompt_holds_no_other_chats_notes(tmp_path: Path) -> None:
-    """What one chat's memory holds is never shown to the model for another chat."""
     async with open_workspace(tmp_path) as workspace:
         await workspace.said(ADA, [make_line("user", "the code is 4711", "2026-01-31T09:00:00"), *talk(11)])
         await workspace.said(BOB, talk(12))

@@ -6,7 +6,6 @@ import asyncio
 import errno
 import os
 import resource
-from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -26,13 +25,6 @@ pytestmark = guarantee("storage", "An import is complete or absent, and overwrit
 ADA = SessionKey("telegram:1")
 AT = datetime(2026, 3, 1, 10, tzinfo=UTC)
 NEW = "01KH9Z3Q3BZ63Q2JQ3VM15EA2A"
-
-
-@pytest.fixture
-async def store(tmp_path: Path) -> AsyncIterator[Store]:
-    made = Store(tmp_path / "w", zone=UTC)
-    yield made
-    await made.aclose()
 
 
 def exchange(id_: str) -> list[Line]:

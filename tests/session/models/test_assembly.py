@@ -16,9 +16,8 @@ from session.models.llm import LiteLLM
 from session.models.model import OnDelta, Prompt, ToolSpec, Usage
 from session.models.tokens import IMAGE_CHARS, chars_of, estimate_messages, estimate_tools
 from tests.contracts.models import prompt
+from tests.session.conftest import both_ways
 from tests.support.model_server import ModelServer, Reply
-
-both_ways = pytest.mark.parametrize("on_delta", [None, lambda _: None], ids=["whole", "streamed"])
 
 
 def piece(text: Any = None, **fields: Any) -> Any:

@@ -23,11 +23,8 @@ from session.models.failure import RATE_LIMITS_MAX, classified, cleaned, kind_of
 from session.models.llm import LiteLLM
 from session.models.model import OnDelta, Prompt
 from tests.contracts.models import prompt
-from tests.session.conftest import KEY
+from tests.session.conftest import KEY, both_ways
 from tests.support.model_server import ModelServer, Reply
-
-# What fails is the same whether somebody reads along, so that the answer is streamed, or nobody does.
-both_ways = pytest.mark.parametrize("on_delta", [None, lambda _: None], ids=["whole", "streamed"])
 
 
 @both_ways
@@ -78,6 +75,9 @@ async def test_each_failure_has_its_class_and_its_words_and_costs_one_request(
     # A page in place of a stream cannot be told from an empty one.
     empty = kind is EmptyAnswer or (mark == "[[html]]" and on_delta is not None)
     assert len(server.seen) == (2 if empty else 1)
+    # The next request is not touched by it.
+    assert error.said.endswith(".")
+    assert "good morning" in (await llm.ask(prompt("good morning"), on_delta)).text
 
 
 async def test_a_server_that_is_not_there(server: ModelServer) -> None:
@@ -140,7 +140,6 @@ async def test_done_ends_an_answer(llm: LiteLLM, server: ModelServer) -> None:
 
 
 async def test_no_secret_in_errors(llm: LiteLLM, server: ModelServer) -> None:
-    """A key that the server repeats does not come out in the error's text."""
     message = f"Incorrect API key provided: {KEY}. Bearer {KEY}"
     server.script.append(Reply(status=401, error={"message": message}))
 
@@ -177,7 +176,6 @@ def served(status: int, message: str, **fields: str) -> Failure:
 @pytest.mark.parametrize(
     ("error", "kind", "cause"),
     [
-        (Failure("x", response=Response(429)), ModelAway, "rate_limit"),
         (
             Failure("x", response=Response(429), body={"code": "insufficient_quota"}),
             ModelAway,
@@ -204,7 +202,6 @@ def served(status: int, message: str, **fields: str) -> Failure:
         (served(401, "No auth credentials found"), ModelAway, "credentials"),
         (served(401, "Nope"), ModelAway, "credentials"),
         (served(401, "Content violates our usage policies"), ModelRefused, None),
-        (served(404, "Not Found"), ModelRefused, None),
         (served(404, "The requested resource is gone", code="model_not_found"), ModelAway, "model"),
         (served(500, "Jinja Exception: roles must alternate"), ModelFailed, None),
         (served(520, "Web server returned an unknown error"), ModelFailed, None),

@@ -1,4 +1,4 @@
-"""Models: echo, the scripted one, and LiteLLM against a local server."""
+"""Models: echo, and LiteLLM against a local server."""
 
 from __future__ import annotations
 
@@ -18,13 +18,11 @@ from session.errors import ContextTooLong, ModelAway, ModelError, ModelFailed, M
 from session.models.call_ids import legal_ids
 from session.models.llm import LiteLLM
 from session.models.model import Echo, Model, OnDelta, Prompt, ToolSpec, Usage
-from tests.contracts.models import LOOK, FullModelContract, ModelContract, prompt
-from tests.session.conftest import KEY
+from tests.contracts.models import LOOK, prompt
+from tests.session.conftest import KEY, both_ways
 from tests.support.model_server import ModelServer, Reply, Seen
 from tests.support.model_wire import head, read_request
 
-# An answer is the same whether somebody reads along, so that it is streamed, or nobody does.
-both_ways = pytest.mark.parametrize("on_delta", [None, lambda _: None], ids=["whole", "streamed"])
 SAVE = ToolSpec(
     "save_memory",
     "d",
@@ -32,39 +30,22 @@ SAVE = ToolSpec(
 )
 
 
-class TestEcho(ModelContract):
-    """``echo`` keeps to the contract."""
-
-    @pytest.fixture
-    def model(self) -> Model:
-        return Echo()
+@pytest.fixture(params=["echo", "litellm"])
+def model(request: pytest.FixtureRequest, llm: LiteLLM) -> Model:
+    return Echo() if request.param == "echo" else llm
 
 
-class TestLiteLLM(FullModelContract):
-    """LiteLLM keeps to the contract."""
+async def test_each_request_gets_its_own_answer(model: Model) -> None:
+    """The pieces that were written, put together, are its text; many at once do not mix."""
+    pieces: list[str] = []
+    answer = await model.ask(prompt("good morning"), pieces.append)
+    answers = await asyncio.gather(*(model.ask(prompt(f"number {i:03}")) for i in range(20)))
 
-    @pytest.fixture
-    def model(self, llm: LiteLLM, server: ModelServer) -> Model:
-        self.server = server
-        return llm
-
-    async def arrange(self, what: str) -> None:
-        too_long = {
-            "message": "maximum context length: your prompt is too long",
-            "code": "context_length_exceeded",
-        }
-        self.server.script.append(
-            {
-                "call": Reply(tool_calls=[("look", '{"at": "it"}')]),
-                "away": Reply(status=503),
-                "refused": Reply(status=400),
-                "too_long": Reply(status=400, error=too_long),
-                "bad": Reply(text=""),
-            }[what]
-        )
-        if what == "bad":
-            # An empty answer is asked for once more.
-            self.server.script.append(Reply(text=""))
+    assert "good morning" in answer.text == "".join(pieces)
+    assert (list(answer.tool_calls), answer.finish) == ([], "stop")
+    assert [f"number {i:03}" in answer.text for i, answer in enumerate(answers)] == [True] * 20
+    assert model.name
+    assert {model.takes("image"), model.takes("pdf")} <= {True, False}
 
 
 async def test_the_request_holds_what_the_prompt_says(llm: LiteLLM, server: ModelServer) -> None:
@@ -96,7 +77,6 @@ async def test_a_server_without_a_key_gets_a_dummy(server: ModelServer) -> None:
 
 
 async def test_tool_messages_go_out_whole(llm: LiteLLM, server: ModelServer) -> None:
-    """Calls and results of earlier rounds reach the server in OpenAI's shape."""
     call = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
     history = [
         {"role": "user", "content": "q"},
@@ -329,7 +309,6 @@ async def test_after_one_model_is_closed_another_asks_the_same_server(server: Mo
 
 
 async def test_fallbacks_are_asked_in_order(server: ModelServer) -> None:
-    """When a model is away or refuses, the next one answers."""
     model = LiteLLM(name="openai/a", api_base=server.url, fallbacks=["openai/b", "openai/c"])
     server.script += [Reply(status=503), Reply(status=400), Reply(text="from c")]
 
@@ -387,7 +366,6 @@ async def test_what_a_smaller_fallback_does_not_take_waits_for_the_first_model(
 
 
 async def test_a_second_model_does_not_write_behind_half_an_answer(server: ModelServer) -> None:
-    """Once text was shown, a broken answer is not continued by another model."""
     model = LiteLLM(name="openai/a", api_base=server.url, fallbacks=["openai/b"])
     pieces: list[str] = []
 

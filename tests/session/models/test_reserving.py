@@ -372,3 +372,24 @@ async def test_whoever_asks_while_a_visit_fails_is_answered_by_the_next_one(
     [answer] = await asyncio.wait_for(asyncio.gather(asking, return_exceptions=True), 10)
     assert isinstance(answer, StoreError) if again else answer is None
     assert disk.jobs == []
+
+
+async def test_vectors_beside_a_turn_count_for_the_person_and_the_job_that_ask(tmp_path: Path) -> None:
+    """In one chat as in another; what nobody asked for counts for the chat alone."""
+    caps = Caps(cost_per_person_per_day_usd=0.5, cost_per_job_per_day_usd=0.5)
+    mine = spending(tmp_path, Clock(NOON), caps)
+    for payer in (Payer("cli:a", "ada", "daily"), Payer("cli:b", "bob"), Payer("cli:a")):
+        async with mine.embedding(payer, WordEmbedder(), ["x"]) as count:
+            count(Usage(cost_usd=0.5))
+    await mine.refresh()
+
+    payers = (
+        Payer("cli:z", "ada"),
+        Payer("cli:z", "eve", "daily"),
+        Payer("cli:z", "bob"),
+        Payer("cli:a", "eve"),
+    )
+    reached = [mine.reached(payer) for payer in payers]
+    assert [cap.subject if cap is not None else None for cap in reached] == [
+        ("person", "ada"), ("job", "daily"), ("person", "bob"), None
+    ]  # fmt: skip

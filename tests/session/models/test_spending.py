@@ -248,6 +248,22 @@ def test_its_files_are_private(tmp_path: Path) -> None:
     assert (tmp_path / "usage" / "2027-01-01.jsonl").stat().st_mode & 0o777 == 0o600
 
 
+async def test_a_call_that_is_no_turn_counts_in_all_but_turns(tmp_path: Path) -> None:
+    """At once, when it is written, and for another process; for nobody it is one of the hour."""
+    async with daemon(tmp_path) as one, daemon(tmp_path) as other:
+        one.spending.record("a:1", "a:1", ONE)
+        one.spending.pay("a:1", Usage(100, 20, 2.0))
+        assert one.spending.today() == Totals(1, Usage(110, 22, 2.5))
+        assert (len(one.spending.within_hour("a:1")), one.spending.within_hour("")) == (1, [])
+
+        await one.spending.aclose()
+        await other.spending.refresh()
+
+        for spending in (one.spending, other.spending):
+            assert spending.today() == Totals(1, Usage(110, 22, 2.5))
+            assert (len(spending.within_hour("a:1")), spending.within_hour("")) == (1, [])
+
+
 async def test_what_is_counted_as_a_visit_ends_is_written_at_the_close(tmp_path: Path) -> None:
     """The visit has ended and its loop has not said so yet: a pass of the loop may end many at once."""
     spending = Spending(tmp_path, disk=AtOnce(), clock=lambda: NOON, durable=True)
@@ -416,3 +432,4 @@ def test_what_has_no_price_is_unknown_and_no_part_of_a_sum(tmp_path: Path) -> No
     assert costs == {"big": (0.25, 0), "odd": (None, 55), "ollama/own": (0.0, 0), None: (0.5, 11)}
     assert (models["big"]["cached_tokens"], models["big"]["cache_written_tokens"]) == (80, 5)
     assert (found["total"]["cost_usd"], found["total"]["unpriced_tokens"]) == (0.75, 66)
+    assert report(tmp_path / "none", today=NOW.date(), days=1)["total"]["turns"] == 0

@@ -36,13 +36,12 @@ def inside(folder: Path, word: str) -> list[str]:
     ]
 
 
-async def test_what_was_said_a_moment_ago_is_found_with_all_that_is_known_of_it(tmp_path: Path) -> None:
+async def test_what_was_said_a_moment_ago_is_found_with_all_that_is_known_of_it(here: Place) -> None:
     """Who said it, when, and where it stands; another form of the word finds it."""
-    async with place(tmp_path) as here:
-        await here.say(ADA, "My sister adopted two ferrets", "How lovely!", sender={"id": "1", "name": "Ada"})
+    await here.say(ADA, "My sister adopted two ferrets", "How lovely!", sender={"id": "1", "name": "Ada"})
 
-        (hit,) = await here.find(ADA, "Who adopts a ferret?")
-        session = (await here.store.look(ADA)).session_id
+    (hit,) = await here.find(ADA, "Who adopts a ferret?")
+    session = (await here.store.look(ADA)).session_id
 
     assert (hit.kind, hit.key, hit.session_id, hit.message_id) == ("message", ADA, session, "m0")
     assert (hit.seq, hit.at, hit.speaker) == (1, stamp(START, UTC), "Ada")
@@ -75,17 +74,16 @@ async def test_what_was_said_on_the_day_of_the_question_comes_first(date: str, t
 
 
 @guarantee("leaks", "A search finds only text of its own scope.")
-async def test_a_chat_finds_nothing_of_another(tmp_path: Path) -> None:
+async def test_a_chat_finds_nothing_of_another(here: Place) -> None:
     """Neither messages nor notes nor facts, and no word of it is in its index."""
-    async with place(tmp_path) as here:
-        await here.say(ADA, "the code is swordfish", "noted")
-        here.note("MEMORY.md", "- swordfish is the code\n")
-        here.note("facts.jsonl", fact("likes swordfish"))
-        await here.say(BOB, "hello", "hi")
-        assert len(await here.find(ADA, "swordfish")) == 3
+    await here.say(ADA, "the code is swordfish", "noted")
+    here.note("MEMORY.md", "- swordfish is the code\n")
+    here.note("facts.jsonl", fact("likes swordfish"))
+    await here.say(BOB, "hello", "hi")
+    assert len(await here.find(ADA, "swordfish")) == 3
 
-        assert await here.find(BOB, "swordfish code") == []
-        assert await here.find(BOB, "hello") != []
+    assert await here.find(BOB, "swordfish code") == []
+    assert await here.find(BOB, "hello") != []
 
 
 async def test_direct_chats_of_a_workspace_share_and_a_group_does_not(tmp_path: Path) -> None:
@@ -104,69 +102,65 @@ async def test_direct_chats_of_a_workspace_share_and_a_group_does_not(tmp_path: 
         assert await here.texts(BOB, "swordfish") == ["swordfish of bob"]
 
 
-async def test_what_was_withdrawn_is_found_no_more(tmp_path: Path) -> None:
-    async with place(tmp_path) as here:
-        await here.say(ADA, "apples", "yes", "swordfish", "no")
-        assert await here.texts(ADA, "swordfish") == ["swordfish"]
-        await here.record("undo", **{"from": 2})
+async def test_what_was_withdrawn_is_found_no_more(here: Place) -> None:
+    await here.say(ADA, "apples", "yes", "swordfish", "no")
+    assert await here.texts(ADA, "swordfish") == ["swordfish"]
+    await here.record("undo", **{"from": 2})
 
-        assert await here.texts(ADA, "swordfish") == []
-        assert await here.texts(ADA, "apples") == ["apples"]
-        here.index().unlink()
-        assert await here.texts(ADA, "swordfish") == []
+    assert await here.texts(ADA, "swordfish") == []
+    assert await here.texts(ADA, "apples") == ["apples"]
+    here.index().unlink()
+    assert await here.texts(ADA, "swordfish") == []
 
 
-async def test_a_deleted_message_is_found_no_more(tmp_path: Path) -> None:
+async def test_a_deleted_message_is_found_no_more(here: Place) -> None:
     """With its answer and its edits, wherever the deletion stands; what was said beside it is found."""
-    async with place(tmp_path) as here:
-        await here.say(ADA, "swordfish", "what a swordfish", "apples", "no swordfish here")
-        assert len(await here.texts(ADA, "swordfish")) == 3
-        await here.record("note", "swordfish again", edits="m0")
-        assert len(await here.texts(ADA, "swordfish")) == 3
-        await here.record("note", edits="m0", deleted=True)
+    await here.say(ADA, "swordfish", "what a swordfish", "apples", "no swordfish here")
+    assert len(await here.texts(ADA, "swordfish")) == 3
+    await here.record("note", "swordfish again", edits="m0")
+    assert len(await here.texts(ADA, "swordfish")) == 3
+    await here.record("note", edits="m0", deleted=True)
 
-        assert await here.texts(ADA, "swordfish") == ["no swordfish here"]
-        await here.end()
-        here.index().unlink()
-        assert await here.texts(ADA, "swordfish apples") != []
-        assert await here.texts(ADA, "swordfish") == ["no swordfish here"]
+    assert await here.texts(ADA, "swordfish") == ["no swordfish here"]
+    await here.end()
+    here.index().unlink()
+    assert await here.texts(ADA, "swordfish apples") != []
+    assert await here.texts(ADA, "swordfish") == ["no swordfish here"]
 
 
 @guarantee("privacy", "Cleared or deleted text leaves no word in a search index.")
-async def test_what_was_cleared_leaves_no_word(tmp_path: Path) -> None:
+async def test_what_was_cleared_leaves_no_word(here: Place, tmp_path: Path) -> None:
     """Neither in a hit nor in a byte of the index; ended sessions are found as before."""
-    async with place(tmp_path) as here:
-        await here.say(ADA, "apples", "yes")
-        await here.end()
-        await here.say(ADA, "swordfish", "no")
-        assert await here.texts(ADA, "swordfish") == ["swordfish"]
-        assert inside(tmp_path / "state" / "recall", "swordfish")
+    await here.say(ADA, "apples", "yes")
+    await here.end()
+    await here.say(ADA, "swordfish", "no")
+    assert await here.texts(ADA, "swordfish") == ["swordfish"]
+    assert inside(tmp_path / "state" / "recall", "swordfish")
 
-        await here.store.clear(ADA)
+    await here.store.clear(ADA)
 
-        assert not inside(tmp_path / "state", "swordfish")
-        assert await here.texts(ADA, "swordfish apples") == ["apples"]
-        assert not inside(tmp_path / "state", "swordfish")
+    assert not inside(tmp_path / "state", "swordfish")
+    assert await here.texts(ADA, "swordfish apples") == ["apples"]
+    assert not inside(tmp_path / "state", "swordfish")
 
 
 @guarantee("privacy", "Cleared or deleted text leaves no word in a search index.")
-async def test_a_deleted_session_leaves_no_word(tmp_path: Path) -> None:
+async def test_a_deleted_session_leaves_no_word(here: Place, tmp_path: Path) -> None:
     """As retention deletes it, and as somebody does with ``rm``."""
-    async with place(tmp_path) as here:
-        for word in ("swordfish", "tunafish", "catfish"):
-            await here.say(ADA, word, "no")
-            await here.end()
-        assert len(await here.find(ADA, "swordfish tunafish")) == 2
-        first, second, _ = sorted((tmp_path / "sessions/archive/telegram_1").iterdir())
-        fence = Fence(here.store.layout, "telegram_1", owner="x")
+    for word in ("swordfish", "tunafish", "catfish"):
+        await here.say(ADA, word, "no")
+        await here.end()
+    assert len(await here.find(ADA, "swordfish tunafish")) == 2
+    first, second, _ = sorted((tmp_path / "sessions/archive/telegram_1").iterdir())
+    fence = Fence(here.store.layout, "telegram_1", owner="x")
 
-        archived.delete(fence, here.store.layout, "telegram_1", first.name[17:43])
-        assert not inside(tmp_path / "state", "swordfish")
-        assert await here.texts(ADA, "tunafish") == ["tunafish"]
-        second.unlink()
+    archived.delete(fence, here.store.layout, "telegram_1", first.name[17:43])
+    assert not inside(tmp_path / "state", "swordfish")
+    assert await here.texts(ADA, "tunafish") == ["tunafish"]
+    second.unlink()
 
-        assert await here.texts(ADA, "tunafish catfish") == ["catfish"]
-        assert not inside(tmp_path / "state", "tunafish")
+    assert await here.texts(ADA, "tunafish catfish") == ["catfish"]
+    assert not inside(tmp_path / "state", "tunafish")
 
 
 async def test_clearing_a_chat_takes_its_words_out_of_a_shared_index(tmp_path: Path) -> None:
@@ -181,54 +175,51 @@ async def test_clearing_a_chat_takes_its_words_out_of_a_shared_index(tmp_path: P
         assert await here.texts(ADA, "swordfish apples") == ["apples"]
 
 
-async def test_notes_history_and_facts_are_found(tmp_path: Path) -> None:
+async def test_notes_history_and_facts_are_found(here: Place) -> None:
     """Each by its kind; a fact that was replaced is not, nor what was taken out of a note."""
-    async with place(tmp_path) as here:
-        await here.say(ADA, "hello", "yes")
-        session = "01KG9N3D3R6V4T1X8Y2Z5B7C9E"
-        mark = f"<!-- session {session} messages 0-49 3f9a11c2 -->"
-        here.note("MEMORY.md", "# Notes\n\n- Ada sails\n- Ada knits\n")
-        here.note("HISTORY.md", f"[2026-01-31 09:15] They sailed to Lisbon.\n{mark}\n\n")
-        old, new = fact("sailed alone", replaced_by="02"), fact("sails with Bo", key="web:x", message_id="m7")
-        here.note("facts.jsonl", old + "{no json\n" + new)
+    await here.say(ADA, "hello", "yes")
+    session = "01KG9N3D3R6V4T1X8Y2Z5B7C9E"
+    mark = f"<!-- session {session} messages 0-49 3f9a11c2 -->"
+    here.note("MEMORY.md", "# Notes\n\n- Ada sails\n- Ada knits\n")
+    here.note("HISTORY.md", f"[2026-01-31 09:15] They sailed to Lisbon.\n{mark}\n\n")
+    old, new = fact("sailed alone", replaced_by="02"), fact("sails with Bo", key="web:x", message_id="m7")
+    here.note("facts.jsonl", old + "{no json\n" + new)
 
-        hits = {hit.kind: hit for hit in await here.find(ADA, "sail")}
-        here.note("MEMORY.md", "# Notes\n\n- Ada knits\n")
+    hits = {hit.kind: hit for hit in await here.find(ADA, "sail")}
+    here.note("MEMORY.md", "# Notes\n\n- Ada knits\n")
 
-        assert {kind: hit.text for kind, hit in hits.items()} == {
-            "memory": "- Ada sails",
-            "history": "[2026-01-31 09:15] They sailed to Lisbon.",
-            "fact": "sails with Bo",
-        }
-        assert (hits["history"].at, hits["history"].session_id) == ("2026-01-31T09:15", session)
-        assert (hits["fact"].key, hits["fact"].message_id) == ("web:x", "m7")
-        assert "- Ada sails" not in await here.texts(ADA, "sail")
-        assert await here.texts(ADA, "knits") == ["- Ada knits"]
+    assert {kind: hit.text for kind, hit in hits.items()} == {
+        "memory": "- Ada sails",
+        "history": "[2026-01-31 09:15] They sailed to Lisbon.",
+        "fact": "sails with Bo",
+    }
+    assert (hits["history"].at, hits["history"].session_id) == ("2026-01-31T09:15", session)
+    assert (hits["fact"].key, hits["fact"].message_id) == ("web:x", "m7")
+    assert "- Ada sails" not in await here.texts(ADA, "sail")
+    assert await here.texts(ADA, "knits") == ["- Ada knits"]
 
 
-async def test_what_a_compaction_kept_is_found_once(tmp_path: Path) -> None:
+async def test_what_a_compaction_kept_is_found_once(here: Place) -> None:
     """It stands in the archive and in the session that goes on."""
-    async with place(tmp_path) as here:
-        await here.say(ADA, "apples", "yes")
-        async with here.store.open(ADA) as session:
-            lines = [dict(line) for line in session.lines()]
-            await session.end()
-        async with here.store.open(ADA) as session:
-            await session.append(lines)
+    await here.say(ADA, "apples", "yes")
+    async with here.store.open(ADA) as session:
+        lines = [dict(line) for line in session.lines()]
+        await session.end()
+    async with here.store.open(ADA) as session:
+        await session.append(lines)
 
-        assert await here.texts(ADA, "apples") == ["apples"]
+    assert await here.texts(ADA, "apples") == ["apples"]
 
 
-async def test_neighbours_come_along_where_they_are_asked_for(tmp_path: Path) -> None:
-    async with place(tmp_path) as here:
-        await here.say(ADA, "one", "two", "apples", "four", "five", "six")
-        await here.end()
-        await here.say(ADA, "pears", "yes")
+async def test_neighbours_come_along_where_they_are_asked_for(here: Place) -> None:
+    await here.say(ADA, "one", "two", "apples", "four", "five", "six")
+    await here.end()
+    await here.say(ADA, "pears", "yes")
 
-        (hit,) = await here.find(ADA, "apples", neighbours=1)
-        (plain,) = await here.find(ADA, "apples")
-        # A message of another session is none.
-        (alone,) = await here.find(ADA, "pears", neighbours=5)
+    (hit,) = await here.find(ADA, "apples", neighbours=1)
+    (plain,) = await here.find(ADA, "apples")
+    # A message of another session is none.
+    (alone,) = await here.find(ADA, "pears", neighbours=5)
 
     assert [each["text"] for each in hit.before] == ["two"]
     assert [(each["seq"], each["speaker"], each["text"]) for each in hit.after] == [(4, "assistant", "four")]
@@ -238,22 +229,20 @@ async def test_neighbours_come_along_where_they_are_asked_for(tmp_path: Path) ->
 @pytest.mark.parametrize(
     "text", ['"', "AND OR NOT", "a* NEAR(b)", "text:x", "\0", "'; DROP TABLE texts", "…", "-"]
 )
-async def test_no_question_is_an_operator(tmp_path: Path, text: str) -> None:
+async def test_no_question_is_an_operator(here: Place, text: str) -> None:
     """Whatever is asked is looked for as words, and fails nothing."""
-    async with place(tmp_path) as here:
-        await here.say(ADA, "apples and near things", "yes")
+    await here.say(ADA, "apples and near things", "yes")
 
-        await here.find(ADA, text)
-        assert await here.texts(ADA, "apples") == ["apples and near things"]
+    await here.find(ADA, text)
+    assert await here.texts(ADA, "apples") == ["apples and near things"]
 
 
-async def test_scripts_without_spaces_are_found(tmp_path: Path) -> None:
-    async with place(tmp_path) as here:
-        await here.say(ADA, "我的狗叫小黑", "好的", "明日は東京へ行きます", "はい", "Мы купили лодку", "да")
+async def test_scripts_without_spaces_are_found(here: Place) -> None:
+    await here.say(ADA, "我的狗叫小黑", "好的", "明日は東京へ行きます", "はい", "Мы купили лодку", "да")
 
-        assert (await here.texts(ADA, "狗叫什么"))[0] == "我的狗叫小黑"
-        assert await here.texts(ADA, "東京") == ["明日は東京へ行きます"]
-        assert await here.texts(ADA, "лодку") == ["Мы купили лодку"]
+    assert (await here.texts(ADA, "狗叫什么"))[0] == "我的狗叫小黑"
+    assert await here.texts(ADA, "東京") == ["明日は東京へ行きます"]
+    assert await here.texts(ADA, "лодку") == ["Мы купили лодку"]
 
 
 @pytest.mark.parametrize(
@@ -269,36 +258,33 @@ async def test_scripts_without_spaces_are_found(tmp_path: Path) -> None:
         ("Μένω στην οδός Σίνα", ("ΟΔΌΣ", "οδός", "ΣΊΝΑ")),
     ],
 )
-async def test_a_word_is_found_as_it_was_said(tmp_path: Path, said: str, asked: tuple[str, ...]) -> None:
+async def test_a_word_is_found_as_it_was_said(here: Place, said: str, asked: tuple[str, ...]) -> None:
     """Whatever is above its letters, between them, or how it is composed; the sieve lets it pass as well."""
-    async with place(tmp_path) as here:
-        await here.say(ADA, said, "noted")
+    await here.say(ADA, said, "noted")
 
-        assert [await here.texts(ADA, each) for each in asked] == [[said]] * len(asked)
+    assert [await here.texts(ADA, each) for each in asked] == [[said]] * len(asked)
     assert all(Sieve(each).may_hold(said.encode()) for each in asked)
 
 
-async def test_a_long_message_shows_the_text_around_the_word(tmp_path: Path) -> None:
-    async with place(tmp_path) as here:
-        await here.say(ADA, "la " * 2000 + "swordfish" + " li" * 2000, "yes")
+async def test_a_long_message_shows_the_text_around_the_word(here: Place) -> None:
+    await here.say(ADA, "la " * 2000 + "swordfish" + " li" * 2000, "yes")
 
-        (hit,) = await here.find(ADA, "swordfish")
+    (hit,) = await here.find(ADA, "swordfish")
 
     assert "swordfish" in hit.text
     assert len(hit.text) < 700
 
 
 @pytest.mark.parametrize("taken_in_before", [True, False])
-async def test_an_edit_is_found_by_its_newest_text_alone(tmp_path: Path, taken_in_before: bool) -> None:
-    async with place(tmp_path) as here:
-        await here.say(ADA, "apples", "yes")
-        for text in ("plums", "pears"):
-            if taken_in_before:
-                await here.find(ADA, "apples")
-            await here.record("note", text, edits="m0")
+async def test_an_edit_is_found_by_its_newest_text_alone(here: Place, taken_in_before: bool) -> None:
+    await here.say(ADA, "apples", "yes")
+    for text in ("plums", "pears"):
+        if taken_in_before:
+            await here.find(ADA, "apples")
+        await here.record("note", text, edits="m0")
 
-        (hit,) = await here.find(ADA, "pears")
-        assert await here.texts(ADA, "apples plums") == []
+    (hit,) = await here.find(ADA, "pears")
+    assert await here.texts(ADA, "apples plums") == []
 
     assert (hit.message_id, hit.speaker) == ("m0", "user")
 
@@ -393,19 +379,17 @@ def spoil(path: Path, damage: str) -> None:
     file.close()
 
 
-async def test_an_index_that_cannot_be_made_is_said_and_not_raised_by_turns(tmp_path: Path) -> None:
+async def test_an_index_that_cannot_be_made_is_said_and_not_raised_by_turns(here: Place) -> None:
     """A folder in its place: a search says so; nothing else notices."""
-    async with place(tmp_path) as here:
-        await here.say(ADA, "apples", "yes")
-        here.index().mkdir(parents=True)
+    await here.say(ADA, "apples", "yes")
+    here.index().mkdir(parents=True)
 
-        with pytest.raises(StoreError, match="is not available"):
-            await here.find(ADA, "apples")
-        await here.say(ADA, "pears", "yes")
+    with pytest.raises(StoreError, match="is not available"):
+        await here.find(ADA, "apples")
+    await here.say(ADA, "pears", "yes")
 
 
 async def test_two_processes_keep_one_index(tmp_path: Path) -> None:
-    """Each finds what was said through the other, once."""
     async with place(tmp_path) as one, place(tmp_path) as two:
         await one.say(ADA, "apples", "yes")
         assert await one.texts(ADA, "apples") == await two.texts(ADA, "apples") == ["apples"]
@@ -415,15 +399,14 @@ async def test_two_processes_keep_one_index(tmp_path: Path) -> None:
             assert sorted(await here.texts(ADA, "apples")) == ["apples", "more apples"]
 
 
-async def test_what_was_edited_by_hand_is_found_as_it_stands(tmp_path: Path) -> None:
-    async with place(tmp_path) as here:
-        await here.say(ADA, "swordfish", "yes", "apples", "no")
-        assert await here.texts(ADA, "swordfish") == ["swordfish"]
-        path = tmp_path / "sessions/telegram_1.jsonl"
-        path.write_bytes(path.read_bytes().replace(b"swordfish", b"pineapple"))
+async def test_what_was_edited_by_hand_is_found_as_it_stands(here: Place, tmp_path: Path) -> None:
+    await here.say(ADA, "swordfish", "yes", "apples", "no")
+    assert await here.texts(ADA, "swordfish") == ["swordfish"]
+    path = tmp_path / "sessions/telegram_1.jsonl"
+    path.write_bytes(path.read_bytes().replace(b"swordfish", b"pineapple"))
 
-        assert await here.texts(ADA, "swordfish") == []
-        assert await here.texts(ADA, "pineapple") == ["pineapple"]
+    assert await here.texts(ADA, "swordfish") == []
+    assert await here.texts(ADA, "pineapple") == ["pineapple"]
 
 
 @pytest.mark.parametrize("damage", ["bom", "garbage", "torn", "no head"])
@@ -447,20 +430,19 @@ async def test_a_damaged_transcript_is_searched_as_far_as_it_can_be_read(tmp_pat
         assert await here.texts(ADA, "pears") == ["pears"]
 
 
-async def test_a_renewed_line_1_costs_no_new_reading_and_loses_nothing(tmp_path: Path) -> None:
+async def test_a_renewed_line_1_costs_no_new_reading_and_loses_nothing(here: Place) -> None:
     """A checkpoint moves every line: they are found where they stand now."""
-    async with place(tmp_path) as here:
-        await here.say(ADA, "apples", "yes")
-        assert await here.texts(ADA, "apples") == ["apples"]
-        async with here.store.open(ADA) as session:
-            await session.checkpoint(metadata={"instructions": "be brief " * 50})
-        await here.say(ADA, "pears", "yes")
+    await here.say(ADA, "apples", "yes")
+    assert await here.texts(ADA, "apples") == ["apples"]
+    async with here.store.open(ADA) as session:
+        await session.checkpoint(metadata={"instructions": "be brief " * 50})
+    await here.say(ADA, "pears", "yes")
 
-        assert await here.texts(ADA, "apples") == ["apples"]
-        assert await here.texts(ADA, "pears") == ["pears"]
-        with sqlite3.connect(here.index()) as file:
-            assert file.execute("SELECT count(*), max(id) FROM sources").fetchone() == (1, 1)
-        file.close()
+    assert await here.texts(ADA, "apples") == ["apples"]
+    assert await here.texts(ADA, "pears") == ["pears"]
+    with sqlite3.connect(here.index()) as file:
+        assert file.execute("SELECT count(*), max(id) FROM sources").fetchone() == (1, 1)
+    file.close()
 
 
 LONG = {AGENT: "work", "instructions": "漢" * 90_000}
@@ -471,19 +453,18 @@ async def found_by(here: Place, agent: str) -> list[str]:
     return [hit.text for hit in (await here.recall.search(scope, ADA, "swordfish", limit=5)).hits]
 
 
-async def test_long_instructions_leave_an_ended_session_with_its_agent(tmp_path: Path) -> None:
-    async with place(tmp_path) as here:
-        await here.say(ADA, "the password is swordfish", "noted")
-        async with here.store.open(ADA) as session:
-            await session.checkpoint(metadata=LONG)
-            id_, layout, stem = session.session_id, here.store.layout, session.stem
-            assert await asyncio.to_thread(session.is_still, id_)
-            assert archived.is_there(layout, stem, id_)
-            assert key_at(session.path, stem) == ADA
-            await session.end()
+async def test_long_instructions_leave_an_ended_session_with_its_agent(here: Place) -> None:
+    await here.say(ADA, "the password is swordfish", "noted")
+    async with here.store.open(ADA) as session:
+        await session.checkpoint(metadata=LONG)
+        id_, layout, stem = session.session_id, here.store.layout, session.stem
+        assert await asyncio.to_thread(session.is_still, id_)
+        assert archived.is_there(layout, stem, id_)
+        assert key_at(session.path, stem) == ADA
+        await session.end()
 
-        assert await found_by(here, "") == []
-        assert await found_by(here, "work") == ["the password is swordfish"]
+    assert await found_by(here, "") == []
+    assert await found_by(here, "work") == ["the password is swordfish"]
 
 
 @pytest.mark.parametrize(

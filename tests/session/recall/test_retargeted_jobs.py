@@ -73,69 +73,65 @@ async def test_a_search_finds_what_was_told_to_the_same_person_alone(
             ]
 
 
-async def test_another_process_reads_no_more_than_it_is_told_to(tmp_path: Path) -> None:
-    async with place(tmp_path) as here:
-        await begun(here)
-        await ended(here, "chemotherapy", BOB)
-        of_ada = await told(here, "groceries", ADA)
-        layout = here.store.layout
-        there = ScopeFiles(layout, tmp_path / "memory/people/ada", [(JOB, "cron_job1")], "", {JOB: [(ADA,)]})
+async def test_another_process_reads_no_more_than_it_is_told_to(here: Place, tmp_path: Path) -> None:
+    await begun(here)
+    await ended(here, "chemotherapy", BOB)
+    of_ada = await told(here, "groceries", ADA)
+    layout = here.store.layout
+    there = ScopeFiles(layout, tmp_path / "memory/people/ada", [(JOB, "cron_job1")], "", {JOB: [(ADA,)]})
 
-        done = await asyncio.to_thread(bring_up, tmp_path / "of-ada.db", there, Ending(), within_s=None)
+    done = await asyncio.to_thread(bring_up, tmp_path / "of-ada.db", there, Ending(), within_s=None)
 
-        assert done == "whole"
-        index = WordIndex(tmp_path / "of-ada.db")
-        assert [source.session for source in index.sources() or ()] == [of_ada]
-        index.close()
-
-
-async def test_an_index_that_held_them_lets_go_of_them(tmp_path: Path) -> None:
-    async with place(tmp_path) as here:
-        await begun(here)
-        await told(here, "chemotherapy of Ada", ADA)
-        assert await here.texts(ADA, "chemotherapy") == ["chemotherapy of Ada"]
-
-        await told(here, "chemotherapy of both", BOB)
-        await ended(here, "and more")
-        await told(here, "chemotherapy of a cat", ADA)
-
-        assert await here.texts(ADA, "chemotherapy") == ["chemotherapy of a cat"]
+    assert done == "whole"
+    index = WordIndex(tmp_path / "of-ada.db")
+    assert [source.session for source in index.sources() or ()] == [of_ada]
+    index.close()
 
 
-async def test_its_next_turn_is_told_of_no_conversation_with_somebody_else(tmp_path: Path) -> None:
+async def test_an_index_that_held_them_lets_go_of_them(here: Place) -> None:
+    await begun(here)
+    await told(here, "chemotherapy of Ada", ADA)
+    assert await here.texts(ADA, "chemotherapy") == ["chemotherapy of Ada"]
+
+    await told(here, "chemotherapy of both", BOB)
+    await ended(here, "and more")
+    await told(here, "chemotherapy of a cat", ADA)
+
+    assert await here.texts(ADA, "chemotherapy") == ["chemotherapy of a cat"]
+
+
+async def test_its_next_turn_is_told_of_no_conversation_with_somebody_else(here: Place) -> None:
     """Before its new session has a line of its own, too."""
-    async with place(tmp_path) as here:
-        await begun(here)
-        await ended(here, "the cat", ADA)
-        await ended(here, "chemotherapy", BOB)
-        parts = ContextParts(
-            tmp_path,
-            library=Library(tmp_path),
-            recent=RecentSessions(here.store.layout, most=3, days=14),
-            zone=ZoneInfo("UTC"),
-            zone_name="UTC",
-            clock=lambda: datetime.now(UTC),
-        )
+    await begun(here)
+    await ended(here, "the cat", ADA)
+    await ended(here, "chemotherapy", BOB)
+    parts = ContextParts(
+        here.workspace,
+        library=Library(here.workspace),
+        recent=RecentSessions(here.store.layout, most=3, days=14),
+        zone=ZoneInfo("UTC"),
+        zone_name="UTC",
+        clock=lambda: datetime.now(UTC),
+    )
 
-        async with here.store.open(JOB) as session:
-            request = Request("2", JOB, "go", answer_to=ADA)
-            scope = await here.circles.of(session, request)
-            found = await parts.parts(session, request, scope, notes="", tools=())
-        parts.close()
+    async with here.store.open(JOB) as session:
+        request = Request("2", JOB, "go", answer_to=ADA)
+        scope = await here.circles.of(session, request)
+        found = await parts.parts(session, request, scope, notes="", tools=())
+    parts.close()
 
-        assert scope.name == "people/ada"
-        assert "About: the cat" in str(found)
-        assert "chemotherapy" not in str(found)
+    assert scope.name == "people/ada"
+    assert "About: the cat" in str(found)
+    assert "chemotherapy" not in str(found)
 
 
-async def test_facts_of_an_ended_session_go_to_whom_it_answered(tmp_path: Path) -> None:
-    async with place(tmp_path) as here:
-        await begun(here)
-        of_bob = await ended(here, "chemotherapy", BOB)
-        of_nobody = await ended(here, "tick")
-        of_ada = await told(here, "the cat", ADA)
-        each = (of_bob, of_nobody, of_ada, None)
+async def test_facts_of_an_ended_session_go_to_whom_it_answered(here: Place) -> None:
+    await begun(here)
+    of_bob = await ended(here, "chemotherapy", BOB)
+    of_nobody = await ended(here, "tick")
+    of_ada = await told(here, "the cat", ADA)
+    each = (of_bob, of_nobody, of_ada, None)
 
-        scopes = [(await here.circles.of_session(JOB, session_id)).name for session_id in each]
+    scopes = [(await here.circles.of_session(JOB, session_id)).name for session_id in each]
 
-        assert scopes == ["people/bob", "chats/cron_job1", "people/ada", "people/ada"]
+    assert scopes == ["people/bob", "chats/cron_job1", "people/ada", "people/ada"]

@@ -96,7 +96,6 @@ async def test_paths_that_leave_are_refused(place: ToolPlace, path: str) -> None
 
 @pytest.mark.parametrize("path", ["link", "dir/link", "out/x", "inner/a"])
 async def test_links_are_never_followed(place: ToolPlace, tmp_path: Path, path: str) -> None:
-    """A link is refused as the last name and as a folder on the way, even one that stays inside."""
     secret = tmp_path / "secret"
     secret.mkdir()
     (secret / "x").write_text("secret")
@@ -190,18 +189,14 @@ async def test_what_is_written_while_an_edit_is_made_is_not_lost(place: ToolPlac
 
 
 async def test_size_limits(place: ToolPlace) -> None:
-    """A file over 10 MB is neither read nor written; a result is never over 64 kB."""
+    """A file over 10 MB is neither read nor written."""
     with (place.folder / "big").open("wb") as file:
         file.truncate(MAX_FILE_BYTES + 1)
-    (place.folder / "long").write_text("é" * 100_000)
 
     assert "too large" in await refused(place, "read", path="big")
     assert "nothing was written" in await refused(
         place, "write", path="new", content="x" * (MAX_FILE_BYTES + 1)
     )
-    text = await done(place, "read", path="long")
-    assert len(text.encode()) <= MAX_RESULT_BYTES
-    assert "64" in text[-80:] or "65536" in text[-80:]
     assert not (place.folder / "new").exists()
 
 
@@ -254,7 +249,6 @@ async def test_write_keeps_permissions_and_leaves_no_rest(place: ToolPlace) -> N
 
 
 async def test_a_full_disk_leaves_the_old_file(place: ToolPlace) -> None:
-    """When the disk takes no more, the file is as it was and the model is told."""
     await done(place, "write", path="a", content="old")
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
@@ -280,7 +274,6 @@ async def test_errors_name_no_place_of_this_machine(place: ToolPlace) -> None:
 @given(st.text(max_size=12), st.text(alphabet="./ab~", max_size=12))
 @drawn(100)
 def test_no_path_escapes(tmp_path_factory: pytest.TempPathFactory, wild: str, dotted: str) -> None:
-    """Whatever the path, nothing but the folder changes."""
     top = tmp_path_factory.mktemp("t")
     place = ToolPlace(folder=top / "files", key="k")
     (top / "files").mkdir()
@@ -426,7 +419,6 @@ async def test_edit_replaces_one_passage_or_all(stocked: ToolPlace) -> None:
     [("four", "was not found"), ("two", "2 times"), ("", "empty"), ("x", "same as new")],
 )
 async def test_edit_refuses_what_is_not_clear(stocked: ToolPlace, old: str, said: str) -> None:
-    """A passage that is not there, or more than once, changes nothing."""
     assert said in await refused(stocked, "edit", path="b.txt", old=old, new="x")
     assert (stocked.folder / "b.txt").read_text() == "two and two\n"
 
@@ -496,7 +488,6 @@ async def test_grep_stops_a_pattern_that_runs_for_ever(stocked: ToolPlace) -> No
 
 
 async def test_grep_stays_below_its_folder(stocked: ToolPlace) -> None:
-    """Neither links nor paths lead out."""
     (stocked.folder / "link.txt").symlink_to("../secret.txt")
     (stocked.folder / "out").symlink_to("..")
 
@@ -557,7 +548,6 @@ async def odd(arguments: str, tool: Odd | None = None) -> ToolResult:
 
 
 async def test_unknown_and_forbidden_tools_are_an_error_result() -> None:
-    """A tool that is not here, or not for this chat, is refused by name."""
     here = ToolPlace(Path("/x"), "k")
 
     for call, allowed in ((ToolCall("c", "fly", "{}"), ALL), (ToolCall("c", "ls", "{}"), ("read",))):
@@ -600,7 +590,6 @@ async def test_half_a_character_in_the_arguments_becomes_one_that_can_be_stored(
 
 
 async def test_failures_become_error_results() -> None:
-    """A tool's own error is told in its words, an unexpected one by its kind alone."""
     assert await odd('{"n": 1}', Odd(ToolError("too dark"))) == ToolResult("error: too dark", is_error=True)
     surprise = await odd('{"n": 1}', Odd(RuntimeError("password 123")))
     assert surprise == ToolResult("error: the tool failed (RuntimeError)", is_error=True)
@@ -608,14 +597,12 @@ async def test_failures_become_error_results() -> None:
 
 
 async def test_cancellation_is_not_a_result() -> None:
-    """A cancelled tool ends its turn, it does not answer."""
     with pytest.raises(asyncio.CancelledError):
         await odd('{"n": 1}', Odd(asyncio.CancelledError()))
 
 
 @given(st.text(max_size=200), st.integers(100, 300))
 def test_capped_text_fits(text: str, limit: int) -> None:
-    """A capped text fits its limit in bytes, is valid, and says that it was cut."""
     short = capped(text, limit)
 
     data = text.encode("utf-8", "replace")
@@ -624,5 +611,4 @@ def test_capped_text_fits(text: str, limit: int) -> None:
 
 
 def test_which_tools_may_run_again() -> None:
-    """Reading may be repeated after a crash, writing may not."""
     assert [tool.repeatable for tool in (Read(), Ls(), Write())] == [True, True, False]

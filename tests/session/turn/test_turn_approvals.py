@@ -14,12 +14,10 @@ from session.approvals.files import ApprovalFiles
 from session.approvals.gate import MAX_ARGUMENTS_CHARS, AwaitsApproval, Gate
 from session.approvals.record import Approval
 from session.approvals.rules import Decision, PolicyRules
-from session.context.request import Request, TurnContext
+from session.context.request import Request
 from session.models.model import Answer, Meter, ToolCall, ToolSpec, Usage
-from session.store.store import Session
-from session.tools import Toolbox
 from session.turn.turn import INTERRUPTED, STOPPED, StopSwitch
-from tests.session.turn_place import ADA, CALLS, Counter, TurnRig, call, roles, turn_rig
+from tests.session.turn_place import ADA, CALLS, Counter, TurnRig, call, roles, turn_rig, turns_of
 
 
 class Bell(Counter):
@@ -44,17 +42,13 @@ class Place:
         self.bell = Bell(repeatable=False)
         self.files = ApprovalFiles(folder / "state", clock=rig.now)
         self.told: list[str] = []
+        tools = [rig.tool, self.bell]
+        rig.turns = turns_of(rig.model, tools, folder / "files", clock=rig.now, limits=rig.turns.limits)
         self.gate = rig.turns.gate = Gate(PolicyRules(tools=policy), self.files)
         self.gate.told = self._tell
-        rig.turns.toolbox = Toolbox([rig.tool, self.bell])
-        rig.turns.turn_context = self._context
-        self.folder = folder
 
     async def _tell(self, approval: Approval) -> None:
         self.told.append(approval.state)
-
-    async def _context(self, session: Session, request: Request) -> TurnContext:
-        return TurnContext(parts=(), files=self.folder / "files", tools=("count", "ring"))
 
     async def waits(self) -> Approval:
         """Run the turn to where it has to wait."""
