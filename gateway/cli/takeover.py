@@ -102,7 +102,7 @@ def read_inside(top: Path, path: Path) -> bytes | None:
 
 def left_out(path: Path) -> Refused:
     """Say that a file was not taken over because it is not one of the source."""
-    problem = f"{path} is skipped: it leads out of the imported folder, or cannot be read"
+    problem = f"{path} is skipped: it points outside the imported folder, or cannot be read"
     return problem, "copy it by hand if you need it"
 
 
@@ -185,26 +185,26 @@ def say_scope(place: NanobotWorkspace, settings: Settings) -> None:
     profile = any((root / PROFILE_FILE).exists() for root in place.roots)
     if (place.notes or profile) and settings.memory.scope != WORKSPACE:
         output.words(
-            'memory.scope = "workspace" uses this memory for all chats (now: one per chat); '
-            "--write-config sets it"
+            "now each chat has its own memory; to use this one for all chats, set "
+            'memory.scope = "workspace", or import with --write-config'
         )
 
 
 def write_scope(file: Path, settings: Settings) -> list[Refused]:
     """Put ``memory.scope = "workspace"`` into the configuration file, where nothing else stands."""
     if settings.memory.scope == WORKSPACE:
-        output.words("memory.scope is already workspace")
+        output.words('memory.scope is already "workspace"')
         return []
     found = edit.standing(file, SCOPE) if file.exists() else None
     if found is not None:
-        problem = f'{file}:{found[1]}: memory.scope = "{found[0]}" is set there, and is kept'
+        problem = f'{file}:{found[1]}: memory.scope = "{found[0]}" is set there, and was not changed'
         return [(problem, 'change it to "workspace" if you want that')]
     if (variable := f"{PREFIX}MEMORY__SCOPE") in os.environ:
         return [(f"{variable} is set and overrides {file}", f"unset {variable}")]
     from gateway.config.amend import amend
 
     amend(file, {SCOPE: WORKSPACE})
-    output.words(f'{file}: memory.scope = "workspace" is written; restart a running gateway to use it')
+    output.words(f'wrote memory.scope = "workspace" to {file}; restart the gateway if it is running')
     return []
 
 

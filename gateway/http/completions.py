@@ -90,7 +90,7 @@ def _agent(chats: ChatService, key: str, model: str) -> str:
         _known(chats, model)
         return ""
     if refusal := choice.refusal(key, model):
-        raise HttpError(403, refusal, hint=f"use {OURS} or another model of GET /v1/models")
+        raise HttpError(403, refusal, hint=f"use {OURS}, or another model listed by GET /v1/models")
     return model
 
 

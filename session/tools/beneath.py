@@ -167,7 +167,7 @@ def _lock(parent: int, path: str) -> None:
         except BlockingIOError:
             if durable.monotonic() > until:
                 raise ToolError(
-                    f"{path}: files there are being changed by somebody else; try again"
+                    f"{path}: another process is changing files in this folder; try again"
                 ) from None
             durable.pause(_LOCK_POLL_S)
 

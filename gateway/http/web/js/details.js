@@ -64,7 +64,7 @@ function ending(key, found, made, { changed, removed }) {
     await changed();
   });
   const remove = button(S.details.remove, async () => {
-    if (!await sure({ title: S.details.remove, text: S.details.removeText(number(found.message_count)), action: S.details.remove })) return;
+    if (!await sure({ title: S.details.remove, text: S.details.removeText(found.message_count), action: S.details.remove })) return;
     await del(`/v1/sessions/${found.id}`);
     if (found.active) removed();
     // Whoever goes on before the list is there would be taken away again.

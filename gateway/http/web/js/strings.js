@@ -89,7 +89,7 @@ export const S = {
     saved: "Saved", key: "Key", session: "Session", state: "State", active: "active", endedAt: (when) => `ended ${when}`, created: "Started", messages: "Messages",
     tokens: "Tokens", tokensOf: (prompt, completion) => `${prompt} in, ${completion} out`, cost: "Cost", model: "Model", summary: "Summary", search: "Search this chat",
     end: "End the conversation", endText: "It is archived and can be reopened. The next message starts a new one.", endDone: "The conversation has ended",
-    remove: "Delete permanently", removeText: (count) => `Its ${count} messages will be deleted. This cannot be undone.`, removed: "Deleted",
+    remove: "Delete permanently", removeText: (count) => `Its ${plural(count, "message", "messages")} will be deleted. This cannot be undone.`, removed: "Deleted",
     sessions: "Conversations of this chat", line: (count, when) => ` ${count} messages, last ${when}`,
   },
   approvals: {
