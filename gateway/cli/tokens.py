@@ -21,7 +21,7 @@ COLUMNS = ("name", "right", "created_at")
 @tokens.command("list")
 @as_json
 def list_(opts: GlobalOptions, as_json: bool) -> None:
-    """List API tokens and their permissions."""
+    """List API tokens and their rights."""
     rows = _tokens(settings_of(opts)).rows()
     output.listed(rows, COLUMNS, "no API tokens besides http.token of the configuration", as_json=as_json)
 
@@ -38,7 +38,7 @@ def list_(opts: GlobalOptions, as_json: bool) -> None:
 def add(opts: GlobalOptions, name: str, right: Literal["read", "write", "admin"]) -> None:
     """Create an API token and print it; it is shown only once.
 
-    Tokens take effect if http.token is set; http.token itself has all permissions.
+    Tokens take effect if http.token is set; http.token itself has all rights.
     """
     settings = settings_of(opts)
     token = _tokens(settings).add(name, right)

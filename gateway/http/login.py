@@ -23,14 +23,14 @@ class LoginIn(BaseModel):
 
 
 class TokenOut(Shape):
-    """Name and permission of the token; no name if the gateway needs no token."""
+    """Name and right of the token; no name if the gateway needs no token."""
 
     name: str
     right: Right
 
 
 class LoginOut(TokenOut):
-    """Name and permission of the token that was exchanged."""
+    """Name and right of the token that was exchanged."""
 
     ok: Literal[True]
 
@@ -80,7 +80,7 @@ def routes(gate: Gate) -> APIRouter:
 
     @router.get(
         "/token",
-        summary="Show the name and the permissions of the token",
+        summary="Show the name and the right of the token",
         response_model=TokenOut,
         **needs("read"),
     )

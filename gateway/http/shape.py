@@ -24,7 +24,7 @@ EVERYBODY: Final = Caller("", "admin")
 _ERRORS: Final = {
     400: "The request is not valid; `error` names the field",
     401: "The token is missing or wrong",
-    403: "The token lacks the permission, or Host or Origin is not allowed",
+    403: "The token lacks the right, or Host or Origin is not allowed",
     404: "Not found",
     405: "Not allowed for this resource",
     408: "The request body was not received in time",
@@ -142,8 +142,8 @@ def check_right(scope: Scope, right: Right) -> None:
     if not caller.may(right):
         raise HttpError(
             403,
-            f"the token {caller.name} has the permission {caller.right}; this needs {right}",
-            hint=f"use a token with the permission {right}",
+            f"the token {caller.name} has the right {caller.right}; this needs {right}",
+            hint=f"use a token with the right {right}",
         )
 
 
@@ -201,7 +201,7 @@ def _error(status: int) -> dict[str, Any]:
 
 _COOKIE_SAID = "Set by POST /v1/login. With a port in the address, the name ends with it: chat_gateway_8080."
 _RIGHTS_SAID = (
-    f"`http.token` has all permissions, a named token one of {', '.join(RIGHTS)}, including those before it."
+    f"`http.token` has all rights, a named token one of {', '.join(RIGHTS)}, including those before it."
 )
 _ABOUT = (
     "The API of one gateway. Every error is an object with `error` and `hint`. Each answer carries "

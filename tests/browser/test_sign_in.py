@@ -66,7 +66,7 @@ async def test_a_token_that_may_only_look_is_told_so(browser: Browser, daemon: D
     await expect(page.locator(".right")).to_have_text("Read only")
     await console.say("hello")
 
-    await expect(page.locator("article.pending .error")).to_contain_text("the permission read")
+    await expect(page.locator("article.pending .error")).to_contain_text("the right read")
     code, out = await command(daemon.workspace, "tokens", "revoke", "wall")
     assert code == 0, out
     await expect(page.get_by_role("dialog", name="Sign in")).to_contain_text("the token was revoked")

@@ -52,8 +52,8 @@ async def test_each_right_reaches_as_far_as_it_says(place: Place) -> None:
         assert decided.status_code == (202 if right == "admin" else 403)
     refused = await place.http.post("/v1/stop", json={"key": "web:a"}, headers=shown(held["read"]))
     assert refused.json() == {
-        "error": "the token read has the permission read; this needs write",
-        "hint": "use a token with the permission write",
+        "error": "the token read has the right read; this needs write",
+        "hint": "use a token with the right write",
     }
 
 
