@@ -32,7 +32,7 @@ WORDS: Mapping[str, str] = {
     "model.api_key": "API key; empty: the provider's variable, such as `OPENAI_API_KEY`. Secret.",
     "model.context_window": "Context window in tokens; 0: from LiteLLM's table, otherwise 128,000.",
     "model.max_output_tokens": "Maximum length of an answer, in tokens.",
-    "model.timeout_s": "How many seconds the model may be silent; a whole answer must be there by then.",
+    "model.timeout_s": "How long the model may be silent, in seconds; a whole answer must arrive within it.",
     "model.stream": "Stream answers if somebody can watch them being written (`auto`), or `always`.",
     "model.max_tool_rounds": "Maximum rounds of tool calls per turn.",
     "model.fallbacks": "Models to try in this order if the one before is unavailable or rejects the request.",
