@@ -59,7 +59,7 @@ COMMANDS = {
     "parked": ("parked", "messages that could not be answered or delivered"),
     "pairing": ("pairing", "approve people and groups that ask for access"),
     "cron": ("cron", "scheduled jobs"),
-    "tokens": ("tokens", "API tokens and their permissions"),
+    "tokens": ("tokens", "API tokens and their rights"),
     "mcp": ("mcp", "MCP servers and the tools that they offer"),
     "backup": ("backup", "back up, verify and restore the workspace"),
     "config": ("config", "show and check the configuration"),
