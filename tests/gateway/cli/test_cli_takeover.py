@@ -321,10 +321,10 @@ def test_an_import_writes_the_scope_into_the_configuration_where_asked(tmp_path:
     assert config.is_symlink()
     assert real.stat().st_mode & 0o777 == 0o640
     assert [path.name for path in real.parent.iterdir()] == ["real.toml"]
-    assert "is written" in done.err
+    assert f'wrote memory.scope = "workspace" to {config}; restart the gateway' in done.err
     assert "tea" in Ran(tmp_path / "w", "memory", "show", "cli:direct", "--config", config).out
     again = take_and_write(tmp_path, nanobot, config)
-    assert (again.code, "already workspace" in again.err) == (0, True)
+    assert (again.code, 'already "workspace"' in again.err) == (0, True)
 
 
 def test_another_value_in_the_configuration_stays_and_is_shown(tmp_path: Path, nanobot: Path) -> None:
