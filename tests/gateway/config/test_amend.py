@@ -45,26 +45,6 @@ def test_values_change_and_comments_stay() -> None:
 
 
 @pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "model.name = 'echo'\n",
-        "[model] # all of it\n",
-        '[channels.telegram]\nbase_url = "http://a"\n',
-        "\n[http]\nport = 1",
-        "[channels]\n[channels.discord]\nenabled = false\r\n",
-    ],
-)
-def test_every_form_of_a_document(text: str) -> None:
-    values = {("model", "name"): 'a"b', ("channels", "telegram", "enabled"): True}
-
-    found = tomllib.loads(amended(text, values))
-
-    assert (found["model"]["name"], found["channels"]["telegram"]["enabled"]) == ('a"b', True)
-    assert found.get("http", {}) == tomllib.loads(text).get("http", {})
-
-
-@pytest.mark.parametrize(
     ("old", "new"),
     [
         ("", '[memory]\nscope = "w"\n'),

@@ -6,30 +6,14 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from pydantic import ValidationError
 
-from channels.tables import ConfigTable, Platform
+from channels.tables import Platform
+from gateway.app.figures import queue_rules
 from gateway.config.load import effective_compaction, effective_history, find_file, load
 from gateway.config.toml_lines import lines_of
 from gateway.errors import ConfigError
 from session.compaction.presets import Numbers
-from tests.gateway.config_reading import EVERY_DEFAULT, problems, read
-
-
-def test_every_key_has_its_default(tmp_path: Path) -> None:
-    """A file that writes out every default changes nothing, and no key is left out of it."""
-    written, silent = read(tmp_path, EVERY_DEFAULT), read(tmp_path)
-
-    assert written == silent
-    assert silent.workspace == tmp_path / ".chat-gateway"
-
-    def unset(table: ConfigTable) -> list[str]:
-        missing = set(type(table).model_fields) - table.model_fields_set
-        inner = (getattr(table, name) for name in table.model_fields_set)
-        return [*missing, *(name for each in inner if isinstance(each, ConfigTable) for name in unset(each))]
-
-    numbers = set(type(silent.compaction).model_fields) - {"preset"}
-    assert set(unset(written)) == numbers
+from tests.gateway.config_reading import problems, read
 
 
 def test_all_problems_are_named_at_once_with_line_and_nearest_key(tmp_path: Path) -> None:
@@ -91,9 +75,6 @@ port = 65536
             '[[bindings]]\nagent = "x"\nchannel = 1',
             "3: bindings[0].channel: expected text in quotes, got a whole",
         ),
-        ("[broker]\nheartbeat_s = 65535", "2: broker.heartbeat_s: expected a whole number from 1 to 65534,"),
-        ("[limits]\noutage_hours = 1e12", "2: limits.outage_hours: expected a number from 0 to 1000000000,"),
-        ("[facts]\nidle_s = 1e12", "2: facts.idle_s: expected a number from 0 to 1000000000,"),
         ("[compaction]\ntimeout_s = 1e300", "2: compaction.timeout_s: expected a number above 0 and at most"),
         ("[model]\ntimeout_s = inf", "2: model.timeout_s: expected a number above 0 and at most 1000000000"),
         ('[model]\napi_key_file = "a\\u0000"', "2: model.api_key_file: expected a file name"),
@@ -166,29 +147,15 @@ def test_the_file_is_looked_for_in_order(tmp_path: Path, monkeypatch: pytest.Mon
     assert find_file(Path("x"), named) == Path("x")
 
 
-def test_settings_are_frozen(tmp_path: Path) -> None:
-    """Nobody changes the configuration of a running daemon by accident."""
-    settings = read(tmp_path)
-
-    with pytest.raises(ValidationError):
-        settings.limits.attempts = 9  # type: ignore[misc]
-
-
 def test_a_preset_sets_what_the_configuration_leaves_open(tmp_path: Path) -> None:
     """Each preset's own numbers; a key that is set overrides them, a default that is not set does not."""
-    numbers = {name: _preset(tmp_path, name) for name in ("overlay", "archive", "annabelle", "budget", "off")}
-    modes = {name: _modes(tmp_path, name) for name in numbers}
+    presets = ("overlay", "archive", "annabelle", "budget", "off")
+    modes = {name: _modes(tmp_path, name) for name in presets}
 
-    assert (numbers["overlay"].reserve_tokens, numbers["overlay"].keep_recent_tokens) == (16_384, 20_000)
-    assert (numbers["archive"].threshold, numbers["archive"].keep_recent_tokens) == (0.8, 0)
-    assert numbers["archive"].chars_per_token == 3.5
-    annabelle = numbers["annabelle"]
-    assert (annabelle.max_chars, annabelle.min_turns, annabelle.keep_recent_turns) == (20_000, 8, 5)
-    assert (numbers["budget"].threshold, numbers["budget"].keep_recent_tokens) == (0.8, 20_000)
-    assert {(each.cooldown_s, each.timeout_s) for each in numbers.values()} == {(120, 30)}
-    assert modes["annabelle"] == ("relevant", "system")
-    assert modes["budget"] == ("last", "end")
-    assert modes["overlay"] == modes["archive"] == modes["off"] == ("all", "end")
+    kept = [_preset(tmp_path, name).keep_recent_tokens for name in ("overlay", "archive", "budget")]
+    assert kept == [20_000, 0, 20_000]
+    assert (modes.pop("annabelle"), modes.pop("budget")) == (("relevant", "system"), ("last", "end"))
+    assert set(modes.values()) == {("all", "end")}
 
     assert _preset(tmp_path, "overlay", "keep_recent_tokens = 7").keep_recent_tokens == 7
     assert _modes(tmp_path, "annabelle", '[history]\nmode = "all"') == ("all", "system")
@@ -264,3 +231,14 @@ def test_lines_are_found_whatever_the_layout() -> None:
     assert (lines[("t", "u v", "k")], lines[("t", "u v", "l")]) == (10, 11)
     assert lines[("many", "z")] == 15
     assert (lines[("t", "late")], lines[("t", "after")]) == (19, 22)
+
+
+def test_a_channels_own_mode_stands_before_that_of_all(tmp_path: Path) -> None:
+    (tmp_path / "c.toml").write_text(
+        '[limits]\nqueue_mode = "collect"\ncollect_s = 2\n[channels.telegram]\nqueue_mode = "steer"\n'
+    )
+
+    rules = queue_rules(load(tmp_path / "c.toml", tmp_path / "w", {}, tables={}))
+
+    assert [rules.of(name) for name in ("telegram", "discord", "web")] == ["steer", "collect", "collect"]
+    assert rules.collect_s == 2

@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 
 from gateway.config.agents import agents_of, settings_of
-from gateway.config.load import load
 from gateway.config.redact import secrets_of
-from gateway.config.settings import Settings
 from gateway.errors import ConfigError
+from tests.gateway.config_reading import read_alone as read
 
 HEAD = """[model]
 name = "openai/x"
@@ -24,11 +23,6 @@ shell = "deny"
 ada = ["telegram:1"]
 [agents.coder]
 """
-
-
-def read(folder: Path, text: str, **environ: str) -> Settings:
-    (folder / "c.toml").write_text(text)
-    return load(folder / "c.toml", folder / "w", environ, tables={})
 
 
 def test_what_an_agent_leaves_out_is_as_in_the_sections(tmp_path: Path) -> None:

@@ -1,19 +1,22 @@
-"""``[mcp.NAME]``: what a table of a server may hold, what is said without its library, and its secrets."""
+"""``[mcp.NAME]``, ``[tools.policy]`` and ``[state]``: what their tables hold, refuse, and do not show."""
 
 from __future__ import annotations
 
 import json
 import subprocess
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
-from gateway.config.load import Settings, load
+from gateway.app.approvals import build_gate
 from gateway.config.redact import Redactor
 from gateway.config.shown import shown_settings
 from gateway.errors import ConfigError
+from session.tools import ToolPlace
 from tests.gateway.cli_place import Ran
+from tests.gateway.config_reading import read_alone as read
 
 SERVERS = """
 [people]
@@ -26,11 +29,6 @@ people = ["ada"]
 url = "https://tracker.example.org/mcp"
 headers_file = "headers"
 """
-
-
-def read(folder: Path, text: str) -> Settings:
-    (folder / "c.toml").write_text(text)
-    return load(folder / "c.toml", folder / "w", {}, tables={})
 
 
 @pytest.mark.parametrize(
@@ -55,6 +53,16 @@ def read(folder: Path, text: str) -> Settings:
         ),
         ("[mcp.'../x']\ncommand = ['a']", "mcp: '../x': expected a name of at most 32 letters"),
         ("[mcp.'a.b']\ncommand = ['a']", "mcp: 'a.b': expected a name of at most 32 letters"),
+        ("[mcp.files]\nurl = 'http://a/'\ncomand = []", "mcp.files.comand: unknown key"),
+        ('[tools.policy]\nshell = "no"', 'tools.policy.shell: expected "allow" or "ask" or "deny"'),
+        ('[tools.policy.chats.ada]\nshell = "ask"', "tools.policy.chats: 'ada': expected a key"),
+        (
+            '[tools.shell]\nsandbox = "landlock"',
+            "tools.shell.sandbox: unknown key; remove it: commands always run",
+        ),
+        ('[state]\nlocal = ""', "state.local: unknown key; nearest: state.local_dir"),
+        ('[state]\nlocal_dir = "state"', "state.local_dir: 'state': expected the absolute path of a folder"),
+        ('[state]\nlocal_dir = "~nobody-here/x"', "expected the absolute path of a folder"),
     ],
 )
 def test_a_table_that_makes_no_sense_is_told(tmp_path: Path, text: str, words: str) -> None:
@@ -103,22 +111,6 @@ def test_without_its_library_every_look_says_so(tmp_path: Path) -> None:
     assert [(row["level"], row["text"], row["cure"]) for row in found] == [("fail", said, "make extras")]
 
 
-def test_no_library_is_imported_before_a_server_is_started(tmp_path: Path) -> None:
-    """Whoever has no server, or runs one verb, does not pay for it."""
-    read(tmp_path, SERVERS)
-    code = (
-        "import sys; from gateway.__main__ import main; code = main(); "
-        "print(sorted({'mcp', 'httpx2', 'mcp_types'} & sys.modules.keys()), file=sys.stderr); sys.exit(code)"
-    )
-    words = ["--config", str(tmp_path / "c.toml"), "--workspace", str(tmp_path / "w"), "mcp", "list"]
-    done = subprocess.run(
-        [sys.executable, "-c", code, *words], capture_output=True, text=True, timeout=120, check=True
-    )
-
-    assert "[]" in done.stderr
-    assert "tracker" in done.stdout
-
-
 def test_a_key_in_an_address_is_not_shown(tmp_path: Path) -> None:
     """Hosted servers have theirs behind the question mark, or before the name of the host."""
     table = (
@@ -139,3 +131,74 @@ def test_a_key_in_an_address_is_not_shown(tmp_path: Path) -> None:
         "https://ada:***@a.example/mcp?********",
         "https://b/mcp",
     ]
+
+
+WRITTEN = """
+[people]
+ada = ["telegram:1"]
+[tools.policy]
+shell = "ask"
+"mcp.files.*" = "deny"
+"*" = "allow"
+[tools.policy.people.ada]
+shell = "allow"
+[tools.policy.chats."telegram:-100123"]
+"*" = "deny"
+[tools.policy.channels.discord]
+"mcp.files.read" = "ask"
+"""
+
+
+def test_the_tables_are_read(tmp_path: Path) -> None:
+    gate = build_gate(read(tmp_path, WRITTEN), clock=lambda: datetime.now(UTC))
+
+    def decide(tool: str, key: str, sender: str) -> str:
+        return gate.decide(tool, ToolPlace(tmp_path, key), [sender])
+
+    assert decide("shell", "telegram:1", "1") == "allow"
+    assert decide("shell", "telegram:2", "2") == "ask"
+    assert decide("shell", "telegram:-100123", "2") == "deny"
+    assert decide("shell", "telegram:-100123", "1") == "allow"
+    assert decide("mcp.files.read", "telegram:2", "2") == "deny"
+    assert decide("mcp.files.read", "discord:2", "2") == "ask"
+    assert decide("read", "discord:2", "2") == "allow"
+
+
+def test_what_is_shown_can_be_read_again(tmp_path: Path) -> None:
+    read(tmp_path, WRITTEN)
+    words = ["--config", tmp_path / "c.toml", "config", "show"]
+    again = read(tmp_path, Ran(tmp_path / "w", *words).out)
+    shown = json.loads(Ran(tmp_path / "w", *words, "--json").out)
+
+    assert again.tools.policy == read(tmp_path, WRITTEN).tools.policy
+    assert shown["tools"]["policy"]["people"] == {"ada": {"shell": "allow"}}
+    assert shown["tools"]["policy"]["shell"] == "ask"
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("w", "is the workspace itself"),
+        ("w/state/x", "is inside the workspace"),
+        (".", "contains the workspace"),
+    ],
+)
+def test_local_files_lie_apart_from_the_workspace(tmp_path: Path, name: str, words: str) -> None:
+    """The line of the key is named, as of any problem, and the command ends with 78."""
+    text = f'\n[state]\nlocal_dir = "{tmp_path / name}"\n'
+    with pytest.raises(ConfigError) as caught:
+        read(tmp_path, text)
+
+    (problem,) = caught.value.problems
+    assert problem.startswith(f"{tmp_path}/c.toml:3: state.local_dir: {tmp_path / name} {words}")
+    assert Ran(tmp_path / "w", "--config", tmp_path / "c.toml", "config", "check").code == 78
+
+
+def test_local_dir_may_be_named_by_the_home_folder_and_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+
+    assert read(tmp_path, '[state]\nlocal_dir = "~/local/"').local_dir == tmp_path / "home" / "local"
+    assert read(tmp_path, "", CHAT_GATEWAY_STATE__LOCAL_DIR="/x//y/../z").local_dir == Path("/x/z")
+    assert read(tmp_path, "").local_dir is None
