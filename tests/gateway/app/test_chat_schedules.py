@@ -106,17 +106,6 @@ async def test_what_cannot_be_made_is_said_with_its_cure(
     assert not (chats.workspace / "cron" / "jobs.json").exists()
 
 
-async def test_the_same_wish_of_the_same_message_makes_one_job(chats: Chats) -> None:
-    """As after a crash, when nobody knew what came of the first."""
-    wish: dict[str, Any] = {"every": "1h", "message": "x", "message_id": "telegram:9:1"}
-
-    texts = [(await chats.use("add", **wish)).text for _ in range(2)]
-    await chats.use("add", **{**wish, "message": "y"})
-
-    assert texts[0] == texts[1]
-    assert [row["payload"]["message"] for row in chats.rows()] == ["x", "y"]
-
-
 async def test_the_owner_and_the_chat_are_recorded(chats: Chats) -> None:
     await chats.use("add", every="1h", message="water", name="plants", key=GROUP, message_id="telegram:9:1")
     await chats.use("add", every="2h", message="long work", session="job")

@@ -42,16 +42,6 @@ def test_one_that_runs_is_listed_and_one_that_ended_is_not(workspace: Path) -> N
     assert DaemonRegistry(workspace).running() == []
 
 
-def test_one_of_an_older_version_is_known(workspace: Path) -> None:
-    """Its entry holds the ticks alone."""
-    with DaemonRegistry(workspace).entry(url="", role="session"):
-        (row,) = rows(workspace)
-        old = row | {"birth": str(row["birth"]).partition("@")[0]}
-        (workspace / "state" / "daemon.json").write_bytes(orjson.dumps({"v": 1, "daemons": [old]}))
-
-        assert [one.role for one in DaemonRegistry(workspace).running()] == ["session"]
-
-
 def test_those_of_other_containers_are_left_alone_and_bounded(workspace: Path) -> None:
     """Their numbers mean other processes here: they are not believed, and not taken away either."""
     me = os.getpid()
@@ -101,10 +91,6 @@ def lock_is_held(held: ExitStack, workspace: Path) -> None:
     held.enter_context(durable.locked(workspace / "state" / "daemon.lock"))
 
 
-REFUSALS = pytest.mark.parametrize("refuse", [disk_refuses, lock_is_held])
-Refuse = Callable[[ExitStack, Path], None]
-
-
 @pytest.fixture
 def briefly(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have nobody wait long for the lock."""
@@ -112,28 +98,23 @@ def briefly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(daemons, "REMOVES_WITHIN_S", 0.2)
 
 
-@REFUSALS
+@pytest.mark.parametrize("refuse", [disk_refuses, lock_is_held])
+@pytest.mark.parametrize("event", ["daemon.unlisted", "daemon.left_listed"])
 @pytest.mark.usefixtures("briefly")
-async def test_one_that_cannot_be_listed_works_all_the_same(workspace: Path, refuse: Refuse) -> None:
-    with capture_logs() as logged, ExitStack() as held:
-        refuse(held, workspace)
-        async with DaemonRegistry(workspace).listed(url="", role="all"):
-            held.close()
-            assert DaemonRegistry(workspace).running() == []
-
-    assert [(line["event"], line["log_level"]) for line in logged] == [("daemon.unlisted", "warning")]
-
-
-@REFUSALS
-@pytest.mark.usefixtures("briefly")
-async def test_one_that_cannot_be_taken_out_of_the_list_ends_all_the_same(
-    workspace: Path, refuse: Refuse
+async def test_one_that_the_list_does_not_take_or_keeps_starts_and_ends_all_the_same(
+    workspace: Path, refuse: Callable[[ExitStack, Path], None], event: str
 ) -> None:
     with capture_logs() as logged, ExitStack() as held:
-        async with DaemonRegistry(workspace).listed(url="", role="all"):
+        if event == "daemon.unlisted":
             refuse(held, workspace)
+        async with DaemonRegistry(workspace).listed(url="", role="all"):
+            if event == "daemon.unlisted":
+                held.close()
+                assert DaemonRegistry(workspace).running() == []
+            else:
+                refuse(held, workspace)
 
-    assert [(line["event"], line["log_level"]) for line in logged] == [("daemon.left_listed", "warning")]
+    assert [(line["event"], line["log_level"]) for line in logged] == [(event, "warning")]
 
 
 async def test_a_list_of_a_newer_version_refuses_a_start_and_no_end(workspace: Path) -> None:

@@ -14,15 +14,18 @@ import pytest
 from structlog.testing import capture_logs
 
 from bench.application import letter, settings
+from gateway.app import seeing_off
 from gateway.app.app import Application
 from gateway.app.ending import Ending
+from gateway.app.seeing_off import see_off
+from gateway.config.settings import Settings
 from gateway.outbound.local import LocalDelivery
 from gateway.queue.mailbox import INBOUND
 from session.store.store import Store
 from session.transcript.key import SessionKey
 from tests.gateway.embedded_place import opened
-from tests.gateway.waits import until
 from tests.support.guarantee import guarantee
+from tests.support.until import until
 
 ADA = SessionKey("web:ada")
 LETTER = letter(ADA, 1, "innocent")
@@ -133,49 +136,34 @@ def never_ready(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("never_ready")
-async def test_a_turn_that_a_signal_before_ready_cancels_is_struck_out(waiting: Path) -> None:
+@pytest.mark.parametrize("again_behind", [None, 0, 1, 2, 5, 20, "at once"])
+async def test_a_turn_that_an_end_before_ready_cancels_is_struck_out(
+    waiting: Path, monkeypatch: pytest.MonkeyPatch, again_behind: int | str | None
+) -> None:
+    """Asked for once or twice, whenever in the course of the first the second comes, or at once.
+
+    The last is what its gateway may say to a worker that still starts.
+    """
+    monkeypatch.setattr(os, "_exit", lambda _: None)
     async with starting(waiting) as (application, ending, task):
         with capture_logs() as logged:
-            ending.ask()
+            if again_behind == "at once":
+                ending.at_once()
+            else:
+                ending.ask()
+            if isinstance(again_behind, int):
+                for _ in range(again_behind):
+                    await asyncio.sleep(0)
+                ending.ask()
+                # As a second signal does, without the end of the process.
+                async with asyncio.timeout(WITHIN_S):
+                    await application.end_now()
             await asyncio.wait((task,), timeout=WITHIN_S)
 
         assert task.cancelled()
         assert not application.ready.is_set()
     assert await attempts(waiting) == 0
     assert "turn.delayed" not in {line["event"] for line in logged}
-    assert await boxes(waiting) == {INBOUND: 1}
-
-
-@pytest.mark.usefixtures("never_ready")
-@pytest.mark.parametrize("steps", [0, 1, 2, 5, 20])
-async def test_an_end_that_is_asked_for_twice_is_one(waiting: Path, steps: int) -> None:
-    """Whenever in the course of the first the second comes."""
-    async with starting(waiting) as (application, ending, task):
-        ending.ask()
-        for _ in range(steps):
-            await asyncio.sleep(0)
-        ending.ask()
-        # As a second signal does, without the end of the process.
-        async with asyncio.timeout(WITHIN_S):
-            await application.end_now()
-            await asyncio.wait((task,))
-
-        assert task.cancelled()
-    assert await attempts(waiting) == 0
-    assert await boxes(waiting) == {INBOUND: 1}
-
-
-@pytest.mark.usefixtures("never_ready")
-async def test_an_end_at_once_before_ready_is_one(waiting: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As its gateway may say it to a worker that still starts."""
-    monkeypatch.setattr(os, "_exit", lambda _: None)
-    async with starting(waiting) as (application, ending, task):
-        ending.at_once()
-        await asyncio.wait((task,), timeout=WITHIN_S)
-
-        assert task.cancelled()
-        assert not application.ready.is_set()
-    assert await attempts(waiting) == 0
     assert await boxes(waiting) == {INBOUND: 1}
 
 
@@ -195,3 +183,47 @@ async def test_a_process_that_is_to_outlive_its_terminal_does(tmp_path: Path) ->
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.remove_signal_handler(number)
         signal.signal(signal.SIGHUP, before)
+
+
+class Deaf:
+    """Goes on when it is told to end, as where a library took the word for its own."""
+
+    def __init__(self, times: int) -> None:
+        self.heard = 0
+        self._times = times
+
+    async def run(self, *_: object) -> None:
+        while True:
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                self.heard += 1
+                if self.heard > self._times:
+                    raise
+
+
+async def test_it_is_named_and_told_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(seeing_off, "AGAIN_S", 0.02)
+    deaf, quick = Deaf(2), Deaf(0)
+    tasks = [asyncio.create_task(each.run(), name=name) for each, name in ((deaf, "deaf"), (quick, "quick"))]
+    await asyncio.sleep(0)
+    for task in tasks:
+        task.cancel()
+
+    with capture_logs() as logged:
+        await see_off(tasks)
+
+    assert [task.cancelled() for task in tasks] == [True, True]
+    assert [line["task"] for line in logged] == ["deaf", "deaf"]
+    assert all("test_ending.py:" in line["at"] for line in logged)
+
+
+async def test_a_gateway_ends_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(seeing_off, "AGAIN_S", 0.02)
+    settings = Settings(workspace=tmp_path)
+    deaf = Deaf(1)
+    async with asyncio.timeout(30):
+        async with Application(settings).open(serve=deaf.run):
+            pass
+
+    assert deaf.heard == 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import subprocess
 import sys
 from dataclasses import replace
@@ -13,17 +14,33 @@ import pytest
 from structlog.testing import capture_logs
 
 from channels.pairing import Pairing, approved
+from gateway.__main__ import main
+from gateway.app.daemons import DaemonRegistry
 from gateway.queue.mailbox import INBOUND, ParkedAs, Post
+from session.approvals.files import ApprovalFiles
 from session.background import moving
 from session.context.audience import ANSWERS, CHAT
 from session.kept.erasing import Owed
-from session.kept.subject import Conversation, Nobody, NoText
+from session.kept.subject import Conversation, Nobody
 from session.models.model import Answer, OnDelta, Prompt
 from session.store.store import Store
+from session.subagents.records import SubagentFiles
 from session.transcript.key import SessionKey
 from session.transcript.line import make_line
 from tests.gateway.embedded_place import opened
-from tests.gateway.erasing_place import ADA, BOB, TERMINAL, eraser, holding, letter, planted, talked, tree
+from tests.gateway.erasing_place import (
+    ADA,
+    BOB,
+    TERMINAL,
+    asked,
+    eraser,
+    holding,
+    letter,
+    planted,
+    talked,
+    tree,
+    worked,
+)
 from tests.gateway.http_place import open_place
 from tests.support.guarantee import guarantee
 from tests.support.harness import ROOT
@@ -32,10 +49,6 @@ from tests.support.until import until
 
 # Where the key may stand: a turn is fenced off by its lock, and no message is asked again by its journal.
 GUARDS = ("state/keys/",)
-KINDS = {
-    *("transcript", "archive", "original", "journal", "memory", "file", "memory state", "approval"),
-    *("letter", "media", "usage", "schedule", "pairing", "delivery", "typed", "shown facts"),
-}
 
 
 @guarantee("privacy", "The erasure of a chat or person leaves no byte of it and touches nothing of others.")
@@ -65,22 +78,6 @@ async def test_nothing_of_a_person_stays_and_nothing_of_others_is_touched(tmp_pa
         "typed",
     }
     assert any("media/" in line for line in erased.stays)
-
-
-async def test_of_a_key_the_memory_of_the_person_stays(tmp_path: Path) -> None:
-    """It is of all her chats, and it says so; her other chat stays whole."""
-    await planted(tmp_path)
-    terminal = {name for name in holding(tmp_path, "sesame") if "cli_ada" in name}
-
-    async with eraser(tmp_path) as (erasure, _):
-        erased, had = await erasure.key(ADA)
-
-    assert had
-    left = holding(tmp_path, "sesame")
-    assert terminal < left
-    assert not [name for name in left if "telegram_1" in name]
-    assert (tmp_path / "memory/people/ada/MEMORY.md").exists()
-    assert any("memory/people/ada" in line for line in erased.stays)
 
 
 async def test_of_somebody_nobody_knows_nothing_is_erased(tmp_path: Path) -> None:
@@ -125,22 +122,6 @@ async def test_wherever_it_dies_the_next_start_ends_it(tmp_path: Path) -> None:
 def victims(folder: Path) -> int:
     command = [sys.executable, "-m", "tests.gateway.erasing_victim", str(folder)]
     return int(subprocess.run(command, check=True, stdout=subprocess.PIPE, timeout=300, cwd=ROOT).stdout)
-
-
-@pytest.mark.parametrize(
-    "named", [{"key": "cli:M\udcfcller"}, {"person": "M\udcfcller"}], ids=["key", "person"]
-)
-async def test_a_name_that_is_no_text_is_refused_before_anything_is_owed(
-    tmp_path: Path, named: dict[str, str]
-) -> None:
-    """As a terminal that is not UTF-8 gives it: no queue can be asked for it."""
-    await planted(tmp_path, lean=True)
-    async with eraser(tmp_path) as (erasure, _):
-        with pytest.raises(NoText, match="is not UTF-8") as raised:
-            await (erasure.key(named["key"]) if "key" in named else erasure.person(named["person"]))
-
-    assert "UTF-8" in raised.value.hint
-    assert list((tmp_path / "state").glob("erasing/*")) == []
 
 
 async def test_an_order_that_cannot_be_carried_out_holds_up_no_other_and_no_start(tmp_path: Path) -> None:
@@ -296,8 +277,7 @@ class Late:
 async def test_what_a_turn_writes_while_it_ends_is_removed_behind_it(tmp_path: Path) -> None:
     """Its client hears that it was deleted; what is asked next is a new conversation."""
     async with open_place(tmp_path) as place:
-        services = place.application.services
-        assert services is not None
+        services = place.services
         model, before = Late(tmp_path / "files/chats/web_ada/late.txt"), services.turns.model
         services.turns.model = model
         asked = asyncio.ensure_future(place.post("sesame runs", id="1", wait=30))
@@ -314,3 +294,35 @@ async def test_what_a_turn_writes_while_it_ends_is_removed_behind_it(tmp_path: P
         assert [(await each).json()["kind"] for each in (asked, waiting)] == ["notice", "notice"]
         services.turns.model = before
         assert (await place.post("a new day", wait=30)).json()["reply"] == "echo: a new day"
+
+
+async def under_way(workspace: Path, key: SessionKey, who: str) -> None:
+    """Have a conversation of which a subagent works, and a call waits for a word."""
+    store = Store(workspace, zone=UTC)
+    await talked(store, key, who)
+    await worked(store, key, who)
+    await store.aclose()
+    ApprovalFiles(workspace / "state").ask(asked(key, who))
+
+
+@pytest.mark.parametrize("options", [[], ["--everything"]])
+@pytest.mark.parametrize("daemon", [True, False])
+async def test_a_conversation_that_is_cleared_has_nothing_under_way(
+    tmp_path: Path, options: list[str], daemon: bool
+) -> None:
+    """Its subagent and its waiting call are gone, by a daemon or without; those of another one are not."""
+    for key in (ADA, BOB):
+        await under_way(tmp_path, key, "sesame")
+    state = tmp_path / "state"
+    words = ["sessions", "clear", ADA, *options, "--workspace", str(tmp_path)]
+    async with contextlib.AsyncExitStack() as stack:
+        if daemon:
+            place = await stack.enter_async_context(open_place(tmp_path))
+            stack.enter_context(DaemonRegistry(tmp_path).entry(url=place.server.url, role="all"))
+        assert await asyncio.to_thread(main, words) == 0
+
+        ended = {each.parent for each in SubagentFiles(state).everywhere() if each.state == "ended"}
+        live = {each.parent for each in SubagentFiles(state).everywhere() if each.live}
+        assert ended <= {ADA}
+        assert ADA not in live
+        assert [each.call.key for each in ApprovalFiles(state).all()] == [BOB]

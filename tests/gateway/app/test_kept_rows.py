@@ -11,6 +11,7 @@ import pytest
 from gateway.app import kept_rows
 from session.kept.subject import Conversation, Subject
 from tests.gateway.erasing_place import ADA, BOB, eraser
+from tests.support.place import write
 
 EVERY = {"kind": "every", "everyMs": 3_600_000}
 
@@ -22,8 +23,7 @@ def job(id_: object, to: object, message: str, **fields: Any) -> dict[str, Any]:
 
 
 def put(workspace: Path, *rows: object) -> None:
-    (workspace / "cron").mkdir()
-    (workspace / "cron" / "jobs.json").write_text(json.dumps({"version": 1, "jobs": rows}))
+    write(workspace / "cron" / "jobs.json", json.dumps({"version": 1, "jobs": rows}))
 
 
 def messages(workspace: Path) -> list[str]:

@@ -17,6 +17,7 @@ import threading
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, TypeVar
 
 import pytest
 import structlog
@@ -38,11 +39,6 @@ def _as_it_was() -> Iterator[None]:
     yield
     sys.excepthook, sys.unraisablehook, threading.excepthook = hooks
     root.handlers[:], root.level = handlers, level
-    logging.captureWarnings(capture=False)
-    for name in log.LOUD:
-        logging.getLogger(name).filters.clear()
-        logging.getLogger(name).setLevel(logging.NOTSET)
-    structlog.reset_defaults()
 
 
 def settings(form: str, level: str = "info") -> Settings:
@@ -57,6 +53,18 @@ def settings(form: str, level: str = "info") -> Settings:
     )
 
 
+S = TypeVar("S", bound=io.StringIO)
+
+
+def logging_to(stream: S, form: str = "json", level: str = "info", **more: str) -> S:
+    log.setup(settings(form, level), stream=stream, **more)
+    return stream
+
+
+def events(stream: io.StringIO) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in stream.getvalue().splitlines()]
+
+
 class _Leaky:
     def __repr__(self) -> str:
         return f"<client {SECRET}>"
@@ -69,8 +77,7 @@ def _fail() -> None:
 @pytest.mark.parametrize("form", ["console", "json"])
 def test_no_secret_leaves_by_any_way(form: str) -> None:
     """Events, values, tracebacks, library records, warnings, threads, loops, finalizers, uncaught errors."""
-    stream = io.StringIO()
-    log.setup(settings(form), stream=stream)
+    stream = logging_to(io.StringIO(), form)
     # pytest's own handlers do not bear what follows.
     root = logging.getLogger()
     root.handlers[:] = [handler for handler in root.handlers if type(handler).__module__ == "gateway.app.log"]
@@ -118,8 +125,7 @@ def _drop_a_failed_finalizer() -> None:
 
 async def test_an_error_that_nobody_awaited_is_logged_clean() -> None:
     """The loop's own complaint goes the same way."""
-    stream = io.StringIO()
-    log.setup(settings("json"), stream=stream)
+    stream = logging_to(io.StringIO())
     loop = asyncio.get_running_loop()
     log.catch_loop_errors(loop)
 
@@ -129,21 +135,19 @@ async def test_an_error_that_nobody_awaited_is_logged_clean() -> None:
     gc.collect()
     loop.set_exception_handler(None)
 
-    events = [json.loads(line) for line in stream.getvalue().splitlines()]
-    (event,) = [event for event in events if event["event"] == "loop.error_caught"]
+    (event,) = [event for event in events(stream) if event["event"] == "loop.error_caught"]
     assert event["level"] == "error"
     assert event["exception"].endswith("RuntimeError: ***")
 
 
 def test_json_has_one_object_per_line_with_time_in_utc() -> None:
     """Every line stands alone, whatever the message holds."""
-    stream = io.StringIO()
-    log.setup(settings("json"), stream=stream)
+    stream = logging_to(io.StringIO())
 
     structlog.get_logger().info("turn.ended", key="cli:a\nb", took_s=0.5, bad="\ud800", number={1: 2})
     logging.getLogger("library").warning("two\nlines")
 
-    first, second = map(json.loads, stream.getvalue().splitlines())
+    first, second = events(stream)
     assert list(first)[:3] == ["timestamp", "level", "event"]
     assert first["timestamp"].endswith("Z")
     assert (first["event"], first["key"], first["took_s"]) == ("turn.ended", "cli:a\nb", 0.5)
@@ -152,8 +156,7 @@ def test_json_has_one_object_per_line_with_time_in_utc() -> None:
 
 def test_libraries_are_quiet_and_cannot_write_by_themselves() -> None:
     """A loud library is heard from warnings on, and a handler that it adds later sees nothing."""
-    stream, its_own = io.StringIO(), io.StringIO()
-    log.setup(settings("json", "debug"), stream=stream)
+    stream, its_own = logging_to(io.StringIO(), level="debug"), io.StringIO()
 
     for name in ("httpx", "LiteLLM", "aiormq"):
         logger = logging.getLogger(name)
@@ -166,19 +169,18 @@ def test_libraries_are_quiet_and_cannot_write_by_themselves() -> None:
         logger.removeHandler(handler)
 
     assert its_own.getvalue() == ""
-    assert [json.loads(line)["event"] for line in stream.getvalue().splitlines()] == ["slow"] * 3
+    assert [line["event"] for line in events(stream)] == ["slow"] * 3
 
 
 def test_the_level_holds_for_us_and_for_libraries() -> None:
     """Below the level nothing is written; one-shot commands raise it."""
-    stream = io.StringIO()
-    log.setup(settings("json", "debug"), stream=stream, at_least="warning")
+    stream = logging_to(io.StringIO(), level="debug", at_least="warning")
 
     structlog.get_logger().info("quiet.kept")
     logging.getLogger("library").info("quiet")
     structlog.get_logger().warning("loud.heard")
 
-    assert [json.loads(line)["event"] for line in stream.getvalue().splitlines()] == ["loud.heard"]
+    assert [line["event"] for line in events(stream)] == ["loud.heard"]
 
 
 def test_auto_is_json_unless_a_person_watches() -> None:
@@ -190,7 +192,7 @@ def test_auto_is_json_unless_a_person_watches() -> None:
 
     plain, terminal = io.StringIO(), Terminal()
     for stream in (plain, terminal):
-        log.setup(settings("auto"), stream=stream)
+        logging_to(stream, "auto")
         structlog.get_logger().info("turn.ended")
 
     assert plain.getvalue().startswith('{"timestamp"')
@@ -200,9 +202,7 @@ def test_auto_is_json_unless_a_person_watches() -> None:
 
 def test_a_second_setup_replaces_the_first() -> None:
     """Nothing is written twice."""
-    first, second = io.StringIO(), io.StringIO()
-    log.setup(settings("json"), stream=first)
-    log.setup(settings("json"), stream=second)
+    first, second = (logging_to(io.StringIO()) for _ in range(2))
 
     structlog.get_logger().info("turn.ended")
     logging.getLogger("library").warning("careful")
@@ -224,8 +224,7 @@ def test_a_full_disk_behind_stderr_ends_nothing() -> None:
                 raise OSError(errno.ENOSPC, "No space left on device")
             return super().write(text)
 
-    stream = Full()
-    log.setup(settings("json"), stream=stream)
+    stream = logging_to(Full())
 
     structlog.get_logger().info("turn.ended", id="first")
     logging.getLogger("library").warning("second")
@@ -249,8 +248,7 @@ class Written(io.StringIO):
 
 async def test_the_lines_of_a_pass_leave_together() -> None:
     """One write takes what several turns said in one pass of the loop, whole lines as far as a pipe does."""
-    stream = Written()
-    log.setup(settings("json"), stream=stream)
+    stream = logging_to(Written())
     log.gather(asyncio.get_running_loop())
 
     for number in range(3):
@@ -266,34 +264,22 @@ async def test_the_lines_of_a_pass_leave_together() -> None:
     assert [piece.count("\n") for piece in together] == [3]
     assert all(piece.endswith("\n") for piece in stream.pieces)
     assert max(len(piece.encode()) for piece in stream.pieces) <= select.PIPE_BUF
-    numbers = [json.loads(line)["number"] for line in stream.getvalue().splitlines()]
-    assert numbers == [0, 1, 2, *range(9)]
+    assert [line["number"] for line in events(stream)] == [0, 1, 2, *range(9)]
 
 
-async def test_a_warning_leaves_at_once_behind_what_was_said_before() -> None:
-    """What goes wrong is there even where the loop does not move any more."""
-    stream = Written()
-    log.setup(settings("json"), stream=stream)
+async def test_a_warning_leaves_at_once_behind_what_was_said_before_and_so_does_a_thread() -> None:
+    """What goes wrong is there even where the loop does not move any more, which no thread waits for."""
+    stream = logging_to(Written())
     log.gather(asyncio.get_running_loop())
 
     structlog.get_logger().info("turn.ended")
     structlog.get_logger().warning("turn.failed")
 
-    events = [json.loads(line)["event"] for line in stream.getvalue().splitlines()]
-    assert events == ["turn.ended", "turn.failed"]
-
-
-async def test_another_thread_does_not_wait_for_the_loop() -> None:
-    """A thread's line leaves at once: its loop may be the one that stands still."""
-    stream = Written()
-    log.setup(settings("json"), stream=stream)
-    log.gather(asyncio.get_running_loop())
-
     thread = threading.Thread(target=lambda: structlog.get_logger().info("disk.done"))
     thread.start()
     thread.join()
 
-    assert json.loads(stream.getvalue())["event"] == "disk.done"
+    assert [line["event"] for line in events(stream)] == ["turn.ended", "turn.failed", "disk.done"]
 
 
 PLAIN = """
@@ -321,8 +307,7 @@ def test_a_plain_line_is_one_write_with_its_end() -> None:
 
 def test_a_plain_line_stands_behind_what_was_said_before_and_tells_no_secret() -> None:
     """It is for scripts as much as the events are."""
-    stream = Written()
-    log.setup(settings("json"), stream=stream)
+    stream = logging_to(Written())
 
     structlog.get_logger().info("turn.ended")
     log.say(f"ready {SECRET}")

@@ -17,6 +17,7 @@ from gateway.app.mcp import Confined
 from session.mcp.server import Server
 from session.mcp.spec import ServerSpec
 from tests.session.mcp.mcp_place import GOOD, HERE, TIME, called
+from tests.support.place import write
 
 pytestmark = pytest.mark.ordinary_user
 
@@ -37,8 +38,7 @@ async def confined(workspace: Path, spec: ServerSpec) -> AsyncIterator[Server]:
 async def test_a_server_sees_its_own_folder_alone(tmp_path: Path) -> None:
     workspace, secret = tmp_path / "w", tmp_path / "w/memory/MEMORY.md"
     before = GOOD.read_bytes()
-    secret.parent.mkdir(parents=True)
-    secret.write_text("the safe opens with 1234")
+    write(secret, "the safe opens with 1234")
     spec = ServerSpec("good", command=[sys.executable, str(GOOD), "log"], readable=[HERE])
     async with confined(workspace, spec) as server:
         looked = (await called(server, "peek", path=str(secret))).text

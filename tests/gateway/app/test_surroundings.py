@@ -111,8 +111,7 @@ def test_jobs_of_another_agent_are_not_told_of(tmp_path: Path) -> None:
 
 def test_what_cannot_be_read_is_left_out(tmp_path: Path) -> None:
     write(tmp_path / "cron" / "jobs.json", '{"jobs": [{"id": 3}, {"id": "a", "state": [')
-    (tmp_path / "files" / "people").mkdir(parents=True)
-    (tmp_path / "files" / "people" / "ada").write_text("no folder")
+    write(tmp_path / "files" / "people" / "ada", "no folder")
 
     known = around(tmp_path, ADA)
 

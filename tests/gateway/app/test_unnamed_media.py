@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 
 from channels.message import Attachment, Inbound
@@ -17,6 +18,7 @@ from gateway.queue.rabbitmq.mailbox import RabbitMailbox
 from session.background.retention import UNNAMED_FOR, Retention
 from session.store.unnamed import media_bytes
 from tests.gateway.embedded_place import serving
+from tests.gateway.http_place import open_place
 from tests.session.retention_place import World, brought
 from tests.support.broker import Broker
 from tests.support.until import until
@@ -143,17 +145,14 @@ async def test_what_nobody_names_goes_once_nothing_waits_at_a_broker(
             await until(lambda: swept(mailbox))
 
 
-async def test_of_a_broker_what_is_parked_keeps_its_file(
-    world: World, tmp_path: Path, broker: Broker, broker_name: str
-) -> None:
-    shared = brought(tmp_path, NAMES[1])
-    await world.say("a", **named(NAMES[1]))
-    await world.end()
-    async with serving(RabbitMailbox(broker.url, name=broker_name, partitions=1)) as mailbox:
-        await mailbox.put(post("p", NAMES[1]))
-        async with mailbox.take(INBOUND) as letters:
-            await mailbox.park(await anext(letters), ParkedAs("telegram:1", "failed", 1))
-        world.clock.forward(days=40)
-        await retention(world, mailbox).prune()
+async def test_the_application_tells_its_retention_which_files_letters_still_name(tmp_path: Path) -> None:
+    """No transcript names that of a parked letter: without a look at the queue it would go, too."""
+    async with open_place(tmp_path, session={"retention_days": 30}) as place:
+        mailbox = place.application.mailbox
+        body = orjson.dumps({"v": 1, "text": 5, "attachments": [{"ref": NAMES[0]}]})
+        await mailbox.put(Post(INBOUND, "web:a", "web:odd", body))
+        await until(mailbox.parked)
+        parked, nobodys = (brought(tmp_path, name, days=-3000) for name in NAMES[:2])
+        await place.services.retention.prune()
 
-    assert shared.exists()
+    assert (nobodys.exists(), parked.exists()) == (False, True)

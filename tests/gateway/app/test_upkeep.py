@@ -15,8 +15,8 @@ from gateway.app import approvals
 from gateway.http import uploads
 from gateway.turns import subagents
 from session.recall import recall
-from tests.gateway.waits import until
 from tests.session.recall.place import ADA, place
+from tests.support.until import until
 
 
 class Refusing:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
-import io
 import os
 import subprocess
 import sys
-import tarfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,12 +12,13 @@ import pytest
 
 from gateway.app import local_dir
 from gateway.backup import creation, restoring, verifying
-from gateway.backup.manifest import Entry, Manifest
+from gateway.backup.manifest import Manifest
 from gateway.backup.tar import TarWriter
 from gateway.errors import GatewayError
 from session.disk.local_files import local_state
 from tests.support.guarantee import guarantee
 from tests.support.harness import ROOT
+from tests.support.place import write
 
 pytestmark = guarantee(
     "storage",
@@ -97,8 +95,7 @@ async def test_secrets_of_one_name_come_back_apart_and_say_where_they_belong(
     config = tmp_path / "cg" / "my.toml"
     secrets = [config.parent / name for name in ("dc/token", "my.toml.d/my.toml", "other", "tg/token")]
     for path in (config, *secrets):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(str(path))
+        write(path, str(path))
 
     new, _ = await again(workspace, tmp_path, config=[config, *secrets])
 
@@ -121,32 +118,13 @@ async def test_secrets_whose_whole_names_are_one_come_back_apart_too(workspace: 
         tmp_path / name for name in ("a-b/token", "a/b/token", "1" / long / "token", "2" / long / "token")
     ]
     for path in (config, *secrets):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(str(path))
+        write(path, str(path))
 
     new, _ = await again(workspace, tmp_path, config=[config, *secrets])
 
     found = {path.name: path.read_text() for path in (new / restoring.CONFIG_FOLDER).iterdir()}
     assert sorted(found.values()) == sorted(str(path) for path in (config, *secrets))
     assert all(path == str(config) or name.endswith(("-token", "-token-2")) for name, path in found.items())
-
-
-def test_a_backup_with_two_secrets_of_one_name_can_be_restored(tmp_path: Path) -> None:
-    """Versions before wrote such ones."""
-    files = [("config/token", b"one"), ("config/token-2", b"two"), ("config/token", b"three")]
-    manifest = Manifest("1", "2026-01-01T00:00:00+00:00", "embedded")
-    manifest.entries = [Entry(name, len(data), hashlib.sha256(data).hexdigest()) for name, data in files]
-    backup, new = tmp_path / "a.tar", tmp_path / "new"
-    with tarfile.open(backup, "w", format=tarfile.GNU_FORMAT) as tar:
-        for name, data in [("MANIFEST.json", manifest.to_bytes()), *files]:
-            info = tarfile.TarInfo(name)
-            info.size = len(data)
-            tar.addfile(info, io.BytesIO(data))
-
-    restoring.restore(backup, new)
-
-    found = {path.name: path.read_text() for path in (new / restoring.CONFIG_FOLDER).iterdir()}
-    assert found == {"token": "one", "token-2": "two", "token-3": "three"}
 
 
 def test_nothing_is_called_a_backup_in_which_a_name_stands_twice(tmp_path: Path) -> None:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import ssl
 import subprocess
+import threading
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from gateway.config.settings import Broker
-from gateway.doctor import broker, certificates
+from gateway.config.settings import Broker, Settings
+from gateway.doctor import broker, certificates, platforms
 from tests.support.certificates import Authority
 
 
@@ -61,21 +65,87 @@ def test_an_own_certificate_that_ends_is_told(tmp_path: Path) -> None:
     """A month before, and as a fault once it has ended; one that is not there is the broker's check's."""
     authority = Authority(tmp_path)
     levels = {}
-    for days in (2, 400):
+    for days in (-1, 2, 400):
         cert, _ = authority.issue(f"c{days}", days=days)
         ((levels[days], text, cure),) = certificates.own(Broker(cert_file=str(cert)))
         assert str(cert) in text
         assert f"{datetime.now(UTC) + timedelta(days=days):%Y-%m-%d}" in text
-        assert bool(cure) == (days == 2)
+        assert bool(cure) == (days < 400)
 
-    assert levels == {2: "warn", 400: "ok"}
+    assert levels == {-1: "fail", 2: "warn", 400: "ok"}
     assert certificates.own(Broker(cert_file=str(tmp_path / "gone.pem"))) == []
     assert certificates.own(Broker()) == []
 
 
-def test_an_expired_certificate_is_a_fault(tmp_path: Path) -> None:
-    cert, _ = Authority(tmp_path).issue("old", days=-1)
+TOKEN = "123456:AAsecretsecretsecretsecretsecretsec"
 
-    ((level, text, _),) = certificates.own(Broker(cert_file=str(cert)))
 
-    assert (level, "was valid until" in text) == ("fail", True)
+class Platform(BaseHTTPRequestHandler):
+    status, date, paths = 200, "", []  # type: ignore[var-annotated]
+
+    def do_GET(self) -> None:
+        self.paths.append((self.path, self.headers.get("Authorization", "")))
+        self.send_response_only(self.status)
+        self.send_header("Date", self.date or self.date_time_string())
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def server() -> Iterator[tuple[type[Platform], str]]:
+    handler = type("Handler", (Platform,), {"paths": []})
+    listening = HTTPServer(("127.0.0.1", 0), handler)
+    thread = threading.Thread(target=listening.serve_forever)
+    thread.start()
+    yield handler, f"http://127.0.0.1:{listening.server_port}"
+    listening.shutdown()
+    thread.join()
+    listening.server_close()
+
+
+def on(url: str, *names: str) -> Settings:
+    tables: dict[str, Any] = {
+        "telegram": {"enabled": True, "token": TOKEN, "base_url": f"{url}/bot"},
+        "discord": {"enabled": True, "token": TOKEN, "api_base_url": f"{url}/api/v10"},
+    }
+    return Settings.model_validate(
+        {"workspace": Path("/none"), "channels": {name: tables[name] for name in names}}
+    )
+
+
+async def test_a_token_that_is_taken_and_a_clock_that_is_right(server: tuple[type[Platform], str]) -> None:
+    handler, url = server
+
+    found = await platforms.check(on(url, "telegram", "discord"))
+
+    assert [level for _, level, _, _ in found] == ["ok"] * 4
+    assert set(handler.paths) == {(f"/bot{TOKEN}/getMe", ""), ("/api/v10/users/@me", f"Bot {TOKEN}")}
+
+
+async def test_a_token_that_is_refused(server: tuple[type[Platform], str]) -> None:
+    handler, url = server
+    handler.status = 401
+
+    found = await platforms.check(on(url, "telegram"))
+
+    assert found[0][:3] == ("telegram token", "fail", "telegram rejects it (HTTP 401)")
+    assert "docs/telegram.md" in found[0][3]
+
+
+async def test_a_clock_that_is_wrong(server: tuple[type[Platform], str]) -> None:
+    handler, url = server
+    handler.date = "Thu, 01 Jan 2015 00:00:00 GMT"
+
+    clock = [finding for finding in await platforms.check(on(url, "discord")) if finding[0] == "clock"]
+
+    assert clock[0][1] == "warn"
+    assert "ahead of discord's" in clock[0][2]
+
+
+async def test_a_platform_that_is_away_shows_no_token() -> None:
+    found = await platforms.check(on("http://127.0.0.1:1", "telegram"))
+
+    assert [level for _, level, _, _ in found] == ["warn"]
+    assert TOKEN not in str(found)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import stat
 import subprocess
 import sys
-from datetime import UTC
 from pathlib import Path
 
 import orjson
@@ -17,8 +15,6 @@ from gateway.app.daemons import DaemonRegistry
 from gateway.config.settings import Settings
 from gateway.doctor.fixes import fix
 from session.store.lock_record import temp_mark
-from session.store.store import Store
-from session.transcript.key import SessionKey
 
 
 @pytest.fixture
@@ -35,10 +31,6 @@ def mended(settings: Settings) -> list[str]:
     told = [text for text, cure in fix(settings) if not cure]
     assert list(fix(settings)) == []
     return told
-
-
-def test_a_sound_workspace_is_left_alone(settings: Settings) -> None:
-    assert mended(settings) == []
 
 
 def test_folders_and_files_become_the_owners_alone(settings: Settings) -> None:
@@ -119,27 +111,6 @@ def test_what_is_being_written_stays(settings: Settings) -> None:
     assert mended(settings) == []
     assert temp.exists()
     holder.communicate(b"\n")
-
-
-async def _talked(workspace: Path) -> Path:
-    store = Store(workspace, zone=UTC)
-    async with store.open(SessionKey("web:a")) as session:
-        await session.append([{"role": "user", "content": "hello"}])
-        path = session.path
-    await store.aclose()
-    return path
-
-
-async def test_a_damaged_transcript_is_repaired_and_kept_beside(settings: Settings) -> None:
-    path = await _talked(settings.workspace)
-    with path.open("ab") as file:
-        file.write(b'{"role": "us\n')
-
-    (line,) = await asyncio.to_thread(mended, settings)
-
-    assert line.startswith(f"damage: sessions/{path.name}: ")
-    assert b'"us\n' not in path.read_bytes()
-    assert len(list(path.parent.glob("*.corrupt-*"))) == 1
 
 
 def test_a_file_in_the_place_of_a_folder_is_named_and_no_matter_for_root(settings: Settings) -> None:

@@ -150,10 +150,7 @@ def test_mcp_servers_that_never_answer(tmp_path: Path) -> None:
         assert of(found, name)["text"] == "no answer from this server within 2 s"
         assert of(found, name)["cure"]
     assert of(found, "transcripts")["level"] == "ok"
-    assert (
-        "987654"
-        not in subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
-    )
+    assert "987654" not in processes()
 
 
 def test_what_is_known_of_mcp_servers_on_a_disk_that_hangs(tmp_path: Path) -> None:
@@ -182,18 +179,10 @@ def test_a_sandbox_that_never_answers(tmp_path: Path) -> None:
     fake.chmod(0o755)
     file = written(tmp_path, "[tools.shell]\nenabled = true")
 
-    code, found = doctor(
-        "--config",
-        file,
-        "--workspace",
-        tmp_path / "work",
-        env={"PATH": f"{tmp_path}:{os.environ['PATH']}"},
-    )
+    env = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    code, found = doctor("--config", file, "--workspace", tmp_path / "work", env=env)
 
     assert code == 1
     assert of(found, "tools")["text"] == "no answer from the sandbox within 2 s"
     assert of(found, "transcripts")["level"] == "ok"
-    assert (
-        "987652"
-        not in subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
-    )
+    assert "987652" not in processes()

@@ -21,7 +21,7 @@ from gateway.queue.embedded.mailbox import EmbeddedMailbox
 from gateway.queue.mailbox import INBOUND
 from tests.contracts.posts import collect
 from tests.gateway.embedded_place import opened
-from tests.gateway.waits import until
+from tests.support.until import until
 
 T = TypeVar("T")
 ADA, BOB, BOT, GROUP = "100", "200", "300", "-5"

@@ -14,10 +14,10 @@ import pytest
 
 from gateway.doctor import owners
 from tests.gateway.service_place import UID, as_root, service, strangers_files, workspace_of_the_service
-from tests.gateway.waits import eventually
 from tests.support.guarantee import guarantee
 from tests.support.harness import Daemon, command
 from tests.support.telegram_server import TelegramServer
+from tests.support.until import until
 from tests.system.platform_place import ADA, told, with_telegram
 
 pytestmark = [
@@ -70,7 +70,7 @@ async def test_what_holds_arrivals_back_turns_their_channel_down(workspace: Path
             async def written() -> bool:
                 return shown.exists() and "pairing.json" in shown.read_text()
 
-            await eventually(written, within_s=30)
+            await until(written, within_s=30)
             checks = await doctor(workspace, config)
             await told(workspace, "doctor", "--fix")
             said = await server.said(BOB)
@@ -78,7 +78,7 @@ async def test_what_holds_arrivals_back_turns_their_channel_down(workspace: Path
             async def up() -> bool:
                 return bool((await parts(daemon))["telegram"]["up"])
 
-            await eventually(up, within_s=30)
+            await until(up, within_s=30)
 
     assert not part["up"]
     assert part["error"] == "1 message waits: pairing.json cannot be read: Permission denied"
@@ -110,7 +110,7 @@ async def test_a_transcript_that_cannot_be_written_turns_its_channel_down(worksp
                 found = await parts(daemon)
                 return bool(found["telegram"]["up"] and not found["lanes"]["error"])
 
-            await eventually(up, within_s=30)
+            await until(up, within_s=30)
 
     cause = f"1 chat waits: telegram_{ADA}.jsonl cannot be opened: Permission denied"
     assert not held["telegram"]["up"]

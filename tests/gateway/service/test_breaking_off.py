@@ -69,16 +69,6 @@ async def ended(place: Place, message_id: str) -> Outcome:
     return found
 
 
-async def test_its_own_turn_is_stopped(tmp_path: Path) -> None:
-    async with open_place(tmp_path) as place:
-        place.gate()
-        asked = await begun(place, "m1")
-
-        await asked.broken_off()
-
-        assert (await ended(place, "m1")).text.startswith("Stopped.")
-
-
 @guarantee("interfaces", "A client that disconnects stops its own turn and no other.")
 async def test_the_turn_behind_its_own_goes_on(tmp_path: Path) -> None:
     """The end of its own was on the way to it: what is asked to stop by then is the next one."""
@@ -123,8 +113,7 @@ async def test_a_turn_that_begins_for_two_messages_goes_on(tmp_path: Path) -> No
     async with open_place(tmp_path, limits={"queue_mode": "interrupt"}) as place:
         model = place.gate()
         first = await begun(place, "m1")
-        assert place.application.services is not None
-        turns = place.application.services.turns
+        turns = place.services.turns
         turn_context, goes_on = turns.turn_context, asyncio.Event()
 
         async def held(session: Session, request: Request) -> TurnContext:

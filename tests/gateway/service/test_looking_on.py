@@ -74,8 +74,7 @@ async def test_an_answer_that_is_written_for_minutes_is_shown_whole(
     model = Slow()
     async with open_place(tmp_path) as place:
         place.server.chats.heartbeat_s = 3600.0
-        assert place.application.services is not None
-        place.application.services.turns.model = model
+        place.services.turns.model = model
         pieces: list[str] = []
         async with aclosing(looking(place)) as shown:
             while len(pieces) < PIECES:

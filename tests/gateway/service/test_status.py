@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Collection, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import httpx
 import orjson
 import pytest
 
+from channels import state_file
+from channels.lease import lease
+from channels.message import Inbound
 from gateway.__main__ import main
 from gateway.app.app import Application
 from gateway.app.daemons import DaemonRegistry
 from gateway.config.settings import Settings
 from gateway.http.server import HttpServer
+from gateway.outbound.standing import standing_file
 from gateway.queue.embedded.mailbox import EmbeddedMailbox
-from gateway.queue.mailbox import Depth, Health
+from gateway.queue.mailbox import INBOUND, Depth, Health, Post
 from tests.gateway.http_place import open_place
 from tests.support.ports import KeptPort
+from tests.support.until import until
 
 
 class Hangs(EmbeddedMailbox):
@@ -71,7 +78,10 @@ async def status_of(application: Application, workspace: Path, *args: str) -> tu
 async def test_status_without_the_broker_shows_all_but_the_depths(
     tmp_path: Path, port: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Lanes, parts, usage and budget are shown; the queue is said to be away, with its cure and exit 69."""
+    """Lanes, parts, usage and budget are shown; the queue is said to be away, with its cure and exit 69.
+
+    ``--json`` gives its document all the same: no depths, and the queue's error among the parts.
+    """
     monkeypatch.setenv("CHAT_GATEWAY_BROKER__URL", "amqp://me:very-secret@127.0.0.1:1/")
 
     code, found = await status_of(application_without_broker(tmp_path, port), tmp_path)
@@ -87,17 +97,10 @@ async def test_status_without_the_broker_shows_all_but_the_depths(
     assert "try: " in shown.err
     assert "broker.url" in shown.err
     assert "very-secret" not in shown.out + shown.err
-
-
-async def test_status_without_the_broker_is_one_document(
-    tmp_path: Path, port: int, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """``--json`` gives its document all the same: no depths, and the queue's error among the parts."""
     code, _ = await status_of(application_without_broker(tmp_path, port), tmp_path, "--json")
-
     # The daemon is this process too, so that its log is in the output.
-    shown = capsys.readouterr().out
-    document = orjson.loads(shown[shown.index("{\n") : shown.rindex("}") + 1])
+    out = capsys.readouterr().out
+    document = orjson.loads(out[out.index("{\n") : out.rindex("}") + 1])
     assert (code, document["running"], document["queues"]) == (69, True, None)
     assert document["parts"]["queue"]["error"]
 
@@ -121,3 +124,49 @@ async def test_a_daemon_says_how_much_media_takes(tmp_path: Path) -> None:
         found = (await place.http.get("/v1/status")).json()
 
     assert found["media_bytes"] == 5
+
+
+async def test_it_counts_what_waits_for_a_turn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    async with open_place(tmp_path) as place:
+        model = place.gate()
+        for number in range(3):
+            await place.post("x" * 1_000 + str(number))
+        await model.begun.wait()
+        with DaemonRegistry(tmp_path).entry(url=place.server.url, role="all"):
+            verb = ["--workspace", str(tmp_path), "status"]
+            await asyncio.to_thread(main, verb)
+            shown = capsys.readouterr().out
+            await asyncio.to_thread(main, [*verb, "--json"])
+            document = json.loads(capsys.readouterr().out)
+        model.let.set()
+
+    held = document["in_memory"]
+    assert (held["letters"], held["max_bytes"]) == (3, 64 * 2**20)
+    assert 3_000 < held["bytes"] < 6_000
+    assert held["windows"]["inbound"] == 100_000
+    assert "in memory: 3 messages, 0.0 of 64 MB; at most 100,000 per queue\n" in shown
+
+
+async def test_a_session_process_turns_the_channel_down(tmp_path: Path) -> None:
+    (tmp_path / "sessions" / "telegram_1.jsonl").mkdir(parents=True)
+    letter = Inbound(v=1, id="telegram:1:1", key="telegram:1", channel="telegram", chat_id="1", text="hi")
+    state = tmp_path / "state"
+    async with (
+        open_place(tmp_path, channels={"telegram": {"enabled": True, "token": "1:x"}}) as place,
+        lease(state, "telegram"),
+    ):
+        # As the process that runs the adapter leaves it.
+        state_file.write(standing_file(state, "telegram"), {"up": True, "since": "2027-01-01", "error": ""})
+        before = place.application.readiness()[1]["telegram"]
+        await place.application.mailbox.put(Post(INBOUND, letter.key, letter.id, letter.to_bytes()))
+
+        def held() -> dict[str, Any] | None:
+            part = place.application.readiness()[1]["telegram"]
+            return part if "1 chat waits" in part["error"] else None
+
+        part = await until(held)
+        (tmp_path / "sessions" / "telegram_1.jsonl").rmdir()
+
+    assert (before["up"], before["error"]) == (True, "")
+    assert not part["up"]
+    assert "telegram_1.jsonl" in part["error"]

@@ -11,7 +11,6 @@ import pytest
 from gateway.config.settings import Settings
 from gateway.outbound.ledger import DeliveryLedger
 from gateway.service.trace import NotTraced, TracedTwice, Tracer
-from session.subagents.records import Call, SubagentFiles
 from session.transcript.line import dump, make_line
 
 KEY, ME = "telegram:7", "telegram:1:{odd}"
@@ -62,23 +61,6 @@ async def test_a_turn_whose_end_is_not_stored_and_a_reply_without_a_trace(tmp_pa
     assert "its end is not recorded" in begun["words"]
     assert answered["state"] == "answered"
     assert "no adapter recorded it" in " ".join(answered["unknown"])
-
-
-async def test_a_subagent_is_a_step_of_who_started_it_and_has_a_life_of_its_own(tmp_path: Path) -> None:
-    stored(tmp_path, "telegram_7", KEY, question())
-    files = SubagentFiles(tmp_path / "state", clock=lambda: NOW + timedelta(seconds=3))
-    begun = files.begin(Call(KEY, "S", ME, "c1"), task="secret words", label="", origin={})
-    files.queued(begun)
-    stored(tmp_path / "state" / "subagents", begun.key.replace(":", "_"), begun.key, question(begun.id))
-
-    parent = await tracer(tmp_path).trace(ME)
-    own = await tracer(tmp_path).trace(begun.id)
-
-    (step,) = [step for step in parent["steps"] if step["step"] == "subagent"]
-    assert (step["subagent"], step["letter"]) == (begun.key, begun.id)
-    assert own["key"] == begun.key
-    assert [each["step"] for each in own["steps"]] == ["begun", "subagent"]
-    assert "secret" not in str(parent) + str(own)
 
 
 async def test_several_and_none(tmp_path: Path) -> None:

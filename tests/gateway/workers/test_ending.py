@@ -1,18 +1,30 @@
-"""A gateway that ends without a drain: its workers are told to end, and only those that do not are killed."""
+"""Workers that end or die: told to end before they are killed, replaced later, counted once."""
 
 from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import signal
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
+from gateway.app.app import Application
 from gateway.app.ending import LAST_WORDS_S
+from gateway.queue.mailbox import Depth
+from gateway.service import gauges
 from gateway.workers import process
 from gateway.workers.process import WorkerProcess
+from gateway.workers.workers import Workers
 from tests.support.prepared import ROOT
 from tests.support.until import until
+
+Running = asyncio.Task[None]
 
 
 @pytest.fixture(autouse=True)
@@ -22,35 +34,40 @@ def slow_to_go(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
 
 
-async def test_a_worker_is_told_to_end_and_has_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+async def ended(running: Running) -> None:
+    running.cancel()
+    await asyncio.wait((running,))
+
+
+@asynccontextmanager
+async def at_work(count: int, *, silent_s: float) -> AsyncIterator[tuple[Workers, Running]]:
+    workers = Workers(count, {}, silent_s=silent_s)
+    running = asyncio.create_task(workers.run())
+    async with asyncio.timeout(60):
+        await workers.started()
+        yield workers, running
+        await ended(running)
+
+
+@pytest.mark.parametrize("ends_within_s", [60.0, 0.2])
+async def test_a_worker_is_told_to_end_has_its_time_and_is_killed_behind_it(
+    monkeypatch: pytest.MonkeyPatch, ends_within_s: float
+) -> None:
     """Its running turns are cancelled by itself, which strikes their starts out."""
-    monkeypatch.setattr(process, "ENDS_WITHIN_S", 60.0)
+    monkeypatch.setattr(process, "ENDS_WITHIN_S", ends_within_s)
     worker = WorkerProcess(1, changed=lambda: None)
     running = asyncio.create_task(worker.run({}))
     async with asyncio.timeout(60):
         await worker.ready.wait()
-
-        running.cancel()
-        await asyncio.wait((running,))
-
-    assert running.cancelled()
-    assert worker.ended.is_set()
-    assert worker.code == 0
-
-
-async def test_a_worker_that_does_not_end_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(process, "ENDS_WITHIN_S", 0.2)
-    worker = WorkerProcess(1, changed=lambda: None)
-    running = asyncio.create_task(worker.run({}))
-    async with asyncio.timeout(60):
-        await worker.ready.wait()
-        os.kill(worker.pid, signal.SIGSTOP)
-
-        running.cancel()
-        await asyncio.wait((running,))
+        if ends_within_s < 1:
+            os.kill(worker.pid, signal.SIGSTOP)
+        await ended(running)
 
         assert running.cancelled()
-        await until(lambda: _killed(worker))
+        if ends_within_s < 1:
+            await until(lambda: _killed(worker))
+        else:
+            assert (worker.ended.is_set(), worker.code) == (True, 0)
 
 
 async def test_a_worker_that_has_said_nothing_is_killed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,9 +78,7 @@ async def test_a_worker_that_has_said_nothing_is_killed_at_once(monkeypatch: pyt
     running = asyncio.create_task(worker.run({}))
     async with asyncio.timeout(60):
         await until(lambda: worker.pid)
-
-        running.cancel()
-        await asyncio.wait((running,))
+        await ended(running)
 
         assert running.cancelled()
         await until(lambda: _killed(worker))
@@ -77,3 +92,84 @@ def _killed(worker: WorkerProcess) -> bool:
 def test_it_has_longer_than_a_worker_takes() -> None:
     """A worker that is told to end at once does so within its last words."""
     assert process.ENDS_WITHIN_S > LAST_WORDS_S
+
+
+async def test_a_worker_that_is_slow_to_go_has_ended_its_turns() -> None:
+    """An interpreter that ends says nothing for a while on a busy machine: that is no standing still."""
+    async with at_work(2, silent_s=0.5) as (workers, running):
+        assert await workers.drain(within_s=30)
+        await running
+
+    assert [worker["restarts"] for worker in workers.shown()] == [0, 0]
+
+
+@contextmanager
+def no_descriptor_left() -> Iterator[None]:
+    """Let this process open nothing more."""
+    lowest_free = os.dup(0)
+    os.close(lowest_free)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+async def test_a_worker_that_cannot_be_replaced_for_want_of_descriptors_is_later() -> None:
+    """It dies while the gateway is at its limit."""
+    async with at_work(1, silent_s=30) as (workers, running):
+        first = workers.shown()[0]["pid"]
+        with no_descriptor_left():
+            os.kill(first, signal.SIGKILL)
+            await until(lambda: running.done() or "Too many open files" in workers.shown()[0]["error"])
+        assert not running.done()
+
+        await until(lambda: workers.any_up)
+        assert workers.shown()[0]["pid"] != first
+        assert await workers.drain(within_s=30)
+        await running
+
+
+async def scraped(workers: Workers) -> float:
+    """Read the count of a gateway that has nothing but these workers."""
+    found = SimpleNamespace(
+        workers=workers,
+        services=None,
+        role="all",
+        readiness=lambda: (True, {}),
+        mailbox=SimpleNamespace(in_memory=lambda: SimpleNamespace(letters=0, bytes=0)),
+        worker=None,
+        metrics=None,
+    )
+    text = (await gauges.metrics(cast(Application, found))).decode()
+    samples = [s for family in text_string_to_metric_families(text) for s in family.samples]
+    return next(sample.value for sample in samples if sample.name == "chat_gateway_x_total")
+
+
+async def test_a_worker_that_dies_while_the_queues_are_counted_counts_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It has answered, then goes to the past; the next scrape has its successor's numbers on top of it.
+
+    Each has counted 1000, then 10 more at each question.
+    """
+    monkeypatch.setattr(process, "MODULE", "tests.support.counting")
+    dies = False
+
+    async def depths(*_: Any) -> dict[str, Depth]:
+        if dies:
+            os.kill(workers.shown()[0]["pid"], signal.SIGKILL)
+            await until(lambda: workers.shown()[0]["error"])
+        return {}
+
+    monkeypatch.setattr(gauges, "_depths", depths)
+    async with at_work(1, silent_s=600) as (workers, _):
+        before = await scraped(workers)
+        dies = True
+        beside = await scraped(workers)
+        dies = False
+        await until(lambda: workers.any_up)
+        behind = await scraped(workers)
+
+    assert (before, beside, behind) == (1000, 1010, 2010)
