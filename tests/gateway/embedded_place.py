@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
+from gateway.errors import MailboxDown
 from gateway.queue.embedded.mailbox import EmbeddedMailbox
 from gateway.queue.mailbox import Letter, Mailbox, ParkedAs, Post
 
@@ -76,6 +77,31 @@ class BreaksAt(EmbeddedMailbox):
         if self._parking:
             raise RuntimeError("a queue that breaks")
         await super().park(letter, listed, **how)
+
+
+class OnePut(EmbeddedMailbox):
+    """Stores what is put under one id only when ``gate`` is set, and refuses it the first time, where asked.
+
+    ``waits`` is set when it came; ``confirmed`` counts how often it was stored.
+    """
+
+    def __init__(self, state: Path, id: str, *, refuses: bool = False, held: bool = False) -> None:
+        super().__init__(state)
+        self.waits, self.gate = asyncio.Event(), asyncio.Event()
+        if not held:
+            self.gate.set()
+        self.confirmed = 0
+        self._id, self._refuses = id, refuses
+
+    async def put(self, post: Post) -> None:
+        if post.id == self._id:
+            self.waits.set()
+            await self.gate.wait()
+            if self._refuses:
+                self._refuses = False
+                raise MailboxDown("no confirmation")
+        await super().put(post)
+        self.confirmed += post.id == self._id
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from gateway.app.sessions import SessionServices
 from gateway.config.settings import Settings
 from gateway.http.security import Gate
 from gateway.http.server import HttpServer, build_app
-from session.models.model import Answer, OnDelta, Prompt
+from session.models.model import Answer, OnDelta, Prompt, Warms
 from tests.gateway.described import Described
 
 
@@ -51,6 +51,12 @@ class Place:
     def services(self) -> SessionServices:
         assert self.application.services is not None
         return self.application.services
+
+    async def warm(self) -> None:
+        """Have a real model import what it needs, since that takes its time."""
+        model = self.services.model
+        assert isinstance(model, Warms)
+        await model.warm()
 
     async def post(self, text: str, *, chat: str = "ada", **more: Any) -> httpx.Response:
         wait = more.pop("wait", None)

@@ -29,8 +29,12 @@ from gateway.turns.letter_rules import LetterRules
 from session.models.model import Answer, OnDelta, Prompt, ToolCall
 from session.turn.turn import TurnLimits
 from tests.contracts.models import Script
+from tests.contracts.posts import collect
+from tests.gateway.embedded_place import serving
 from tests.gateway.worker_rig import Rig
 from tests.session.dying import CHANGES, SYNCS, die_everywhere
+
+Work = Callable[[Path], Coroutine[Any, Any, None]]
 
 
 class Mailbox(EmbeddedMailbox):
@@ -59,7 +63,7 @@ class Model(Script):
 
     def __init__(self, folder: Path, mode: str) -> None:
         super().__init__()
-        self.rig: Life
+        self.rig: Untaken
         self._asked = folder / "asked"
         self._mode = mode
 
@@ -82,7 +86,7 @@ class Model(Script):
         return Answer("", [ToolCall("c1", "look", "{}")])
 
 
-class Life(Rig):
+class Untaken(Rig):
     """One life; nobody takes the replies while it lasts."""
 
     async def _collect(self) -> None:
@@ -93,36 +97,22 @@ class Life(Rig):
         async with self.open():
             await self.settled()
 
-    async def told(self) -> list[tuple[str, str]]:
-        """Take the replies that are in the queue."""
+    async def told(self) -> tuple[list[tuple[str, str]], list[str], list[str]]:
+        """Take the replies that are in the queue; return them, the ids of what is parked, and the boxes."""
         found: list[tuple[str, str]] = []
-        async with asyncio.TaskGroup() as group:
-            task = group.create_task(self.mailbox.serve())
-            await self.mailbox.ready()
-            count = (await self.mailbox.depths())[outbound("foreign")].count
-            async with self.mailbox.take(outbound("foreign")) as letters:
-                async for letter in letters:
+        async with serving(self.mailbox) as mailbox:
+            depths = await mailbox.depths()
+            async with mailbox.take(outbound("foreign")) as letters:
+                for letter in await collect(letters, depths[outbound("foreign")].count):
                     out = read_outbound(letter.body)
                     found.append((out.id, out.text))
-                    if len(found) == count:
-                        break
-            task.cancel()
-        return found
-
-    async def set_aside(self) -> list[str]:
-        """Return the ids of what is parked."""
-        async with asyncio.TaskGroup() as group:
-            task = group.create_task(self.mailbox.serve())
-            await self.mailbox.ready()
-            found = [str(letter.id) for letter in await self.mailbox.parked()]
-            task.cancel()
-        return found
+            return found, [str(parked.id) for parked in await mailbox.parked()], list(depths)
 
 
-def life(folder: Path, mode: Any) -> Life:
+def life(folder: Path, mode: Any) -> Untaken:
     model = Model(folder, mode)
     rules = LetterRules(queue=QueueRules("collect" if mode == "poison" else mode, collect_s=0.05))
-    built = Life(folder, model, rules, mailbox=Mailbox(folder / "state"))
+    built = Untaken(folder, model, rules, mailbox=Mailbox(folder / "state"))
     built.limits = TurnLimits(max_tool_rounds=5)
     model.rig = built
     return built
@@ -131,13 +121,10 @@ def life(folder: Path, mode: Any) -> Life:
 async def prepare(folder: Path, mode: str) -> None:
     """Put what waits from the beginning."""
     built = life(folder, mode)
-    async with asyncio.TaskGroup() as group:
-        task = group.create_task(built.mailbox.serve())
-        await built.mailbox.ready()
+    async with serving(built.mailbox):
         texts = ["one"] if mode in ("steer", "interrupt") else ["one", "two", "three"]
         for number, text in enumerate(texts, 1):
             await built.put("poison" if (mode, number) == ("poison", 2) else text, f"m{number}")
-        task.cancel()
 
 
 async def recover(folder: Path, mode: str) -> None:
@@ -145,7 +132,7 @@ async def recover(folder: Path, mode: str) -> None:
     built = life(folder, mode)
     await built.lived()
     built = life(folder, mode)
-    lines, told, parked = await built.lines(), await built.told(), await built.set_aside()
+    lines, (told, parked, _) = await built.lines(), await built.told()
     await built.store.aclose()
     asked = [json.loads(line) for line in (folder / "asked").read_text().splitlines()]
     (folder / "ended.json").write_text(
@@ -176,24 +163,37 @@ def until_it_lives(folder: Path) -> int:
         deaths += 1
 
 
-def main(folder: Path, mode: str) -> None:
+def quiet() -> None:
     structlog.configure(
         wrapper_class=structlog.make_filtering_bound_logger(50),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
     )
+
+
+def main(folder: Path, prepare: Work, lived: Work, recover: Work) -> None:
+    """Prepare a folder, die at each step of a life in a copy of it, recover in each copy; print how many."""
+    quiet()
     folder.mkdir()
-    in_child(partial(prepare, folder, mode))
-    if mode == "poison":
-        print(until_it_lives(folder), flush=True)
-        in_child(partial(recover, folder, mode))
-        return
+    in_child(partial(prepare, folder))
     # A sync changes nothing that the next life could see.
     changes = [name for name in CHANGES if name not in SYNCS]
-    count = die_everywhere(folder, lambda copy: life(copy, mode).lived(), changes=changes)
-    for copy in [folder.with_name(f"{folder.name}-{number}") for number in range(1, count + 1)]:
-        in_child(partial(recover, copy, mode))
+    count = die_everywhere(folder, lived, changes=changes)
+    for number in range(1, count + 1):
+        in_child(partial(recover, folder.with_name(f"{folder.name}-{number}")))
     print(count)
 
 
+def poisoned(folder: Path) -> None:
+    quiet()
+    folder.mkdir()
+    in_child(partial(prepare, folder, "poison"))
+    print(until_it_lives(folder), flush=True)
+    in_child(partial(recover, folder, "poison"))
+
+
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2])
+    at, of = Path(sys.argv[1]), sys.argv[2]
+    if of == "poison":
+        poisoned(at)
+    else:
+        main(at, partial(prepare, mode=of), lambda copy: life(copy, of).lived(), partial(recover, mode=of))

@@ -16,17 +16,13 @@ import sys
 from functools import partial
 from pathlib import Path
 
-import structlog
-
-from channels.message import read_outbound
-from gateway.queue.mailbox import outbound
 from gateway.turns.letter_rules import LetterRules
 from session.errors import ModelRefused
 from session.models.model import Answer, OnDelta, Prompt
 from tests.contracts.models import Script
-from tests.gateway.modes_victim import Mailbox, in_child
+from tests.gateway.embedded_place import serving
+from tests.gateway.modes_victim import Mailbox, Untaken, main
 from tests.gateway.subagents_rig import SubagentRig, spawn
-from tests.session.dying import CHANGES, SYNCS, die_everywhere
 
 TASK = "count the apples"
 
@@ -57,37 +53,14 @@ class Model(Script):
         return Answer("begun") if again else spawn(TASK)
 
 
-class Life(SubagentRig):
+class Life(SubagentRig, Untaken):
     """One life; nobody takes the replies while it lasts."""
 
-    async def _collect(self) -> None:
-        await asyncio.Event().wait()
-
     async def lived(self) -> None:
-        """Work until nothing waits any more."""
         async with self.open():
             await self.subagents.sweep()
             await self.settled()
         await self.own_store.aclose()
-
-    async def told(self) -> list[tuple[str, str]]:
-        """Take the replies that are in the queue."""
-        found: list[tuple[str, str]] = []
-        async with asyncio.TaskGroup() as group:
-            task = group.create_task(self.mailbox.serve())
-            await self.mailbox.ready()
-            count = (await self.mailbox.depths())[outbound("foreign")].count
-            async with self.mailbox.take(outbound("foreign")) as letters:
-                async for letter in letters:
-                    out = read_outbound(letter.body)
-                    found.append((out.id, out.text))
-                    if len(found) == count:
-                        break
-            depths = await self.mailbox.depths()
-            found += [(box, "waits") for box in depths if box.startswith("outbound.sub")]
-            found += [(parked.id, "parked") for parked in await self.mailbox.parked()]
-            task.cancel()
-        return found
 
 
 def life(folder: Path, mode: str) -> Life:
@@ -100,11 +73,8 @@ def life(folder: Path, mode: str) -> Life:
 async def prepare(folder: Path, mode: str) -> None:
     """Put what waits from the beginning."""
     built = life(folder, mode)
-    async with asyncio.TaskGroup() as group:
-        task = group.create_task(built.mailbox.serve())
-        await built.mailbox.ready()
+    async with serving(built.mailbox):
         await built.put("do something", "m1")
-        task.cancel()
 
 
 async def recover(folder: Path, mode: str) -> None:
@@ -115,9 +85,11 @@ async def recover(folder: Path, mode: str) -> None:
     archived = sorted((folder / "sessions" / "archive").rglob("*.jsonl"))
     ended = [json.loads(line) for path in archived for line in path.read_text().splitlines()[1:]]
     asked = [json.loads(line) for line in (folder / "asked").read_text().splitlines()]
+    told, parked, boxes = await built.told()
+    told += [(box, "waits") for box in boxes if box.startswith("outbound.sub")]
     result = {
         "lines": [*ended, *await built.lines()],
-        "told": await built.told(),
+        "told": [*told, *((id_, "parked") for id_ in parked)],
         "asked": asked,
         "states": [each.state for each in built.on_record()],
         "left": built.left(),
@@ -126,20 +98,7 @@ async def recover(folder: Path, mode: str) -> None:
     (folder / "ended.json").write_text(json.dumps(result))
 
 
-def main(folder: Path, mode: str) -> None:
-    structlog.configure(
-        wrapper_class=structlog.make_filtering_bound_logger(50),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
-    )
-    folder.mkdir()
-    in_child(partial(prepare, folder, mode))
-    # A sync changes nothing that the next life could see.
-    changes = [name for name in CHANGES if name not in SYNCS]
-    count = die_everywhere(folder, lambda copy: life(copy, mode).lived(), changes=changes)
-    for copy in [folder.with_name(f"{folder.name}-{number}") for number in range(1, count + 1)]:
-        in_child(partial(recover, copy, mode))
-    print(count)
-
-
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2])
+    of = sys.argv[2]
+    work = (partial(prepare, mode=of), lambda copy: life(copy, of).lived(), partial(recover, mode=of))
+    main(Path(sys.argv[1]), *work)

@@ -16,6 +16,7 @@ from gateway.queue.embedded.mailbox import EmbeddedMailbox
 from gateway.queue.mailbox import INBOUND, Mailbox, Parked, outbound
 from gateway.turns.agents import Agent, AgentSet
 from gateway.turns.events import Events
+from gateway.turns.lanes import Lane
 from gateway.turns.letter_rules import LetterRules
 from gateway.turns.worker import Worker
 from session.compaction.compactions import Compactions
@@ -26,8 +27,9 @@ from session.transcript.key import SessionKey
 from session.turn.commands import Commands
 from session.turn.turn import Request, TurnContext, TurnLimits, Turns
 from tests.contracts.models import Script
-from tests.gateway.waits import WITHIN_S, eventually, until
+from tests.support.until import until
 
+WITHIN_S = 60.0
 ADA = SessionKey("foreign:ada")
 AWAY = ModelAway("503", cause="unreachable", after_s=0.01)
 
@@ -160,14 +162,25 @@ class Rig:
         await self.put(text, id, key, **fields)
         await asyncio.wait_for(self.model.held.wait(), WITHIN_S)
 
+    async def line_up(self, *puts: tuple[str, str, dict[str, Any]] | tuple[str, str]) -> None:
+        """Begin the turn of the first message, put the others behind it, then let it end.
+
+        Each is a text, an id, and further fields.
+        """
+        await self.begin(*puts[0][:2], **dict(*puts[0][2:]))
+        for each in puts[1:]:
+            await self.put(*each[:2], **dict(*each[2:]))
+        await self.until_in_lane(len(puts))
+        self.model.release.set()
+
     async def put_edited(self, text: str, *edits: str, **fields: Any) -> None:
         """Put a message that waits behind another, and the edits of it; then let both be answered."""
-        await self.begin("first", "m1", platform_id="76", **fields)
-        await self.put(text, "m2", platform_id="77", **fields)
-        for number, edit in enumerate(edits, 1):
-            await self.put(edit, f"e{number}", platform_id="77", kind="edit", **fields)
-        await self.until_in_lane(2 + len(edits))
-        self.model.release.set()
+        edit = {"platform_id": "77", "kind": "edit", **fields}
+        await self.line_up(
+            ("first", "m1", {"platform_id": "76", **fields}),
+            (text, "m2", {"platform_id": "77", **fields}),
+            *((each, f"e{number}", edit) for number, each in enumerate(edits, 1)),
+        )
 
     # ── what comes of it ──────────────────────────────────────────────────────────────────────────────────
 
@@ -177,6 +190,18 @@ class Rig:
 
     async def texts(self, count: int) -> list[str]:
         return [reply.text for reply in await self.replies(count)]
+
+    async def say(self, text: str, id: str, key: str = ADA, **fields: Any) -> str:
+        """Put a message and wait for one answer; return its text."""
+        await self.put(text, id, key, **fields)
+        return (await self.texts(1))[0]
+
+    async def ids(self, count: int) -> list[str]:
+        return [reply.id for reply in await self.replies(count)]
+
+    def asked(self, number: int = -1) -> list[Any]:
+        """Return the contents of the messages in a request to the model."""
+        return [message["content"] for message in self.model.prompts[number].messages]
 
     @property
     def unread(self) -> int:
@@ -194,17 +219,30 @@ class Rig:
             found[:] = await self.mailbox.parked()
             return len(found) >= count
 
-        await eventually(there)
+        await until(there)
         return found
 
-    async def until_held(self, key: str = ADA) -> None:
-        """Wait until the model failed on the first message of a lane, which waits for its next try."""
+    async def until_paused(self, key: str = ADA) -> Lane:
+        """Wait until the first message of a lane waits for its next try; return the lane."""
 
-        def held() -> bool:
+        def paused() -> Lane | None:
             lane = self.worker.lanes.get(key)
-            return lane is not None and lane.entries[0].tries.away > 0 and lane.running is None
+            return lane if lane is not None and lane.nudge is not None else None
 
-        await until(held)
+        lane: Lane = await until(paused)
+        return lane
+
+    async def go_on(self, key: str = ADA) -> None:
+        """Have the first message of a lane, which waits, tried again at once."""
+        nudge = (await self.until_paused(key)).nudge
+        assert nudge is not None
+        nudge.set()
+
+    async def put_back(self, id: str) -> None:
+        """Have a parked letter come again, as an operator does."""
+        async with self.store.open(ADA) as session:
+            await session.journal.unpark(id)
+        assert await self.mailbox.replay(id) is not None
 
     async def waiting(self) -> int:
         """How many letters are in the inbound box, running ones among them."""
@@ -214,7 +252,7 @@ class Rig:
         async def there() -> bool:
             return await self.waiting() == count
 
-        await eventually(there, within_s=within_s)
+        await until(there, within_s=within_s)
 
     async def until_in_lane(self, count: int, key: str = ADA) -> None:
         """Wait until the lane of ``key`` holds that many letters; 0: until it has ended."""

@@ -36,7 +36,6 @@ ONE_IN = {
     "gateway/queue/test_sharing.py::test_a_partition_moves_when_its_running_letters_ended": 2,
     "gateway/queue/test_sharing.py::test_behind_one_that_tells_nothing_no_chat_is_its_own": 2,
     "gateway/queue/test_window.py::test_each_key_keeps_its_order_over_growth_kill_and_two_more_daemons": 2,
-    "gateway/service/test_search.py::test_memory_is_found_where_its_scope_has_it": 4,
     "gateway/service/test_small_files_kill.py::test_a_change_is_there_whole_or_not_at_all": 2,
     "gateway/turns/test_caps_served.py::test_a_cap_is_told_once_and_ends_nobody_elses_messages": 3,
     "gateway/turns/test_modes_kill.py::test_a_kill_at_any_step_loses_and_repeats_none": 3,
@@ -130,10 +129,10 @@ gateway/queue/test_rabbitmq_faults.py::test_silent_broker_is_given_up_before_it_
     gateway/queue/test_rabbitmq_faults.py::test_cut_of_a_connection
 gateway/queue/test_rabbitmq_faults.py::test_young_queues_survive_a_kill
     gateway/queue/test_rabbitmq.py::test_new_queues_are_left_alone_first
-gateway/turns/test_flood_many.py::test_one_that_cannot_even_be_parked_is_left_to_come_again
-    gateway/turns/test_flood_many.py::test_one_whose_refusal_breaks_is_parked_and_the_others_end
+gateway/turns/test_flood.py::test_one_that_cannot_even_be_parked_is_left_to_come_again
+    gateway/turns/test_flood.py::test_one_whose_refusal_breaks_is_parked_and_the_others_end
 gateway/turns/test_outages.py::test_a_daemon_that_is_started_again_in_an_outage_tells_nobody_twice
-    gateway/turns/test_outages.py::test_a_chat_whose_turn_hangs_in_a_known_outage_is_told
+    gateway/turns/test_outages.py::test_a_chat_that_cannot_be_told_keeps_no_other_from_being_told
 gateway/turns/test_subagents_kill.py::test_a_kill_at_any_step_of_its_end_brings_no_result
     system/test_subagents_kill.py::test_a_kill_where_it_is_handed_over_loses_and_repeats_nothing
 gateway/turns/test_subagents_kill.py::test_a_kill_at_any_step_starts_and_tells_nothing_twice

@@ -22,9 +22,9 @@ from gateway.queue.embedded.mailbox import EmbeddedMailbox
 from gateway.queue.mailbox import Post
 from tests.gateway.delivery_place import BOX, DEADLINE_S, reply, until_empty
 from tests.gateway.embedded_place import opened
-from tests.gateway.waits import until
 from tests.support.clock import Clock
 from tests.support.guarantee import guarantee
+from tests.support.until import until
 
 WITHIN_S = 2.0
 # Until a run is up.

@@ -16,8 +16,8 @@ from gateway.outbound.sender import QUESTIONS_MAX
 from gateway.queue.mailbox import Mailbox, Post
 from tests.gateway.delivery_place import BOX, Place, cancelled, reply, until_empty
 from tests.gateway.embedded_place import BreaksAt, files_at_most, serving
-from tests.gateway.waits import until
 from tests.support.clock import Clock
+from tests.support.until import until
 
 LONG = "a" * 40 + "b" * 40 + "c" * 40
 PIECES = ["a" * 40, "b" * 40, "c" * 40]

@@ -16,7 +16,7 @@ from gateway.queue.embedded.mailbox import EmbeddedMailbox
 from gateway.queue.mailbox import Post, outbound
 from gateway.turns.events import Events
 from tests.gateway.embedded_place import opened
-from tests.gateway.waits import until
+from tests.support.until import until
 
 BOX = outbound("web")
 REPLY = Outbound(id="m1#reply", key="web:a", channel="web", chat_id="a", text="hi", in_reply_to="m1")

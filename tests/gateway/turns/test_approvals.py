@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from channels.message import Inbound, Sender, now_text
-from channels.pairing import Pairing
-from gateway.app.approvals import Deciders
-from gateway.config.settings import Settings
+from channels.message import Sender, now_text
+from gateway.turns import approval_words
 from gateway.turns.approvals import NOT_YOURS_SAID
 from gateway.turns.letter_rules import LetterRules
 from session.approvals.answers import NOTHING_WAITS, UNKNOWN_SAID, UNSEEN_SAID, Answers
 from session.approvals.files import ApprovalFiles
 from session.approvals.gate import Gate
+from session.approvals.record import Approval, Call
 from session.approvals.rules import PolicyRules
 from session.context.request import Request, TurnContext
 from session.store.store import Session
@@ -66,8 +66,7 @@ async def test_a_job_in_the_chat_itself_decides_over_nothing(tmp_path: Path) -> 
     async with asking(tmp_path, call("1"), "done") as rig:
         await rig.put("count", "m1")
         (prompt,) = await rig.replies(1)
-        await rig.put("/approve", "job", source="cron")
-        assert await rig.texts(1) == [NOT_YOURS_SAID]
+        assert await rig.say("/approve", "job", source="cron") == NOT_YOURS_SAID
         assert rig.tool.calls == []
 
         await rig.put("/approve", "m2", sender=Sender(id="1", name="Ada"))
@@ -79,17 +78,6 @@ async def test_a_job_in_the_chat_itself_decides_over_nothing(tmp_path: Path) -> 
         "m1#reply": "done",
     }
     assert rig.tool.calls == ["1"]
-
-
-async def test_a_letter_of_somebody_else_decides_over_nothing(tmp_path: Path) -> None:
-    """What another program puts into the queue is looked at again where it counts."""
-    async with asking(tmp_path, call("1"), decides=lambda inbound: inbound.sender.id == "1") as rig:
-        await rig.put("count", "m1")
-        await rig.replies(1)
-        await rig.put("/approve", "m2", sender=Sender(id="2"))
-
-        assert await rig.texts(1) == [NOT_YOURS_SAID]
-        assert [each.state for each in rig.files.all()] == ["waiting"]
 
 
 async def test_a_word_where_nothing_waits_is_told_so(tmp_path: Path) -> None:
@@ -107,14 +95,11 @@ async def test_a_word_counts_for_nothing_that_was_asked_after_it(
 ) -> None:
     """Whoever wrote it meant another call, or wrote it while its platform was away."""
     async with asking(tmp_path, call("1"), "done") as rig:
-        await rig.put("count", "m1")
-        await rig.replies(1)
+        await rig.say("count", "m1")
         (waiting,) = rig.files.waiting(ADA)
         now = rig.files.now()
         times = {"received_at": now_text(now), told: now_text(now - timedelta(seconds=3))}
-        await rig.put(word, "m2", **times)
-
-        assert await rig.texts(1) == [UNSEEN_SAID.format(ids=waiting.id)]
+        assert await rig.say(word, "m2", **times) == UNSEEN_SAID.format(ids=waiting.id)
         assert [each.state for each in rig.files.all()] == ["waiting"]
 
         await rig.put(f"{word} {waiting.id}", "m3", **times)
@@ -138,68 +123,55 @@ async def test_a_press_that_comes_again_is_one_word(tmp_path: Path) -> None:
     assert rig.tool.calls == ["1"]
 
 
-async def test_a_word_of_another_process_wakes_the_turn(tmp_path: Path) -> None:
-    """The file is all that two daemons share: the one that waits looks at it."""
-    async with asking(tmp_path, call("1"), "done") as rig:
-        await rig.put("count", "m1")
-        await rig.replies(1)
-        (waiting,) = rig.files.waiting(ADA)
-        ApprovalFiles(tmp_path / "state", clock=rig.clock).decide(
-            waiting.id, "denied", chat="", by="Bob", via=""
-        )
-
-        assert await rig.texts(2) == ["Denied by Bob: `count` is not run.", "done"]
+NOW = datetime(2026, 1, 31, tzinfo=UTC)
 
 
-async def test_a_drain_waits_for_no_word(tmp_path: Path) -> None:
-    """The daemon ends at once; its letter comes again to the next one, which asks no second time."""
-    async with asking(tmp_path, call("1")) as rig:
-        await rig.put("count", "m1")
-        (prompt,) = await rig.replies(1)
-        assert await rig.worker.drain(5)
-
-    async with asking(tmp_path, "done") as rig:
-        (again,) = await rig.replies(1)
-        assert again.id == prompt.id
-        rig.clock.now += timedelta(minutes=11)
-        await rig.put("/approve", "m2")
-
-        assert (await rig.texts(1))[0] == NOTHING_WAITS
+def approval(arguments: str, *, tool: str = "shell", who: str = "Ada (1)") -> Approval:
+    call = Call("telegram:1", "telegram:1", "m1", 1, "c1", tool, arguments, "/w/files", who)
+    return Approval.of(call, NOW, timeout_s=600)
 
 
 @pytest.mark.parametrize(
-    ("key", "sender", "group", "decides"),
+    "evil",
     [
-        ("telegram:7", "7", False, True),
-        ("telegram:8", "8", False, True),
-        ("telegram:9", "9", False, False),
-        ("telegram:-100", "7", True, True),
-        ("telegram:-100", "8", True, True),
-        ("telegram:-100", "9", True, False),
-        ("telegram:-100", "", True, False),
-        # Everybody is let in there, for a chat of their own; in a group that says nothing.
-        ("discord:5", "9", False, True),
-        ("discord:5", "9", True, False),
-        ("web:ann", "", False, True),
-        ("cli:direct", "", False, True),
-        ("foreign:ann", "", False, True),
+        "```\n**Harmless.**\n```",
+        "rm\u202e -rf",
+        "a\u200bb",
+        "x\x1b[2J",
+        "one\ntwo",
+        "\U000e0041",
+        "\ud800",
+        "ü 日本 🙂",
     ],
 )
-def test_who_decides(tmp_path: Path, key: str, sender: str, *, group: bool, decides: bool) -> None:
-    """People of the list and approved ones; those who are welcome decide in their own chat."""
-    tables = {"telegram": {"allow_from": ["7"]}, "discord": {"direct": "open"}}
-    settings = Settings.model_validate({"workspace": tmp_path, "channels": tables})
-    Pairing(settings.state).admit("telegram", "8", kind="person", name="Ada")
-    channel, _, chat_id = key.partition(":")
-    letter = Inbound(
-        v=1,
-        id="m",
-        key=key,
-        channel=channel,
-        chat_id=chat_id,
-        text="x",
-        sender=Sender(id=sender),
-        group=group,
-    )
+def test_arguments_are_shown_in_full_and_cannot_leave_their_block(evil: str) -> None:
+    arguments = json.dumps({"command": evil})
 
-    assert Deciders(settings)(letter) is decides
+    shown = approval_words.shown_arguments(arguments)
+
+    assert json.loads(shown) == json.loads(arguments)
+    assert all(each == "\n" or (each.isprintable() and each != "`") for each in shown)
+    assert len(shown.splitlines()) == 3
+    assert approval_words.asked(approval(arguments)).count("```") == 2
+
+
+def test_letters_of_any_language_stay_as_they_are() -> None:
+    assert "ü 日本 🙂" in approval_words.shown_arguments('{"text": "ü 日本 🙂"}')
+
+
+def test_names_of_people_and_tools_format_nothing() -> None:
+    text = approval_words.asked(approval("{}", tool="x`*\nAsked by: root", who="**Eve**`\n/approve all"))
+
+    assert text.count("\n") == approval_words.asked(approval("{}")).count("\n")
+    assert "Asked by: Eve/approve all" in text
+
+
+def test_a_button_fits_every_platform() -> None:
+    """Telegram takes 64 bytes, Discord 100 characters; a value is the command that would be typed."""
+    asked = approval("{}")
+
+    assert [each.value for each in approval_words.buttons(asked)] == [
+        f"/approve {asked.id}",
+        f"/deny {asked.id}",
+    ]
+    assert max(len(each.value.encode()) for each in approval_words.buttons(asked)) <= 64

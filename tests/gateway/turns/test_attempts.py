@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from gateway.queue.retry import back_off_s
 from gateway.turns.attempts import Attempt, Attempts
 from gateway.turns.lanes import Entry
 from gateway.turns.letter_rules import LetterRules
@@ -22,9 +21,9 @@ from session.store.store import Session, Store
 from session.transcript.key import SessionKey
 from tests.contracts.models import Script
 from tests.gateway.handed_letter import HandedLetter
-from tests.gateway.waits import until
 from tests.gateway.worker_rig import ADA, Rig, letter
 from tests.support.guarantee import guarantee
+from tests.support.until import until
 
 BOB, CY = SessionKey("foreign:bob"), SessionKey("foreign:cy")
 
@@ -78,9 +77,7 @@ async def came_again(
 async def test_a_suspect_that_waits_holds_no_place_among_the_running(tmp_path: Path) -> None:
     """Two places: one suspect runs, another waits, and a chat that no death met is answered."""
     async with came_again(tmp_path, (ADA, 2), (BOB, 2), concurrent_turns=2) as (r, model):
-        await r.put("hello", "x1", key=CY)
-
-        assert await r.texts(1) == ["about hello"]
+        assert await r.say("hello", "x1", key=CY) == "about hello"
         assert len(model.asked) == 2
         model.gate(f"of {ADA}").set()
         model.gate(f"of {BOB}").set()
@@ -90,8 +87,7 @@ async def test_a_suspect_that_waits_holds_no_place_among_the_running(tmp_path: P
 async def test_a_suspect_waits_for_those_that_one_death_met(tmp_path: Path) -> None:
     """One of them may be the poison: its death would be charged to the suspect."""
     async with came_again(tmp_path, (ADA, 1), (BOB, 2)) as (r, model):
-        await r.put("hello", "x1", key=CY)
-        await r.texts(1)
+        await r.say("hello", "x1", key=CY)
 
         assert f"of {BOB}" not in model.asked
         model.gate(f"of {BOB}").set()
@@ -102,33 +98,11 @@ async def test_a_suspect_waits_for_those_that_one_death_met(tmp_path: Path) -> N
 async def test_a_suspect_that_waits_can_be_stopped(tmp_path: Path) -> None:
     async with came_again(tmp_path, (ADA, 2), (BOB, 2)) as (r, model):
         await until(lambda: r.worker.lanes.begun(BOB) is not None)
-        await r.put("/stop", "s1", key=BOB)
-
-        assert await r.texts(1) == ["Stopped."]
+        assert await r.say("/stop", "s1", key=BOB) == "Stopped."
         await r.until_in_lane(0, BOB)
         assert model.asked == [f"of {ADA}"]
         model.gate(f"of {ADA}").set()
         await r.texts(1)
-
-
-async def test_a_letter_that_waits_for_its_place_is_not_charged(tmp_path: Path) -> None:
-    async with came_again(tmp_path, (ADA, 2), (BOB, 2)) as (r, model):
-        await until(lambda: r.worker.lanes.begun(BOB) is not None)
-
-        async with r.store.open(BOB) as bob, r.store.open(ADA) as ada:
-            assert (bob.journal.attempts("m1"), ada.journal.attempts("m1")) == (2, 3)
-            assert (bob.journal.last_alone("m1"), ada.journal.last_alone("m1")) == (False, True)
-        model.gate(f"of {ADA}").set()
-        model.gate(f"of {BOB}").set()
-        await r.texts(2)
-
-
-async def test_deaths_beside_others_alone_park_nothing(tmp_path: Path) -> None:
-    """However many: as entries of earlier versions say nothing of it, it is asked once more, alone."""
-    async with came_again(tmp_path, (ADA, 7)) as (r, model):
-        model.gate(f"of {ADA}").set()
-
-        assert await r.texts(1) == [f"about of {ADA}"]
 
 
 async def test_a_first_try_that_met_an_outage_is_no_attempt(tmp_path: Path) -> None:
@@ -208,17 +182,6 @@ async def test_whatever_is_fenced_again_and_again_is_parked_at_last(tmp_path: Pa
         assert model.taken == 4
         (parked,) = await r.mailbox.parked()
         assert (parked.id, parked.reason.partition(":")[0]) == ("m1", "failed")
-
-
-def test_a_fenced_letter_waits_longer_each_time() -> None:
-    """From 50 ms on; it is given a minute and a half, in which a daemon learns that it lost its letters."""
-    waits = [back_off_s(tries, first_s=0.05) for tries in range(1, FENCED_TRIES)]
-
-    assert waits[:4] == [0.05, 0.1, 0.2, 0.4]
-    assert waits == sorted(waits)
-    assert max(waits) <= 60
-    assert 90 < sum(waits) < 120
-    assert back_off_s(10_000, first_s=0.05) == 60
 
 
 async def test_a_fenced_letter_that_is_lost_is_let_go(tmp_path: Path) -> None:

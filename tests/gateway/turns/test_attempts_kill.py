@@ -79,26 +79,6 @@ async def test_only_a_letter_that_ran_alone_is_parked(on_rabbitmq: Place) -> Non
     assert sorted(life.all("answered")) == sorted(set(FOUR) - set(parked))
 
 
-async def test_a_crash_loop_parks_nobody_who_was_not_asked_alone(place: Place) -> None:
-    """Of 24 letters each kill after the second costs one, the one that ran; all others are answered."""
-    letters = {f"chat{number}": f"hello {number}" for number in range(24)}
-    async with place.life("hang") as life:
-        await life.put(**letters)
-        await life.said("asked", 24)
-        await life.kill()
-    assert len(await asked_and_killed(place, 24)) == 24
-    alone: list[str] = []
-    for _ in range(2):
-        alone += await asked_and_killed(place, 1)
-
-    async with place.life("answer") as life:
-        parked = await life.left()
-
-    assert len(set(alone)) == 2
-    assert sorted(letters[name] for name in parked) == sorted(alone)
-    assert len(life.all("answered")) == 22
-
-
 async def test_one_kill_and_clean_restarts_park_nobody(place: Place) -> None:
     """A turn that a restart in good order ends is struck out, whether it ran for the first time or again."""
     async with place.life("hang") as life:
@@ -164,15 +144,3 @@ async def test_poison_that_kills_at_once_takes_no_neighbour_with_it(place: Place
         assert await until_it_lives(place, life) == (4, ["poison"])
 
     assert the_four_are_answered(place)
-
-
-@guarantee("loss", "All turns that a crash interrupted resume side by side, in another process as well.")
-async def test_all_turns_that_a_death_interrupted_go_on_side_by_side(place: Place) -> None:
-    """64 of them, all asked before the first one is answered."""
-    async with place.life("hang") as life:
-        await life.put(**{f"chat{number}": f"hello {number}" for number in range(64)})
-        await life.said("asked", 64)
-        await life.kill()
-
-    async with place.life("hang") as life:
-        assert len(set(await life.said("asked", 64))) == 64

@@ -4,22 +4,15 @@ from __future__ import annotations
 
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from gateway.turns import outcomes
 from session.errors import ModelAway
-from session.models.model import Prompt
 from session.turn import commands
-from tests.gateway.worker_rig import ADA, Rig, letter, rig
+from tests.gateway.worker_rig import Rig, rig
 from tests.support.guarantee import guarantee
 
 AWAY = ModelAway("503", cause="unreachable", after_s=0.01)
-
-
-def sent(prompt: Prompt) -> list[Any]:
-    return [message["content"] for message in prompt.messages]
 
 
 async def talk(place: Rig, *texts: str) -> list[str]:
@@ -34,7 +27,7 @@ async def test_a_withdrawn_exchange_is_no_longer_sent(tmp_path: Path) -> None:
         await talk(place, "a", "b")
         assert await talk(place, "/undo", "c") == [commands.WITHDRAWN, "three"]
 
-        assert sent(place.model.prompts[-1]) == ["a", "one", "c"]
+        assert place.asked() == ["a", "one", "c"]
         lines = await place.lines()
         assert [line["content"] for line in lines] == ["a", "one", "b", "two", "", "c", "three"]
         assert (lines[4]["kind"], lines[4]["from"], lines[4]["message_id"]) == ("undo", 2, "/undo")
@@ -51,13 +44,12 @@ async def test_retry_asks_again_as_a_new_exchange(tmp_path: Path) -> None:
     async with rig(tmp_path, "one", "bad", "good", "better") as place:
         assert await talk(place, "a", "b", "/retry") == ["one", "bad", "good"]
 
-        assert sent(place.model.prompts[-1]) == ["a", "one", "b"]
+        assert place.asked() == ["a", "one", "b"]
         line = (await place.lines())[-2]
         assert (line["content"], line["typed"], line["message_id"]) == ("b", "/retry", "/retry")
         assert await talk(place, "/retry") == ["good"]
-        await place.put("/retry", "again")
-        assert await place.texts(1) == ["better"]
-        assert sent(place.model.prompts[-1]) == ["a", "one", "b"]
+        assert await place.say("/retry", "again") == "better"
+        assert place.asked() == ["a", "one", "b"]
 
 
 @guarantee("once", "`/retry` withdraws one answer and asks one question, even during an outage.")
@@ -69,27 +61,13 @@ async def test_retry_over_an_outage_withdraws_once(tmp_path: Path) -> None:
         replies = [one.text for one in await place.replies(2) if one.kind == "reply"]
 
         assert replies == ["good"]
-        assert [sent(prompt) for prompt in place.model.prompts[2:]] == [["a", "one", "b"]] * 3
+        assert [place.asked(number) for number in (2, 3, 4)] == [["a", "one", "b"]] * 3
         assert [line.get("kind") for line in await place.lines()].count("undo") == 1
 
 
-async def test_retry_of_a_command_that_died_behind_its_mark(tmp_path: Path) -> None:
-    """Where the record stands and the question does not, the command that comes again asks it."""
-    async with rig(tmp_path, "one", "good") as place:
-        await talk(place, "a")
-        async with place.store.open(ADA) as session:
-            await session.append(
-                [{"role": "system", "content": "", "kind": "undo", "from": 0, "message_id": "r"}]
-            )
-        await place.put("/retry", "r")
-
-        assert await place.texts(1) == ["good"]
-        assert sent(place.model.prompts[-1]) == ["a"]
-
-
-async def test_nothing_to_ask_again(tmp_path: Path) -> None:
+async def test_nothing_to_ask_again_or_to_go_back_to(tmp_path: Path) -> None:
     async with rig(tmp_path) as place:
-        assert await talk(place, "/retry") == [commands.NOTHING_TO_RETRY]
+        assert await talk(place, "/retry", "/resume") == [commands.NOTHING_TO_RETRY, commands.NOTHING_OLDER]
         assert place.model.prompts == []
 
 
@@ -98,38 +76,18 @@ async def test_resume_undoes_the_last_boundary(tmp_path: Path) -> None:
     async with rig(tmp_path, "one", "two", "three", "four", "five") as place:
         await talk(place, "a", "/new", "b")
         assert await talk(place, "/resume", "c") == [commands.REOPENED.format("", 2), "three"]
-        assert sent(place.model.prompts[-1]) == ["a", "one", "c"]
+        assert place.asked() == ["a", "one", "c"]
 
         await place.put("/resume", "r2")
         await place.put("d", "d")
         await place.texts(2)
-        assert sent(place.model.prompts[-1]) == ["b", "two", "d"]
+        assert place.asked() == ["b", "two", "d"]
         for text in ("/resume 2", "/resume 0", "/resume x", "/resume 01KJMMA2G01YBHZZBBY3RWPAPM"):
             await place.put(text, text)
         assert await place.texts(4) == [
             *[commands.NO_SUCH_NUMBER.format(1, 1)] * 3,
             commands.NO_SUCH_ONE,
         ]
-
-
-async def test_a_resume_that_comes_again_does_not_swap_back(tmp_path: Path) -> None:
-    """The journal knows which session the command meant, before anything moved."""
-    async with rig(tmp_path, "one", "two") as place:
-        await talk(place, "a", "/new", "b", "/resume")
-        command = commands.parse("/resume")
-        assert command is not None
-        async with place.store.open(ADA) as session:
-            resumed = session.session_id
-            request = outcomes.request(letter("/resume", "/resume"))
-            said = await place.chat_commands().run(session, command, request)
-
-            assert said == commands.REOPENED.format("", 2)
-            assert session.session_id == resumed
-
-
-async def test_nothing_older(tmp_path: Path) -> None:
-    async with rig(tmp_path, "one") as place:
-        assert await talk(place, "/resume", "a", "/new") == [commands.NOTHING_OLDER, "one", commands.BEGUN]
 
 
 @guarantee(
@@ -152,21 +110,6 @@ async def test_what_ended_last_is_opened_again(tmp_path: Path, set_s: float) -> 
         await place.put("c", "c")
         await place.texts(3)
 
-        assert sent(place.model.prompts[-1]) == ["a", "one", "c"]
-        await place.put("/resume", "r3")
-        await place.texts(1)
+        assert place.asked() == ["a", "one", "c"]
+        await place.say("/resume", "r3")
         assert [line["content"] for line in await place.lines()] == ["b", "two"]
-
-
-async def test_a_name_that_a_wrong_clock_gave_moves_no_other(tmp_path: Path) -> None:
-    """A year ahead: what ends now would be kept a year too long."""
-    async with rig(tmp_path, "one", "two") as place:
-        place.clock.now += timedelta(days=365)
-        await talk(place, "a", "/new")
-        place.clock.now -= timedelta(days=365)
-        await place.put("b", "b")
-        await place.put("/new", "n2")
-        await place.texts(2)
-
-    names = sorted(path.name[:15] for path in tmp_path.glob("sessions/archive/*/*.jsonl"))
-    assert names == ["20270101T000000", "20280101T000000"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -11,14 +12,14 @@ import pytest
 
 from channels.message import Inbound, Sender
 from gateway.app.app import Application
-from session.models.model import Warms
+from gateway.app.sessions import SessionServices
 from session.models.spending import AGAIN_SAID
 from session.transcript.key import SessionKey
 from tests.gateway.http_place import Place, open_place
-from tests.gateway.waits import until
 from tests.support.clock import Clock
-from tests.support.model_replies import Reply
+from tests.support.model_replies import Reply, usage_of
 from tests.support.model_server import ModelServer
+from tests.support.until import until
 
 # A million tokens: 0.15 USD.
 COUNT = {"prompt_tokens": 10, "completion_tokens": 250_000, "total_tokens": 250_010}
@@ -26,26 +27,22 @@ DEAR = Reply(text="dear", usage=COUNT)
 ADA = Sender(id="1", name="Ada")
 
 
-def tables(model: ModelServer) -> dict[str, Any]:
-    """A model with a price, and no work in the background but names."""
-    name = {"name": "openai/gpt-4o-mini", "api_base": model.url, "max_output_tokens": 300}
-    return {"model": name}
+def priced(model: ModelServer) -> dict[str, Any]:
+    return {"name": "openai/gpt-4o-mini", "api_base": model.url, "max_output_tokens": 300}
 
 
 def letter(id_: str, chat: str = "ada", **fields: Any) -> Inbound:
     return Inbound(v=1, id=id_, key=f"web:{chat}", channel="web", chat_id=chat, text="hello", **fields)
 
 
-async def said(place: Place, inbound: Inbound) -> str:
+async def ended_as(place: Place, inbound: Inbound) -> str:
     """Put a letter, wait until it ended, and return how: ``reply``, ``notice`` or ``silent``."""
-    services, worker = place.application.services, place.application.worker
-    assert services is not None
+    worker = place.application.worker
     assert worker is not None
-    assert isinstance(services.model, Warms)
-    await services.model.warm()
+    await place.warm()
     await place.application.intake.accept(inbound)
     await until(lambda: worker.lanes.get(inbound.key) is None)
-    session = await services.store.look(SessionKey(inbound.key))
+    session = await place.services.store.look(SessionKey(inbound.key))
     known = session.journal.known(inbound.id)
     return known.kind if known is not None else "reply"
 
@@ -69,10 +66,10 @@ async def test_a_cap_is_told_once_and_ends_nobody_elses_messages(
     tmp_path: Path, limits: dict[str, Any], mine: dict[str, Any], other: dict[str, Any] | None
 ) -> None:
     """The message that reaches it is answered; what is left is nothing, for everybody or for one."""
-    async with ModelServer() as model, open_place(tmp_path, limits=limits, **tables(model)) as place:
+    async with ModelServer() as model, open_place(tmp_path, limits=limits, model=priced(model)) as place:
         model.script.append(DEAR)
-        ended = [await said(place, letter(f"web:{n}", **mine)) for n in range(3)]
-        others = await said(place, letter("web:other", "bob", **other)) if other is not None else "reply"
+        ended = [await ended_as(place, letter(f"web:{n}", **mine)) for n in range(3)]
+        others = await ended_as(place, letter("web:other", "bob", **other)) if other is not None else "reply"
         rows = await shown(place)
 
     assert (ended, others) == (["reply", "notice", "silent"], "reply")
@@ -82,38 +79,17 @@ async def test_a_cap_is_told_once_and_ends_nobody_elses_messages(
     assert reached[0]["until"].endswith("T00:00:00+00:00")
 
 
-async def test_a_message_that_may_cost_too_much_is_not_asked(tmp_path: Path) -> None:
-    """The price of its longest answer is over the cap; a model without a price is asked all the same."""
-    limits = {"cost_per_day_usd": 0.0001}
-    async with ModelServer() as model, open_place(tmp_path / "a", limits=limits, **tables(model)) as place:
-        ended = [await said(place, letter(f"web:{n}")) for n in range(2)]
-        rows = await shown(place)
-    async with (
-        ModelServer() as other,
-        open_place(
-            tmp_path / "b", limits=limits, model={"name": "openai/stub", "api_base": other.url}
-        ) as place,
-    ):
-        unpriced = await said(place, letter("web:1"))
-
-    assert (ended, model.seen, rows[0]["used"], rows[0]["reserved"]) == (["notice", "silent"], [], 0, 0)
-    assert unpriced == "reply"
-
-
 async def test_a_turn_of_many_rounds_asks_before_each(tmp_path: Path) -> None:
     """The first round is dear: its tool runs, no second request is made, and the waiting client is told."""
     limits = {"cost_per_day_usd": 0.1}
-    async with ModelServer() as model, open_place(tmp_path, limits=limits, **tables(model)) as place:
-        services = place.application.services
-        assert services is not None
-        assert isinstance(services.model, Warms)
-        await services.model.warm()
+    async with ModelServer() as model, open_place(tmp_path, limits=limits, model=priced(model)) as place:
+        await place.warm()
         model.script.append(Reply(tool_calls=[("ls", '{"path": "."}')], usage=COUNT))
         answer = (await place.post("look around", wait=30, id="web:m1")).json()
         again = (await place.post("look around", wait=30, id="web:m1")).json()
         used = (await shown(place))[0]["used"]
-        today = await services.usage_today()
-        view = await services.store.look(SessionKey("web:ada"))
+        today = await place.services.usage_today()
+        view = await place.services.store.look(SessionKey("web:ada"))
 
     assert answer["kind"] == "notice"
     assert answer["reply"].startswith("This answer was stopped")
@@ -130,20 +106,18 @@ async def test_a_cap_ends_at_midnight_utc(tmp_path: Path) -> None:
     daemon = partial(Application, clock=clock)
     async with (
         ModelServer() as model,
-        open_place(tmp_path, limits=limits, kind=daemon, **tables(model)) as place,
+        open_place(tmp_path, limits=limits, kind=daemon, model=priced(model)) as place,
     ):
         # A long answer, since the price of a long question would be that of the next one, too.
-        counts = {"prompt_tokens": 10, "completion_tokens": 250_000, "total_tokens": 250_010}
-        model.script.append(Reply(text="dear", usage=counts))
-        ended = [await said(place, letter(f"web:{n}")) for n in range(3)]
+        model.script.append(DEAR)
+        ended = [await ended_as(place, letter(f"web:{n}")) for n in range(3)]
         (before,) = await shown(place)
         clock.forward(29)
-        ended.append(await said(place, letter("web:3")))
+        ended.append(await ended_as(place, letter("web:3")))
         clock.forward(1)
-        ended.append(await said(place, letter("web:4")))
+        ended.append(await ended_as(place, letter("web:4")))
         (after,) = await shown(place)
-        assert place.application.services is not None
-        session = await place.application.services.store.look(SessionKey("web:ada"))
+        session = await place.services.store.look(SessionKey("web:ada"))
         told = session.journal.known("web:1")
 
     assert ended == ["reply", "notice", "silent", "silent", "reply"]
@@ -153,3 +127,105 @@ async def test_a_cap_ends_at_midnight_utc(tmp_path: Path) -> None:
     assert (after["until"], after["reached"]) == ("2027-01-03T00:00:00+00:00", False)
     assert before["used"] > 0.1 > after["used"] > 0
     assert [seen.text for seen in model.turns] == ["hello", "hello"]
+
+
+def tables(model: ModelServer) -> dict[str, Any]:
+    """A model with a price, whose window is so small that ``/compact`` has something to take away."""
+    return {"model": {**priced(model), "context_window": 4_000}}
+
+
+async def said(place: Place, text: str) -> str:
+    await place.warm()
+    answer = await place.post(text, wait=30)
+    return str(answer.json()["reply"])
+
+
+async def done(services: SessionServices) -> None:
+    """Wait until the background has nothing to do, or has to wait itself."""
+
+    def idle() -> bool:
+        jobs = services.jobs.shown()
+        return not jobs["running"] and (not jobs["waiting"] or jobs["next_at"] is not None)
+
+    await until(idle)
+
+
+def rows(workspace: Path) -> list[dict[str, Any]]:
+    lines = [line for file in (workspace / "state" / "usage").glob("*.jsonl") for line in file.open()]
+    return [row for row in map(json.loads, lines) if "v" not in row]
+
+
+def compactions(model: ModelServer) -> int:
+    return sum(seen.text.startswith("<conversation>") for seen in model.seen)
+
+
+def prompt_tokens(model: ModelServer) -> int:
+    """What the server counted in all it was asked."""
+    return sum(usage_of(seen, Reply())["prompt_tokens"] for seen in [*model.seen, *model.asides])
+
+
+@pytest.mark.slow
+async def test_all_that_was_asked_counts_once_and_turns_alone_are_turns(tmp_path: Path) -> None:
+    """Turns, a compaction in one, ``/compact``, a name, a summary, a consolidation; also after a restart."""
+    async with ModelServer() as model:
+        async with open_place(tmp_path, **tables(model)) as place:
+            services = place.services
+            for number in range(4):
+                assert (await said(place, f"fact-{number:04} {'word ' * 400}")).startswith("stub: ")
+            await done(services)
+            in_turns = compactions(model)
+            assert "summarised" in await said(place, "/compact")
+            assert "begins" in await said(place, "/new")
+            await done(services)
+
+            shown = await services.usage_today()
+            totals = services.jobs.shown()
+
+        async with open_place(tmp_path, **tables(model)) as place:
+            assert await place.services.usage_today() == shown
+        kinds = sorted(seen.aside for seen in model.asides)
+        by_hand = compactions(model) - in_turns
+        consolidations = sum(seen.tools == ["save_memory"] for seen in model.seen)
+
+    assert (kinds, consolidations) == (["name", "summary"], 1)
+    assert in_turns > 0
+    assert by_hand > 0
+    assert totals["consolidated"]["messages"] > 0
+    assert (shown["turns"], shown["prompt_tokens"]) == (4, prompt_tokens(model))
+    written = rows(tmp_path)
+    assert sum(row.get("turn", True) for row in written) == 4
+    assert len(written) == 4 + by_hand + 3
+    assert all(row["cost_usd"] > 0 and row["key"] == "web:ada" for row in written)
+    assert abs(shown["cost_usd"] - sum(row["cost_usd"] for row in written)) < 1e-6
+
+
+async def test_vectors_for_facts_and_searches_are_their_persons(tmp_path: Path) -> None:
+    """Of whoever asks, with the chat: each has a line of its own, and the cap on the person holds for all."""
+    for number in range(7):
+        fact = {"id": f"01KG9NB3H0Q5W4XZ2WM29XRYB{number}", "text": f"Ada keeps {number} ferrets."}
+        path = tmp_path / "memory" / "people" / "ada" / "facts.jsonl"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a") as file:
+            file.write(json.dumps(fact) + "\n")
+    search = '[[tool:memory_search {"query": "ferrets"}]]'
+    async with ModelServer() as model:
+        priced = tables(model)
+        priced["model"] |= {"embedding": "openai/text-embedding-3-small"}
+        limits = {"cost_per_person_per_day_usd": 1.0, "cost_per_chat_per_day_usd": 1.0}
+        people = {"ada": ["web:ada", "web:phone"]}
+        async with open_place(tmp_path, people=people, limits=limits, **priced) as place:
+            services = place.services
+            assert await said(place, f"how many ferrets? {search}")
+            await done(services)
+            await services.usage_today()
+            shown = services.limits_today()
+
+    found = [row for row in rows(tmp_path) if "hold" not in row]
+    vectors = [row for row in found if not row.get("turn", True) and row["person"]]
+    assert len(model.embedded) == len(vectors) == 2
+    assert {(row["key"], row["person"]) for row in vectors} == {("web:ada", "people/ada")}
+    assert all(row["cost_usd"] > 0 for row in vectors)
+    used = {row["limit"]: row["used"] for row in shown or ()}
+    own = sum(row["cost_usd"] for row in found if row["person"])
+    assert abs(used["cost_per_person_per_day_usd"] - own) < 1e-4
+    assert used["cost_per_chat_per_day_usd"] >= own

@@ -113,10 +113,8 @@ async def test_it_compacts_at_once_and_says_what_it_did(tmp_path: Path, preset: 
     """Whatever the trigger says; the words for the focus reach the summary."""
     async with place(tmp_path, preset) as here:
         await here.talk(6)
-        await here.put("/compact the train to Lyon", "c")
-        [said] = await here.texts(1)
-        await here.put("and now?", "n")
-        await here.texts(1)
+        said = await here.say("/compact the train to Lyon", "c")
+        await here.say("and now?", "n")
 
         assert "summarised" in said
         assert "tokens" in said
@@ -151,17 +149,6 @@ async def test_delivered_twice_it_does_it_once(tmp_path: Path) -> None:
         assert [line.get("kind") for line in await here.lines()].count("overlay") == 1
 
 
-async def test_where_nothing_would_leave_it_says_so(tmp_path: Path) -> None:
-    async with place(tmp_path) as here:
-        await here.put("/compact", "c0")
-        await here.put("hello", "m")
-        await here.put("/compact", "c1")
-        texts = await here.texts(3)
-
-        assert (texts[0], texts[2]) == (commands.NOTHING_TO_COMPACT,) * 2
-        assert here.summing.asked == []
-
-
 @pytest.mark.parametrize("preset", ["archive", "overlay"])
 async def test_what_is_as_short_as_its_summary_is_left_as_it_is(tmp_path: Path, preset: str) -> None:
     """No model is asked for so little, at first and behind a summary."""
@@ -177,8 +164,7 @@ async def test_what_is_as_short_as_its_summary_is_left_as_it_is(tmp_path: Path, 
         await here.put("fine", "m2")
         assert "summarised" in (await here.texts(3))[1]
         before, asked = await here.lines(), len(here.summing.asked)
-        await here.put("/compact", "c2")
-        assert await here.texts(1) == [commands.NOTHING_WORTH]
+        assert await here.say("/compact", "c2") == commands.NOTHING_WORTH
         assert (await here.lines(), len(here.summing.asked)) == (before, asked)
 
 
@@ -188,12 +174,10 @@ async def test_what_it_says_counts_the_summary_before(tmp_path: Path, preset: st
     async with place(tmp_path, preset, keep_recent_tokens=150) as here:
         here.summing.summary = Answer(STRUCTURED.ljust(1_500, "."))
         await here.talk(6)
-        await here.put("/compact", "c0")
-        await here.texts(1)
+        await here.say("/compact", "c0")
         here.summing.summary = Answer(STRUCTURED.ljust(1_550, "."))
         await here.talk(1, prefix="later")
-        await here.put("/compact", "c1")
-        [said] = await here.texts(1)
+        said = await here.say("/compact", "c1")
 
         before, after = (
             int(number.replace(",", "")) for number in re.findall(r"([\d,]+)(?: tokens|\.$)", said)
@@ -207,25 +191,21 @@ async def test_a_failure_is_said_and_changes_nothing(tmp_path: Path) -> None:
         await here.talk(6)
         before = await here.lines()
         here.summing.summary = AWAY
-        await here.put("/compact", "c0")
-        assert await here.texts(1) == [commands.NOT_COMPACTED]
+        assert await here.say("/compact", "c0") == commands.NOT_COMPACTED
         assert await here.lines() == before
 
         here.summing.summary = Answer(STRUCTURED)
-        await here.put("/compact", "c1")
-        assert "summarised" in (await here.texts(1))[0]
+        assert "summarised" in await here.say("/compact", "c1")
 
 
 async def test_on_a_day_whose_money_is_spent_it_is_refused_as_a_message_is(tmp_path: Path) -> None:
     """Asked again under its id it says the same; where nothing would leave it says that, as always."""
     async with place(tmp_path) as here:
         here.cost_meter.pay(ADA, Usage(1, 1, 2.0))
-        await here.put("/compact", "c0")
-        assert await here.texts(1) == [commands.NOTHING_TO_COMPACT]
+        assert await here.say("/compact", "c0") == commands.NOTHING_TO_COMPACT
         await here.talk(6)
         before = await here.lines()
-        await here.put("/compact", "c1")
-        assert await here.texts(1) == [COST_SAID]
+        assert await here.say("/compact", "c1") == COST_SAID
         assert (await here.lines(), here.summing.asked) == (before, [])
 
         here.clock.now += timedelta(days=1)
@@ -252,30 +232,6 @@ async def test_stop_ends_it(tmp_path: Path) -> None:
         assert await here.lines() == before
 
 
-async def test_status_names_the_last_one(tmp_path: Path) -> None:
-    async with place(tmp_path) as here:
-        await here.talk(6)
-        await here.put("/compact", "c")
-        await here.replies(1)
-        await here.put("/status", "s")
-
-        assert "compacted: " in (await here.texts(1))[0]
-
-
-async def test_too_long_is_said_with_what_to_do(tmp_path: Path) -> None:
-    """Where neither the request nor a shorter one fits, the chat is told, and the next message is asked."""
-    async with place(tmp_path) as here:
-        here.model.steps = [ContextTooLong("too long"), "better"]
-        await here.put("hello", "m0")
-        await here.put("again", "m1")
-        notice, reply = await here.replies(2)
-
-        assert notice.kind == "notice"
-        assert "/compact" in notice.text
-        assert "/new" in notice.text
-        assert reply.text == "better"
-
-
 async def test_of_a_message_that_is_too_long_by_itself_it_is_said(tmp_path: Path) -> None:
     """No summary and no new conversation would help; the next message is answered."""
     async with place(tmp_path) as here:
@@ -298,8 +254,7 @@ async def test_after_too_long_it_makes_room(tmp_path: Path, preset: str, restart
     async with place(tmp_path, preset, **numbers) as here:
         await here.talk(10, chars=3_000)
         here.summing.takes_tokens = 2_000
-        await here.put("next?", "n")
-        [said] = await here.texts(1)
+        said = await here.say("next?", "n")
         tries = 0 if restarted else await until_answered(here)
     if restarted:
         async with place(tmp_path, preset, **numbers) as here:
@@ -327,8 +282,7 @@ async def test_after_an_answer_the_presets_keep_counts_again(tmp_path: Path) -> 
     async with place(tmp_path, keep_recent_tokens=20_000) as here:
         await here.talk(10, chars=3_000)
         here.summing.takes_tokens = 2_000
-        await here.put("next?", "n")
-        await here.texts(1)
+        await here.say("next?", "n")
         here.summing.takes_tokens = 10**9
         await here.put("and now?", "m")
         await here.put("/compact", "c")
@@ -340,26 +294,11 @@ async def test_after_an_answer_the_presets_keep_counts_again(tmp_path: Path) -> 
 async def until_answered(here: Place) -> int:
     """Do what the chat was told until a message is answered; return how often that had to be done."""
     for number in range(1, 9):
-        await here.put("/compact", f"c{number}")
-        assert "summarised now" in (await here.texts(1))[0]
+        assert "summarised now" in await here.say("/compact", f"c{number}")
         await here.put(f"next {number}?", f"n{number}")
         if (await here.replies(1))[0].kind == "reply":
             return number
     raise AssertionError("the advice leads nowhere")
-
-
-async def test_what_was_compacted_cannot_be_taken_back(tmp_path: Path) -> None:
-    """``/undo`` withdraws what is still sent, and says so where nothing is."""
-    async with place(tmp_path, "archive") as here:
-        await here.talk(3)
-        await here.put("/compact", "c")
-        await here.put("/undo", "u0")
-        await here.put("more", "m")
-        await here.put("/undo", "u1")
-        texts = await here.texts(4)
-
-        assert texts[1] == commands.NOTHING_TO_WITHDRAW
-        assert texts[3] == commands.WITHDRAWN
 
 
 @pytest.mark.parametrize("preset", ["archive", "annabelle"])

@@ -15,30 +15,30 @@ from session.models.model import Answer, Prompt
 from tests.contracts.models import Script
 from tests.gateway.turns.test_approvals import Asking, call
 from tests.gateway.turns.test_parking import takes_its_time
-from tests.gateway.waits import until
 from tests.gateway.worker_rig import ADA, Rig, rig
 from tests.support.guarantee import guarantee
+from tests.support.until import until
 
 LONG_AWAY = ModelAway("503", cause="unreachable", after_s=60)
 
 
+def sent(text: str, number: str) -> tuple[str, str, dict[str, Any]]:
+    return text, f"m{number}", {"platform_id": number}
+
+
+def deletion(of: str) -> tuple[str, str, dict[str, Any]]:
+    return "", f"{of}:d", {"platform_id": of, "kind": "edit", "meta": {"deleted": True}}
+
+
 async def delete(r: Rig, of: str) -> None:
-    await r.put("", f"{of}:d", platform_id=of, kind="edit", meta={"deleted": True})
-
-
-def asked(r: Rig, number: int) -> list[Any]:
-    return [message["content"] for message in r.model.prompts[number].messages]
+    text, id_, fields = deletion(of)
+    await r.put(text, id_, **fields)
 
 
 async def test_a_message_that_waits_is_never_asked(tmp_path: Path) -> None:
     """It ends silently; handed in again, it is known."""
     async with rig(tmp_path) as r:
-        await r.begin("first", "m1", platform_id="1")
-        await r.put("oops", "m2", platform_id="2")
-        await delete(r, "2")
-        await r.put("third", "m3", platform_id="3")
-        await r.until_in_lane(4)
-        r.model.release.set()
+        await r.line_up(sent("first", "1"), sent("oops", "2"), deletion("2"), sent("third", "3"))
 
         assert await r.texts(2) == ["script: first", "script: third"]
         await r.settled()
@@ -53,62 +53,31 @@ async def test_a_message_that_waits_is_never_asked(tmp_path: Path) -> None:
 
 @guarantee("sessions", "A deleted message appears in no later request to the model.")
 async def test_a_message_that_was_asked_is_in_no_later_request(tmp_path: Path) -> None:
-    """The deletion is noted once, the lines stay."""
+    """The deletion is noted once, and no edit behind it; the lines stay."""
     async with rig(tmp_path, "one", "two", "three") as r:
         await r.put("secret", "m1", platform_id="1")
         await r.put("other", "m2", platform_id="2")
         await r.replies(2)
         await delete(r, "1")
         await delete(r, "1")
-        await r.put("third", "m3")
-        await r.replies(1)
+        await r.put("another", "e1", platform_id="1", kind="edit")
+        await r.say("third", "m3")
 
-        assert asked(r, 2) == ["other", "two", "third"]
+        assert r.asked(2) == ["other", "two", "third"]
         notes = [line for line in await r.lines() if line["role"] == "system"]
         assert [(note["kind"], note["edits"], note["deleted"], note["content"]) for note in notes] == [
             ("note", "m1", True, "")
         ]
 
 
-async def test_an_edit_behind_a_deletion_is_not_noted(tmp_path: Path) -> None:
-    async with rig(tmp_path) as r:
-        await r.put("secret", "m1", platform_id="1")
-        await r.replies(1)
-        await delete(r, "1")
-        await r.put("other", "e1", platform_id="1", kind="edit")
-        await r.settled()
-
-        assert [line.get("deleted") for line in await r.lines() if line["role"] == "system"] == [True]
-
-
 async def test_of_messages_that_were_answered_together_one_alone_is_left_out(tmp_path: Path) -> None:
     async with rig(tmp_path, "zero", "both", "next", queue=QueueRules("collect", collect_s=0)) as r:
-        await r.begin("first", "m0")
-        await r.put("secret", "m1", platform_id="1")
-        await r.put("other", "m2", platform_id="2")
-        await r.until_in_lane(3)
-        r.model.release.set()
+        await r.line_up(sent("first", "0"), sent("secret", "1"), sent("other", "2"))
         await r.replies(2)
         await delete(r, "1")
-        await r.put("third", "m3")
-        await r.replies(1)
+        await r.say("third", "m3")
 
-        assert asked(r, 2) == ["first", "zero", "other", "both", "third"]
-
-
-async def test_one_deleted_before_its_collection_begins_is_not_collected(tmp_path: Path) -> None:
-    async with rig(tmp_path, "zero", "both", queue=QueueRules("collect", collect_s=0)) as r:
-        await r.begin("first", "m0")
-        for number in (1, 2, 3):
-            await r.put(f"line {number}", f"m{number}", platform_id=str(number))
-        await delete(r, "2")
-        await r.until_in_lane(5)
-        r.model.release.set()
-        await r.replies(2)
-        await r.settled()
-
-        assert asked(r, 1) == ["first", "zero", "line 1", "line 3"]
-        assert (await r.lines())[-1]["answers"] == ["m1", "m3"]
+        assert r.asked(2) == ["first", "zero", "other", "both", "third"]
 
 
 async def test_retry_passes_over_a_deleted_message(tmp_path: Path) -> None:
@@ -117,10 +86,8 @@ async def test_retry_passes_over_a_deleted_message(tmp_path: Path) -> None:
         await r.put("secret", "m2", platform_id="2")
         await r.replies(2)
         await delete(r, "2")
-        await r.put("/retry", "r1")
-
-        assert await r.texts(1) == ["again"]
-        assert asked(r, 2) == ["kept"]
+        assert await r.say("/retry", "r1") == "again"
+        assert r.asked(2) == ["kept"]
 
 
 async def test_a_deletion_of_what_nobody_asked_leaves_no_trace(tmp_path: Path) -> None:
@@ -133,19 +100,6 @@ async def test_a_deletion_of_what_nobody_asked_leaves_no_trace(tmp_path: Path) -
 
 
 # -- of a message whose turn began -------------------------------------------------------------------------
-
-
-async def until_paused(r: Rig) -> None:
-    """Wait until the head of the lane waits for its next try."""
-    await until(lambda: (lane := r.worker.lanes.get(ADA)) is not None and lane.nudge is not None)
-
-
-def goes_on(r: Rig) -> None:
-    """Have the head of the lane tried again at once."""
-    lane = r.worker.lanes.get(ADA)
-    assert lane is not None
-    assert lane.nudge is not None
-    lane.nudge.set()
 
 
 async def withdrawn(r: Rig, id_: str) -> bool:
@@ -168,7 +122,7 @@ async def test_a_call_that_was_allowed_is_run_though_its_message_was_deleted_mea
         await until(lambda: len(model.prompts) == 1 + stopped)
         model.release.set()
         await r.replies(1)
-        await until_paused(r)
+        await r.until_paused()
         await delete(r, "2")
         await r.until_in_lane(2)
         await r.put("/approve", "a1")
@@ -179,9 +133,8 @@ async def test_a_call_that_was_allowed_is_run_though_its_message_was_deleted_mea
         await r.settled()
         answer = next(line for line in await r.lines() if line["content"] == "done")
         assert answer.get("answers") == (["m1", "m2"] if stopped else None)
-        await r.put("third", "m3")
-        await r.replies(1)
-        assert "secret" not in asked(r, -1)
+        await r.say("third", "m3")
+        assert "secret" not in r.asked(-1)
         assert await withdrawn(r, "m2") is False
 
 
@@ -226,17 +179,17 @@ async def test_a_message_deleted_while_the_model_is_away_is_not_asked(
         if is_stored:
             takes_its_time(r)
         await r.put("secret", "m1", platform_id="1")
-        await until_paused(r)
+        await r.until_paused()
         assert [line["content"] for line in await r.lines()] == ["secret"] * is_stored
         await r.put("other", "m2", platform_id="2")
         await delete(r, "1")
         await r.put("third", "m3")
         await r.until_in_lane(4)
-        goes_on(r)
+        await r.go_on()
 
         assert await r.texts(2) == ["two", "three"]
         await r.settled()
-        assert [asked(r, number) for number in (1, 2)] == [["other"], ["other", "two", "third"]]
+        assert [r.asked(number) for number in (1, 2)] == [["other"], ["other", "two", "third"]]
         assert await withdrawn(r, "m1")
         assert r.unread == 0
 
@@ -259,9 +212,9 @@ async def test_a_message_deleted_during_a_try_that_fails_is_not_asked_again(tmp_
         await r.until_in_lane(3)
         r.model.release.set()
 
-        assert [reply.id for reply in await r.replies(1)] == ["m2#reply"]
+        assert await r.ids(1) == ["m2#reply"]
         await r.settled()
-        assert asked(r, 1) == ["other"]
+        assert r.asked(1) == ["other"]
         assert await withdrawn(r, "m1")
 
 
@@ -269,20 +222,16 @@ async def test_those_that_waited_together_with_a_deleted_message_are_asked_witho
     tmp_path: Path,
 ) -> None:
     async with rig(tmp_path, "zero", LONG_AWAY, "two", queue=QueueRules("collect", collect_s=0)) as r:
-        await r.begin("first", "m0")
-        await r.put("secret", "m1", platform_id="1")
-        await r.put("other", "m2", platform_id="2")
-        await r.until_in_lane(3)
-        r.model.release.set()
+        await r.line_up(sent("first", "0"), sent("secret", "1"), sent("other", "2"))
         await r.replies(1)
-        await until_paused(r)
+        await r.until_paused()
         await delete(r, "1")
         await r.until_in_lane(3)
-        goes_on(r)
+        await r.go_on()
 
         assert [(reply.id, reply.text) for reply in await r.replies(1)] == [("m2#reply", "two")]
         await r.settled()
-        assert asked(r, 2) == ["first", "zero", "other"]
+        assert r.asked(2) == ["first", "zero", "other"]
         assert await withdrawn(r, "m1")
 
 
@@ -293,10 +242,10 @@ async def test_one_that_stopped_an_answer_and_was_asked_is_answered_with_it(tmp_
         await r.put("two", "m2", platform_id="2")
         await until(lambda: len(r.model.prompts) == 2)
         r.model.release.set()
-        await until_paused(r)
+        await r.until_paused()
         await delete(r, "2")
         await r.until_in_lane(2)
-        goes_on(r)
+        await r.go_on()
 
         assert [(reply.id, reply.text) for reply in await r.replies(1)] == [("m2#reply", "both")]
         await r.settled()
@@ -306,12 +255,11 @@ async def test_one_that_stopped_an_answer_and_was_asked_is_answered_with_it(tmp_
 async def test_a_command_whose_turn_began_is_gone_on_with(tmp_path: Path) -> None:
     async with rig(tmp_path, "one", LONG_AWAY, "again") as r:
         await r.put("hello", "m1", platform_id="1")
-        await r.put("/retry", "r1", platform_id="2")
-        await r.replies(1)
-        await until_paused(r)
+        await r.say("/retry", "r1", platform_id="2")
+        await r.until_paused()
         await delete(r, "2")
         await r.until_in_lane(2)
-        goes_on(r)
+        await r.go_on()
 
         assert await r.texts(1) == ["again"]
-        assert asked(r, 2) == ["hello"]
+        assert r.asked(2) == ["hello"]

@@ -7,6 +7,9 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import pytest
+from structlog.testing import capture_logs
+
 from gateway.queue.embedded.buffer import EmbeddedLetter
 from gateway.queue.embedded.mailbox import EmbeddedMailbox
 from gateway.queue.embedded.table import QueueRow
@@ -15,9 +18,10 @@ from gateway.turns.letter_rules import LetterRules
 from session.models.model import Answer, OnDelta, Prompt
 from session.transcript.key import SessionKey
 from tests.contracts.models import Script
-from tests.gateway.waits import until
+from tests.gateway.embedded_place import BreaksAt
 from tests.gateway.worker_rig import Rig, rig
 from tests.support.guarantee import guarantee
+from tests.support.until import until
 
 pytestmark = guarantee(
     "failures", "A chat that floods gets one notice and takes no capacity from other chats."
@@ -140,15 +144,6 @@ async def test_letters_beyond_the_limit_end_at_once_and_the_chat_is_told_once(tm
         assert not await r.mailbox.parked()
 
 
-async def test_after_the_crowd_the_chat_is_answered_again(tmp_path: Path) -> None:
-    async with flooded(tmp_path, 7) as (r, model):
-        await to_the_end(r, model)
-        await r.until_in_lane(0)
-        await r.put("later", "later")
-
-        assert await r.texts(1) == ["script: later"]
-
-
 async def test_a_refused_letter_that_comes_again_is_not_run_after_all(tmp_path: Path) -> None:
     """Whoever publishes it again, and whichever daemon gets it: it has ended, without another word."""
     async with flooded(tmp_path, 7) as (r, model):
@@ -212,17 +207,16 @@ async def test_while_the_crowd_is_refused_no_later_letter_is_run(tmp_path: Path)
         assert "later" not in model.asked
         mailbox.let.set()
 
-        assert [reply.id for reply in await r.replies(1)] == ["m4#notice.flood"]
+        assert await r.ids(1) == ["m4#notice.flood"]
         await r.settled()
-        await r.put("again", "again")
-        assert await r.texts(1) == ["script: again"]
+        assert await r.say("again", "again") == "script: again"
 
 
 async def test_one_refused_behind_a_crowd_that_was_told_is_told_itself(tmp_path: Path) -> None:
     """All before it were answered: nobody would know why this one is not. Those that follow it are silent."""
     mailbox = Slow(tmp_path / "state", "m5")
     async with flooded(tmp_path, 7, mailbox=mailbox) as (r, model):
-        assert [reply.id for reply in await r.replies(1)] == ["m4#notice.flood"]
+        assert await r.ids(1) == ["m4#notice.flood"]
         model.opened.set()
         await r.replies(1 + LIMIT)
         await r.until_in_lane(0)
@@ -231,7 +225,7 @@ async def test_one_refused_behind_a_crowd_that_was_told_is_told_itself(tmp_path:
         await until(lambda: "latest" in mailbox.out)
         mailbox.let.set()
 
-        assert [reply.id for reply in await r.replies(1)] == ["later#notice.flood"]
+        assert await r.ids(1) == ["later#notice.flood"]
         await r.settled()
         assert r.unread == 0
         assert len(model.asked) == 1 + LIMIT
@@ -249,7 +243,7 @@ async def test_letters_before_a_crowd_that_is_lost_with_them_are_answered(tmp_pa
 
         assert await r.texts(1 + LIMIT) == [f"script: m{number}" for number in range(1 + LIMIT)]
         mailbox.let.set()
-        assert [reply.id for reply in await r.replies(1)] == ["m4#notice.flood"]
+        assert await r.ids(1) == ["m4#notice.flood"]
         await r.settled()
         assert model.asked == [f"m{number}" for number in range(1 + LIMIT)]
 
@@ -271,3 +265,56 @@ async def test_messages_that_are_taken_back_are_not_asked_however_many_wait(tmp_
         assert await r.texts(2) == ["script: m0", "script: changed"]
         await r.settled()
         assert r.unread == 0
+
+
+COUNT = 1_500
+POISON = "m7"
+
+
+@asynccontextmanager
+async def crowded(folder: Path, count: int, *, poison: str = "", parks: bool = True) -> AsyncIterator[Rig]:
+    """A worker whose one chat has ``count`` letters, all put at once while the first one's turn runs."""
+    model = Held()
+    mailbox = BreaksAt(folder / "state", settling=poison, parking=not parks)
+    async with Rig(folder, model, LetterRules(flood_per_chat=LIMIT), mailbox=mailbox).open() as r:
+        await r.put("m0", "m0")
+        await model.entered.wait()
+        await asyncio.gather(*(r.put(f"m{number}", f"m{number}") for number in range(1, count)))
+        try:
+            yield r
+        finally:
+            model.opened.set()
+
+
+@pytest.mark.slow
+async def test_a_crowd_is_refused_in_few_writes_of_its_journal(tmp_path: Path) -> None:
+    with capture_logs() as logs:
+        async with crowded(tmp_path, COUNT) as r:
+            await r.until_waiting(1 + LIMIT, within_s=60)
+            assert await r.ids(1) == ["m4#notice.flood"]
+
+    together = [log["count"] for log in logs if log["event"] == "letters.refused"]
+    alone = sum(log["event"] == "letter.refused" for log in logs)
+    assert sum(together) + alone == COUNT - 1 - LIMIT
+    assert len(together) + alone <= COUNT / 10
+
+
+@pytest.mark.slow
+async def test_one_whose_refusal_breaks_is_parked_and_the_others_end(tmp_path: Path) -> None:
+    async with crowded(tmp_path, 20, poison=POISON) as r:
+        await r.until_waiting(1 + LIMIT, within_s=60)
+
+        assert [letter.id for letter in await r.mailbox.parked()] == [POISON]
+
+
+@pytest.mark.slow
+async def test_one_that_cannot_even_be_parked_is_left_to_come_again(tmp_path: Path) -> None:
+    """It is tried a few times, then it stays in its queue, logged; what follows it ends."""
+    with capture_logs() as logs:
+        async with crowded(tmp_path, 20, poison=POISON, parks=False) as r:
+            await until(lambda: any(log["event"] == "letter.left" for log in logs), within_s=100)
+            await r.until_waiting(2 + LIMIT, within_s=60)
+
+            assert isinstance(r.mailbox, BreaksAt)
+            assert 1 < r.mailbox.tried < 10
+            assert not await r.mailbox.parked()

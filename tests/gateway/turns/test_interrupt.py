@@ -17,9 +17,9 @@ from session.errors import ContextTooLong, ModelAway, ModelRefused
 from session.models.model import Prompt
 from tests.contracts.models import Script
 from tests.gateway.turns.test_quota import BOB, EVE, limited
-from tests.gateway.waits import until
 from tests.gateway.worker_rig import ADA, Rig, rig
 from tests.support.guarantee import guarantee
+from tests.support.until import until
 
 INTERRUPT = QueueRules("interrupt")
 
@@ -28,124 +28,35 @@ async def until_asked(r: Rig, times: int) -> None:
     await until(lambda: len(r.model.prompts) >= times)
 
 
-async def test_a_new_message_stops_the_running_turn_and_is_answered_with_it(tmp_path: Path) -> None:
-    """The stopped turn closes with what it had; the next answer names both, and is the only reply."""
-    async with rig(tmp_path, "a long answer", "both", queue=INTERRUPT) as r:
-        r.read_along()
-        await r.begin("one", "m1")
-        await r.put("two", "m2")
-        await until_asked(r, 2)
-        r.model.release.set()
-
-        assert [(reply.id, reply.text) for reply in await r.replies(1)] == [("m2#reply", "both")]
-        await r.settled()
-        assert r.unread == 0
-        asked, closing, question, answer = await r.lines()
-        assert (asked["content"], question["content"]) == ("one", "two")
-        assert (closing["stopped"], closing["final"], closing["interrupted"]) == (True, True, True)
-        assert closing["content"] == "a long"
-        assert (answer["message_id"], answer["answers"]) == ("m2", ["m1", "m2"])
-        assert [message["content"] for message in r.model.prompts[1].messages] == ["one", "a long", "two"]
-
-
-async def test_messages_that_interrupt_one_another_are_all_named(tmp_path: Path) -> None:
-    async with rig(tmp_path, "a long answer", "another one", "all", queue=INTERRUPT) as r:
-        await r.begin("one", "m1")
-        await r.put("two", "m2")
-        await until_asked(r, 2)
-        await r.put("three", "m3")
-        await until_asked(r, 3)
-        r.model.release.set()
-
-        assert await r.texts(1) == ["all"]
-        await r.settled()
-        assert r.unread == 0
-        assert (await r.lines())[-1]["answers"] == ["m1", "m2", "m3"]
-
-
-async def test_one_that_comes_again_is_known(tmp_path: Path) -> None:
-    async with rig(tmp_path, "a long answer", "both", queue=INTERRUPT) as r:
-        await r.begin("one", "m1")
-        await r.put("two", "m2")
-        await until_asked(r, 2)
-        r.model.release.set()
-        await r.replies(1)
-        await r.put("one", "m1")
-        await r.settled()
-
-        assert (r.unread, len(r.model.prompts)) == (0, 2)
-
-
 async def test_one_that_waits_for_a_model_that_is_away_is_answered_with_the_next(tmp_path: Path) -> None:
     away = ModelAway("429", cause="rate_limit", after_s=60)
     async with rig(tmp_path, away, "both", queue=INTERRUPT) as r:
         await r.put("one", "m1")
-        await r.until_held()
-        await until(lambda: r.worker.lanes.get(ADA).nudge is not None)
-        await r.put("two", "m2")
-
-        assert await r.texts(1) == ["both"]
+        await r.until_paused()
+        assert await r.say("two", "m2") == "both"
         assert (await r.lines())[-1]["answers"] == ["m1", "m2"]
-
-
-@pytest.mark.parametrize(
-    ("text", "fields"),
-    [("/help", {}), ("hello", {"sender": Sender(id="2")}), ("hello", {"kind": "action"})],
-)
-async def test_what_is_answered_for_itself_interrupts_nothing(
-    tmp_path: Path, text: str, fields: dict[str, Any]
-) -> None:
-    async with rig(tmp_path, "a long answer", queue=INTERRUPT) as r:
-        await r.begin("one", "m1")
-        await r.put(text, "x", **fields)
-        await r.until_in_lane(2)
-        r.model.release.set()
-
-        assert [reply.id for reply in await r.replies(2)] == ["m1#reply", "x#reply"]
-        assert (await r.lines())[1]["content"] == "a long answer"
-
-
-async def test_a_message_does_not_interrupt_itself(tmp_path: Path) -> None:
-    async with rig(tmp_path, "a long answer", queue=INTERRUPT) as r:
-        await r.begin("one", "m1")
-        await r.put("one", "m1")
-        r.model.release.set()
-
-        assert (await r.texts(1))[0] == "a long answer"
-
-
-async def test_the_echo_repeats_both(tmp_path: Path) -> None:
-    async with rig(tmp_path, "a long answer", queue=INTERRUPT) as r:
-        r.model.plain = True
-        await r.begin("one", "m1")
-        await r.put("two", "m2")
-        await until_asked(r, 2)
-        r.model.release.set()
-
-        assert await r.texts(1) == ["script: one\n\ntwo"]
 
 
 @guarantee("order", "A message interrupts only the turn whose answer will serve both.")
 @pytest.mark.parametrize(
-    ("text", "fields"), [("/new", {}), ("hello", {"sender": Sender(id="2")}), ("edited", {"kind": "edit"})]
+    ("text", "fields"),
+    [
+        ("/new", {}),
+        ("hello", {"sender": Sender(id="2")}),
+        ("hello", {"kind": "action"}),
+        ("edited", {"kind": "edit"}),
+    ],
 )
 async def test_what_stands_between_keeps_a_message_from_interrupting(
     tmp_path: Path, text: str, fields: dict[str, Any]
 ) -> None:
     """The turn that runs would be answered by what stands there, or by nobody."""
     async with rig(tmp_path, "a long answer", queue=INTERRUPT) as r:
-        await r.begin("one", "m1")
-        await r.put(text, "x", **fields)
-        await r.put("two", "m2")
-        await r.until_in_lane(3)
-        r.model.release.set()
+        await r.line_up(("one", "m1"), (text, "x", fields), ("two", "m2"))
         await r.settled()
 
-        replies = await r.replies(r.unread)
-        assert [reply.text for reply in replies if reply.id in ("m1#reply", "m2#reply")] == [
-            "a long answer",
-            "script: two",
-        ]
+        told = {reply.id: reply.text for reply in await r.replies(r.unread)}
+        assert (told["m1#reply"], told["m2#reply"]) == ("a long answer", "script: two")
         assert all("answers" not in line for line in await r.lines())
 
 
@@ -167,7 +78,7 @@ async def test_a_command_behind_all_that_a_turn_takes_in_stands_between_as_well(
         await r.until_in_lane(TOGETHER_MAX + 2)
         r.model.release.set()
 
-        ids = [reply.id for reply in await r.replies(4)]
+        ids = await r.ids(4)
         assert ids == ["b1#reply", "m0#reply", "x#reply", "m#reply"]
         await r.settled()
 
@@ -199,7 +110,7 @@ async def test_what_was_stopped_for_a_message_that_is_deleted_is_asked_again(tmp
             "m2#reply": ("at last", None),
             "x#reply": ("script: hello", None),
         }
-        assert [message["content"] for message in r.model.prompts[2].messages] == ["one"]
+        assert r.asked(2) == ["one"]
         assert "two" not in str(await r.lines())
         assert all("answers" not in line for line in await r.lines())
         assert r.unread == 0
@@ -224,10 +135,10 @@ async def test_a_try_that_failed_asks_again_what_was_stopped(tmp_path: Path) -> 
         await interrupted_and_deleted(r)
         r.model.release.set()
 
-        ids = [reply.id for reply in await r.replies(2)]
+        ids = await r.ids(2)
         assert sorted(ids) == ["b1#reply", "m2#reply"]
         await r.settled()
-        assert [message["content"] for message in r.model.prompts[3].messages] == ["one"]
+        assert r.asked(3) == ["one"]
 
 
 async def test_over_the_messages_of_an_hour_the_one_that_stopped_a_turn_is_asked(tmp_path: Path) -> None:
@@ -262,7 +173,7 @@ async def test_within_the_messages_of_an_hour_each_may_stop_the_one_before(tmp_p
 
         assert await r.texts(1) == ["all"]
         await r.settled()
-        assert r.unread == 0
+        assert (r.unread, (await r.lines())[-1]["answers"]) == (0, ["m1", "m2", "m3"])
 
 
 async def test_what_was_stopped_for_another_person_lets_nobody_over_the_limit(tmp_path: Path) -> None:
@@ -270,13 +181,12 @@ async def test_what_was_stopped_for_another_person_lets_nobody_over_the_limit(tm
     place = Rig(tmp_path, Script(["an answer", "a long answer"]), LetterRules(queue=INTERRUPT))
     async with limited(tmp_path, turns=1, rig=place) as r:
         bob = Sender(id="9")
-        await r.put("mine", "b1", sender=bob)
-        await r.replies(1)
+        await r.say("mine", "b1", sender=bob)
         await r.begin("one", "m1", sender=EVE)
         r.worker.lanes.stop(ADA, "m2", interrupted=True)
         await r.put("again", "b2", sender=bob)
 
-        assert [reply.id for reply in await r.replies(1)] == ["b2#notice.limit"]
+        assert await r.ids(1) == ["b2#notice.limit"]
 
 
 @guarantee("failures", "A message that was interrupted by a parked one gets a notice.")
@@ -301,9 +211,8 @@ async def test_where_the_newest_is_set_aside_those_it_interrupted_are_told(
         for number in (1, 2):
             standing = await Record(r.store).standing(ADA, f"m{number}")
             assert standing.outcome == Outcome("notice", LEFT_SAID)
-        await r.put("four", "m4")
-        assert await r.texts(1) == ["next"]
-        asked = [message["content"] for message in r.model.prompts[-1].messages]
+        assert await r.say("four", "m4") == "next"
+        asked = r.asked()
         assert ("one" in asked) == (reason == "too_long")
         assert (await r.lines())[-1].get("answers") is None
 
@@ -318,10 +227,8 @@ async def test_what_one_answer_served_is_withdrawn_together(
         r.model.release.set()
         assert await r.texts(1) == ["script: q2"]
         await r.settled()
-        await r.put(command, "c1")
-        await r.replies(1)
+        await r.say(command, "c1")
         if command == "/undo":
-            await r.put("q3", "m3")
-            await r.replies(1)
+            await r.say("q3", "m3")
 
-        assert [message["content"] for message in r.model.prompts[-1].messages] == asked
+        assert r.asked() == asked

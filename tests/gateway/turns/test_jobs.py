@@ -121,22 +121,6 @@ async def test_nobody_looks_on_while_a_job_is_answered(tmp_path: Path) -> None:
 # -- failures ------------------------------------------------------------------------------------------
 
 
-async def test_the_first_failure_in_a_row_is_told(tmp_path: Path) -> None:
-    no = ModelRefused("no")
-    async with rig(tmp_path, no, no, "fine", no, no) as r:
-        for number in range(1, 6):
-            await put(r, run(number))
-        told = await r.replies(3)
-        await r.settled()
-        assert r.unread == 0
-        assert len(await r.parked(4)) == 4
-
-    assert [out.kind for out in told] == ["notice", "reply", "notice"]
-    assert told[0].in_reply_to == run(1).id
-    assert told[2].in_reply_to == run(4).id
-    assert told[0].text.startswith("The job “news” failed: ")
-
-
 async def test_what_nobody_is_told_is_a_success_as_well(tmp_path: Path) -> None:
     no = ModelRefused("no")
     async with rig(tmp_path, no, "NO_REPLY", no) as r:

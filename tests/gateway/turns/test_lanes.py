@@ -5,24 +5,27 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pytest
 
-from channels.message import Inbound
-from gateway.turns.lanes import Entry, Lanes, RetryAfter
+from gateway.turns.lanes import Entry, Lane, Lanes, RetryAfter
 from tests.gateway.handed_letter import HandedLetter
+from tests.gateway.worker_rig import letter
 from tests.support.guarantee import guarantee
 from tests.support.until import until
 
 
-def inbound(key: str, id: str) -> Inbound:
-    channel, _, chat_id = key.partition(":")
-    return Inbound(v=1, id=id, key=key, channel=channel, chat_id=chat_id, text=id)
+def put(lanes: Lanes, key: str, id: str | HandedLetter) -> Entry | None:
+    delivery = HandedLetter(id) if isinstance(id, str) else id
+    return lanes.add(letter(delivery.id, delivery.id, key), delivery)
 
 
-def put(lanes: Lanes, key: str, id: str) -> Entry | None:
-    return lanes.add(inbound(key, id), HandedLetter(id))
+async def paused(lanes: Lanes, key: str) -> Lane:
+    lane = lanes.get(key)
+    assert lane is not None
+    await until(lambda: lane.nudge is not None)
+    return lane
 
 
 class WorkByHand:
@@ -69,7 +72,7 @@ async def opened(concurrent: int = 10) -> AsyncIterator[tuple[WorkByHand, Lanes]
 async def test_letters_of_one_key_run_one_at_a_time_in_order() -> None:
     async with opened() as (work, lanes):
         for number in range(5):
-            lanes.add(inbound("cli:a", str(number)), HandedLetter(str(number)))
+            put(lanes, "cli:a", str(number))
 
         for _ in range(5):
             await work.end()
@@ -82,7 +85,7 @@ async def test_letters_of_one_key_run_one_at_a_time_in_order() -> None:
 async def test_keys_run_side_by_side_up_to_the_limit() -> None:
     async with opened(concurrent=2) as (work, lanes):
         for name in "abc":
-            lanes.add(inbound(f"cli:{name}", name), HandedLetter(name))
+            put(lanes, f"cli:{name}", name)
 
         first, second = await work.begun.get(), await work.begun.get()
 
@@ -99,7 +102,7 @@ async def test_a_letter_delivered_again_only_swaps_the_acknowledgement() -> None
         entry.letter.lost = True  # type: ignore[misc]
         again = HandedLetter("1")
 
-        added = lanes.add(inbound("cli:a", "1"), again)
+        added = put(lanes, "cli:a", again)
 
         assert added is None
         assert entry.letter is again
@@ -112,7 +115,7 @@ async def test_a_copy_that_was_put_beside_a_letter_has_its_own_turn_behind_it() 
         put(lanes, "cli:a", "1")
         await work.begun.get()
         lost, copy = HandedLetter("1"), HandedLetter("1")
-        assert [lanes.add(inbound("cli:a", "1"), each) for each in (lost, copy)] == [None, None]
+        assert [put(lanes, "cli:a", each) for each in (lost, copy)] == [None, None]
         lost.lost = True
         work.running["cli:a|1"].set_result(None)
 
@@ -123,7 +126,7 @@ async def test_a_waiting_letter_that_is_lost_is_left_to_its_next_delivery() -> N
     async with opened() as (work, lanes):
         put(lanes, "cli:a", "1")
         gone = HandedLetter("2")
-        lanes.add(inbound("cli:a", "2"), gone)
+        put(lanes, "cli:a", gone)
         put(lanes, "cli:a", "3")
         gone.lost = True
 
@@ -139,19 +142,19 @@ async def lost_behind_others(work: WorkByHand, lanes: Lanes, *, proven: bool = T
     gone = [Unproven(each) for each in "12"]
     put(lanes, "cli:x", "x")
     await work.begun.get()
-    for letter in gone:
-        lanes.add(inbound("cli:a", letter.id), letter)
+    for each in gone:
+        put(lanes, "cli:a", each)
     put(lanes, "cli:y", "y")
     await asyncio.sleep(0)
-    for letter in gone:
-        letter.lost, letter.proven = proven, proven
+    for each in gone:
+        each.lost, each.proven = proven, proven
     work.running["cli:x|x"].set_result(None)
     assert (await work.begun.get()).inbound.id == "y"
     lane = lanes.get("cli:a")
     assert lane is not None
     assert [each.inbound.id for each in lane.entries] == ["2"]
-    for letter in gone:
-        letter.lost = True
+    for each in gone:
+        each.lost = True
 
 
 @dataclass(eq=False)
@@ -185,13 +188,13 @@ async def test_a_turn_that_was_lost_at_its_end_is_not_overtaken_by_the_next_one(
     """Its next try finds it lost; when it comes again, another chat has the one place."""
     async with opened(concurrent=1) as (work, lanes):
         letters = [HandedLetter(each) for each in "12"]
-        for letter in letters:
-            lanes.add(inbound("cli:a", letter.id), letter)
+        for each in letters:
+            put(lanes, "cli:a", each)
         put(lanes, "cli:x", "x")
         while "cli:a|1" not in work.running:
             await asyncio.sleep(0)
-        for letter in letters:
-            letter.lost = True
+        for each in letters:
+            each.lost = True
         work.running["cli:a|1"].set_result(RetryAfter(0))
         assert [(await work.begun.get()).inbound.id for _ in range(2)] == ["1", "x"]
         lane = lanes.get("cli:a")
@@ -203,8 +206,8 @@ async def test_a_turn_that_was_lost_at_its_end_is_not_overtaken_by_the_next_one(
         assert (await work.begun.get()).inbound.id == "y"
         assert [each.inbound.id for each in lane.entries] == ["2"]
 
-        for each in "12":
-            put(lanes, "cli:a", each)
+        for name in "12":
+            put(lanes, "cli:a", name)
         work.running["cli:y|y"].set_result(None)
         await work.end()
         await work.end()
@@ -217,14 +220,12 @@ async def test_a_lost_letter_that_pauses_holds_up_nothing_that_comes() -> None:
     """Another daemon may have it by now: what comes meanwhile begins at once, and is not stopped for it."""
     async with opened() as (work, lanes):
         letters = [HandedLetter(each) for each in "12"]
-        for letter in letters:
-            lanes.add(inbound("cli:a", letter.id), letter)
+        for each in letters:
+            put(lanes, "cli:a", each)
         await work.end(RetryAfter(600))
-        lane = lanes.get("cli:a")
-        assert lane is not None
-        await until(lambda: lane.nudge is not None)
-        for letter in letters:
-            letter.lost = True
+        await paused(lanes, "cli:a")
+        for each in letters:
+            each.lost = True
 
         entry = put(lanes, "cli:a", "3")
 
@@ -237,11 +238,11 @@ async def test_a_lost_letter_that_pauses_holds_up_nothing_that_comes() -> None:
 async def test_a_turn_that_runs_stays_in_its_lane_when_its_letter_is_lost() -> None:
     async with opened() as (work, lanes):
         letters = [HandedLetter(each) for each in "12"]
-        for letter in letters:
-            lanes.add(inbound("cli:a", letter.id), letter)
+        for each in letters:
+            put(lanes, "cli:a", each)
         entry = await work.begun.get()
-        for letter in letters:
-            letter.lost = True
+        for each in letters:
+            each.lost = True
 
         put(lanes, "cli:a", "3")
 
@@ -261,8 +262,8 @@ async def test_what_waits_and_has_a_copy_that_is_not_lost_stays() -> None:
     async with opened() as (work, lanes):
         put(lanes, "cli:a", "1")
         gone, copy = HandedLetter("2"), HandedLetter("2")
-        for letter in (gone, copy):
-            lanes.add(inbound("cli:a", "2"), letter)
+        for each in (gone, copy):
+            put(lanes, "cli:a", each)
         gone.lost = True
 
         put(lanes, "cli:a", "3")
@@ -292,35 +293,19 @@ async def test_a_lane_that_waits_leaves_its_place_to_others_and_keeps_its_order(
     assert work.ended == ["x", "1", "2"]
 
 
-async def test_a_drain_starts_nothing_new_and_lets_the_running_turn_end() -> None:
-    async with opened() as (work, lanes):
-        put(lanes, "cli:a", "1")
-        put(lanes, "cli:a", "2")
-        entry = await work.begun.get()
-        drained = asyncio.ensure_future(lanes.drain(30))
-        await asyncio.sleep(0)
-
-        work.running["cli:a|1"].set_result(None)
-
-        assert await drained
-        assert work.ended == ["1"]
-        assert entry.inbound.id == "1"
-
-
 async def test_a_delivery_that_comes_when_the_one_before_has_ended_is_worked_on_as_well() -> None:
     async with opened() as (work, lanes):
         first, again = HandedLetter("1"), HandedLetter("1")
-        lanes.add(inbound("cli:a", "1"), first)
+        put(lanes, "cli:a", first)
         put(lanes, "cli:a", "2")
         entry = await work.begun.get()
         entry.settled = first
-        lanes.add(inbound("cli:a", "1"), again)
+        put(lanes, "cli:a", again)
         work.running["cli:a|1"].set_result(None)
 
         assert (await work.end()).inbound.id == "2"
         assert (await work.end()).letter is again
-        while lanes.get("cli:a") is not None:
-            await asyncio.sleep(0)
+        await until(lambda: lanes.get("cli:a") is None)
         assert work.ended == ["1", "2", "1"]
 
 
@@ -342,20 +327,6 @@ async def test_a_lane_that_was_cancelled_before_it_began_holds_up_no_drain() -> 
 
         assert await asyncio.wait_for(lanes.drain(30), 10)
         assert work.begun.empty()
-
-
-@pytest.mark.parametrize("running", [True, False])
-async def test_stop_pulls_the_switch_of_a_running_turn_only(running: bool) -> None:
-    async with opened() as (work, lanes):
-        if running:
-            put(lanes, "cli:a", "1")
-            await work.begun.get()
-
-        stopped = lanes.stop("cli:a")
-
-        assert (stopped is not None) == running
-        assert stopped is None or stopped.stop.pulled
-        assert lanes.stop("cli:a") is None
 
 
 async def test_a_stop_in_a_try_that_has_to_wait_is_not_slept_over() -> None:
@@ -392,3 +363,220 @@ async def test_of_a_closed_key_only_what_was_there_before_goes_on() -> None:
 
         lanes.reopen("cli:a")
         assert (await work.end()).inbound.id == "3"
+
+
+@dataclass(eq=False)
+class Watched(HandedLetter):
+    """A delivery that says what it was told."""
+
+    told: list[str] = field(default_factory=list)
+
+    def begin(self) -> bool:
+        self.told.append("begin")
+        return super().begin()
+
+    def rest(self) -> None:
+        self.told.append("rest")
+
+
+def end(work: WorkByHand, name: str, verdict: RetryAfter | None = None) -> None:
+    work.running[name].set_result(verdict)
+
+
+async def test_the_first_of_a_lane_heads_it_and_no_other_does() -> None:
+    """A death may have cut its turn alone."""
+    async with opened() as (_, lanes):
+        entries = [put(lanes, "cli:a", "1"), put(lanes, "cli:a", "2"), put(lanes, "cli:b", "3")]
+
+        assert [each is not None and each.heads for each in entries] == [True, False, True]
+        assert {lane.key: [each.inbound.id for each in lane.entries] for lane in lanes} == {
+            "cli:a": ["1", "2"],
+            "cli:b": ["3"],
+        }
+
+
+async def test_a_letter_begins_when_its_turn_does_and_rests_while_it_waits() -> None:
+    async with opened() as (work, lanes):
+        delivery = Watched("1")
+        put(lanes, "cli:a", delivery)
+        await work.begun.get()
+        assert delivery.told == ["begin"]
+        end(work, "cli:a|1", RetryAfter(60))
+        lane = await paused(lanes, "cli:a")
+        assert delivery.told == ["begin", "rest"]
+
+        assert lane.nudge is not None
+        lane.nudge.set()
+        await work.end()
+        assert delivery.told == ["begin", "rest", "begin"]
+        await until(lambda: lanes.get("cli:a") is None)
+
+
+async def test_a_delivery_that_replaces_a_lost_one_begins_where_the_turn_runs() -> None:
+    """And waits where it waits; a copy beside one that is not lost is left for later."""
+    async with opened() as (work, lanes):
+        running, waiting = put(lanes, "cli:a", "1"), put(lanes, "cli:a", "2")
+        assert running is not None
+        assert waiting is not None
+        await work.begun.get()
+        copy, again, later = Watched("1"), Watched("1"), Watched("2")
+        put(lanes, "cli:a", copy)
+        assert (running.copies, copy.told) == ([copy], [])
+        for entry in (running, waiting):
+            entry.letter.lost = True  # type: ignore[misc]
+
+        put(lanes, "cli:a", again)
+        put(lanes, "cli:a", later)
+
+        assert (running.letter, again.told) == (again, ["begin"])
+        assert (waiting.letter, later.told) == (later, [])
+
+
+def test_what_is_left_is_what_came_after_the_acknowledged_one_and_each_copy() -> None:
+    first, newer, copy, lost = (HandedLetter("1") for _ in range(4))
+    lost.lost = True
+    entry = Entry(letter("1", "1", "cli:a"), first, 0.0)
+    assert list(entry.left()) == []
+
+    entry.copies += [copy, lost]
+    assert list(entry.left()) == [copy]
+    entry.settled = first
+    assert list(entry.left()) == [copy]
+    entry.letter = newer
+    assert list(entry.left()) == [newer, copy]
+    newer.lost = True
+    assert list(entry.left()) == [copy]
+
+
+async def test_who_runs_and_who_waits_for_the_next_try_has_begun_and_can_be_stopped() -> None:
+    async with opened() as (work, lanes):
+        assert lanes.begun("cli:a") is None
+        entry = put(lanes, "cli:a", "1")
+        put(lanes, "cli:a", "2")
+        assert lanes.begun("cli:a") is None
+        await work.begun.get()
+        assert lanes.begun("cli:a") is entry
+        end(work, "cli:a|1", RetryAfter(60))
+        lane = await paused(lanes, "cli:a")
+        assert lane.running is None
+        assert lanes.begun("cli:a") is entry
+
+        assert lanes.stop("cli:a") is entry
+        assert await work.end() is entry
+        assert entry is not None
+        assert entry.stop.pulled
+        assert not entry.stop.interrupted
+
+
+async def test_the_message_whose_turn_runs_is_found_by_its_id() -> None:
+    async with opened() as (work, lanes):
+        assert lanes.asking("cli:a", "1") is None
+        entry = put(lanes, "cli:a", "1")
+        put(lanes, "cli:a", "2")
+        assert lanes.asking("cli:a", "1") is None
+        await work.begun.get()
+
+        assert entry is not None
+        assert lanes.asking("cli:a", "1") is entry.inbound
+        assert lanes.asking("cli:a", "2") is None
+        assert lanes.asking("cli:b", "1") is None
+
+
+async def test_a_message_stops_no_turn_of_its_own_and_none_twice() -> None:
+    async with opened() as (work, lanes):
+        entry = put(lanes, "cli:a", "1")
+        await work.begun.get()
+
+        assert lanes.stop("cli:a", "1") is None
+        assert lanes.stop("cli:a", "2", interrupted=True) is entry
+        assert entry is not None
+        assert entry.stop.interrupted
+        assert lanes.stop("cli:a", "2") is None
+
+
+async def test_who_asks_for_a_letter_that_is_being_parked_waits_until_it_is() -> None:
+    """Of its own key, or of any; for all others it waits for nothing."""
+    async with opened() as (work, lanes):
+        entry, other = put(lanes, "cli:a", "1"), put(lanes, "cli:b", "2")
+        await work.begun.get()
+        assert entry is not None
+        assert other is not None
+        entry.parking = asyncio.Event()
+
+        async with asyncio.timeout(10):
+            await lanes.parked_whole("1", "cli:b")
+            await lanes.parked_whole("2", None)
+            await lanes.parked_whole("3", "cli:a")
+        waiting = [asyncio.ensure_future(lanes.parked_whole("1", key)) for key in ("cli:a", None)]
+        done, _ = await asyncio.wait(waiting, timeout=0.02)
+        assert not done
+        entry.parking.set()
+        async with asyncio.timeout(10):
+            await asyncio.gather(*waiting)
+
+
+async def test_lanes_that_are_empty_are_gone_and_drained_at_once() -> None:
+    async with opened() as (work, lanes):
+        assert await lanes.drain(0)
+    async with opened() as (work, lanes):
+        put(lanes, "cli:a", "1")
+        await work.end()
+        await until(lambda: lanes.get("cli:a") is None)
+        assert list(lanes) == []
+        # The next one begins a lane of its own.
+        put(lanes, "cli:a", "2")
+        await work.end()
+        assert await lanes.drain(10)
+        assert work.ended == ["1", "2"]
+
+
+async def test_a_drain_wakes_who_waits_and_begins_nothing() -> None:
+    """What waits for hours, or for a place, holds up no end; what comes meanwhile comes again elsewhere."""
+    async with opened(concurrent=1) as (work, lanes):
+        waits = put(lanes, "cli:a", "1")
+        await work.end(RetryAfter(600))
+        await paused(lanes, "cli:a")
+        put(lanes, "cli:b", "2")
+        await work.begun.get()
+        put(lanes, "cli:c", "3")
+        draining = asyncio.ensure_future(lanes.drain(30))
+        await asyncio.sleep(0)
+        put(lanes, "cli:d", "4")
+        assert not draining.done()
+        end(work, "cli:b|2")
+
+        assert await draining
+        assert work.begun.empty()
+        assert work.ended == ["2"]
+        assert waits is not None
+        assert not waits.stop.pulled
+        assert [lanes.get(f"cli:{name}") for name in "abc"] == [None] * 3
+
+
+async def test_what_comes_after_a_cancel_is_not_begun() -> None:
+    async with opened() as (work, lanes):
+        put(lanes, "cli:a", "1")
+        await work.begun.get()
+        await lanes.cancel()
+        put(lanes, "cli:b", "2")
+        for _ in range(10):
+            await asyncio.sleep(0)
+
+        assert work.running == {}
+        assert await lanes.drain(10)
+        assert work.begun.empty()
+
+
+async def test_who_waits_behind_a_pause_that_is_over_has_not_begun() -> None:
+    async with opened(concurrent=1) as (work, lanes):
+        put(lanes, "cli:a", "1")
+        put(lanes, "cli:a", "2")
+        await work.end(RetryAfter(0.001))
+        await work.begun.get()
+        put(lanes, "cli:b", "x")
+        await asyncio.sleep(0)
+        end(work, "cli:a|1")
+
+        assert (await work.begun.get()).inbound.id == "x"
+        assert lanes.begun("cli:a") is None
+        assert lanes.stop("cli:a") is None

@@ -18,9 +18,9 @@ from session.context.agents import Agents, Binding
 from session.disk.state import read_state, write_state
 from session.transcript.key import SessionKey
 from tests.contracts.models import Script
-from tests.gateway.waits import until
 from tests.gateway.worker_rig import Rig, letter, rig
 from tests.support.guarantee import guarantee
+from tests.support.until import until
 
 OLD, NEW = SessionKey("foreign:-5"), SessionKey("foreign:-1005")
 
@@ -33,21 +33,6 @@ async def texts(r: Rig, key: str = NEW) -> list[Any]:
     return [line["content"] for line in await r.lines(key)]
 
 
-async def test_the_next_question_holds_what_was_said_under_the_old_key(tmp_path: Path) -> None:
-    async with rig(tmp_path, "one", "two") as r:
-        await r.put("first", "m1", key=OLD)
-        await moved(r)
-        await r.replies(1)
-        await r.settled()
-        await r.put("second", "m2", key=NEW)
-        await r.replies(1)
-
-        assert [m["content"] for m in r.model.prompts[1].messages] == ["first", "one", "second"]
-        assert await texts(r) == ["first", "one", "second", "two"]
-        assert await texts(r, OLD) == []
-        assert (await r.store.look(OLD)).journal.known("mv") is not None
-
-
 async def test_it_waits_for_the_messages_before_it_and_does_not_wait_for_the_new_key(tmp_path: Path) -> None:
     async with rig(tmp_path) as r:
         await r.begin("first", "m1", key=OLD)
@@ -57,25 +42,6 @@ async def test_it_waits_for_the_messages_before_it_and_does_not_wait_for_the_new
         await r.replies(2)
         await r.settled()
 
-        assert await texts(r) == ["first", "script: first", "second", "script: second"]
-
-
-async def test_a_turn_of_the_new_key_that_runs_meanwhile_ends_once_behind_the_old_lines(
-    tmp_path: Path,
-) -> None:
-    async with rig(tmp_path) as r:
-        await r.put("first", "m1", key=OLD)
-        await r.replies(1)
-        r.model.release.clear()
-        r.model.held.clear()
-        await r.put("second", "m2", key=NEW)
-        await r.model.held.wait()
-        await moved(r)
-        await until(lambda: r.worker.lanes.get(OLD) is None)
-        r.model.release.set()
-
-        assert [reply.id for reply in await r.replies(1)] == ["m2#reply"]
-        await r.settled()
         assert await texts(r) == ["first", "script: first", "second", "script: second"]
 
 
@@ -116,36 +82,6 @@ async def test_letters_of_the_old_key_that_come_again_are_known(tmp_path: Path) 
         assert await texts(r) == ["first", "script: first"]
 
 
-async def test_an_old_message_can_still_be_edited_under_the_new_key(tmp_path: Path) -> None:
-    async with rig(tmp_path) as r:
-        await r.put("first", "m1", key=OLD, platform_id="77")
-        await moved(r)
-        await r.replies(1)
-        await r.settled()
-        await r.put("frist", "e1", key=NEW, platform_id="77", kind="edit")
-        await r.settled()
-
-        note = (await r.lines(NEW))[-1]
-        assert (note["kind"], note["edits"], note["content"]) == ("note", "m1", "frist")
-
-
-async def test_a_move_that_fails_is_tried_again(tmp_path: Path) -> None:
-    async with rig(tmp_path) as r:
-        await r.put("first", "m1", key=OLD)
-        await r.replies(1)
-        files = tmp_path / "files" / "chats"
-        (files / "foreign_-5").mkdir(parents=True)
-        (files / "foreign_-5" / "a").write_text("a")
-        (files / "foreign_-1005").write_text("in the way")
-        await moved(r)
-        assert [reply.id for reply in await r.replies(1)] == ["mv#notice.storage"]
-        (files / "foreign_-1005").unlink()
-        await r.settled()
-
-        assert (files / "foreign_-1005" / "a").read_text() == "a"
-        assert await texts(r) == ["first", "script: first"]
-
-
 async def test_jobs_of_ended_sessions_go_along(tmp_path: Path) -> None:
     ulid = "01KJ0000000000000000000000"
     jobs = tmp_path / "jobs"
@@ -168,25 +104,22 @@ async def test_jobs_of_ended_sessions_go_along(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "meta"),
+    ("kind", "meta", "target"),
     [
-        ("message", {"moved_to": NEW}),
-        ("action", {}),
-        ("action", {"moved_to": 5}),
-        ("action", {"moved_to": OLD}),
-        ("action", {"moved_to": "other:-1005"}),
-        ("action", {"moved_to": "foreign:"}),
-        ("action", {"moved_to": "nonsense"}),
+        ("action", {"moved_to": NEW}, NEW),
+        ("message", {"moved_to": NEW}, None),
+        ("action", {}, None),
+        ("action", {"moved_to": 5}, None),
+        ("action", {"moved_to": OLD}, None),
+        ("action", {"moved_to": "other:-1005"}, None),
+        ("action", {"moved_to": "foreign:"}, None),
+        ("action", {"moved_to": "nonsense"}, None),
     ],
 )
 def test_only_an_action_that_names_another_chat_of_the_channel_moves_it(
-    kind: str, meta: dict[str, Any]
+    kind: str, meta: dict[str, Any], target: str | None
 ) -> None:
-    assert chat_migration.target(letter("", "m", OLD, kind=kind, meta=meta)) is None
-
-
-def test_its_target_is_the_new_key() -> None:
-    assert chat_migration.target(letter("", "m", OLD, kind="action", meta={"moved_to": NEW})) == NEW
+    assert chat_migration.target(letter("", "m", OLD, kind=kind, meta=meta)) == target
 
 
 class TwoAgents(Rig):
@@ -203,16 +136,12 @@ async def test_lines_of_two_agents_are_not_put_together(tmp_path: Path, *, runs:
     """What another agent was told under the new key ends as a session of its own, its turn answered first."""
     built = TwoAgents(tmp_path, Script(), LetterRules())
     async with built.open() as r:
-        await r.put("first", "m1", key=OLD)
-        await r.replies(1)
+        await r.say("first", "m1", key=OLD)
         if runs:
-            r.model.release.clear()
             r.model.held.clear()
-        await r.put("second", "m2", key=NEW)
-        if runs:
-            await r.model.held.wait()
+            await r.begin("second", "m2", key=NEW)
         else:
-            await r.replies(1)
+            await r.say("second", "m2", key=NEW)
         await moved(r)
         if runs:
             r.model.release.set()

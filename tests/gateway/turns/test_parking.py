@@ -9,13 +9,10 @@ from typing import Any
 import pytest
 
 from gateway.queue.mailbox import INBOUND, Post
-from gateway.turns.letter_rules import LetterRules
 from session.errors import ContextTooLong, EmptyAnswer, ModelAway, ModelRefused
-from session.models.model import Answer, OnDelta, Prompt, ToolCall
-from session.store.store import Session
+from session.models.model import Answer, OnDelta, Prompt
 from session.turn import commands
-from session.turn.turn import QUICK_S, Request
-from tests.contracts.models import Script
+from session.turn.turn import QUICK_S
 from tests.gateway.worker_rig import ADA, Rig, letter, rig
 from tests.support.guarantee import guarantee
 
@@ -25,39 +22,31 @@ REFUSED = "The model rejected this message, so it was not answered. The operator
 async def test_what_cannot_be_read_is_parked_and_the_lane_goes_on(tmp_path: Path) -> None:
     async with rig(tmp_path) as r:
         await r.mailbox.put(Post(INBOUND, ADA, "junk", b"not json"))
-        await r.put("hello", "m1")
-
-        assert await r.texts(1) == ["script: hello"]
+        assert await r.say("hello", "m1") == "script: hello"
         (parked,) = await r.parked()
         assert (parked.id, parked.key, parked.body) == ("junk", None, b"not json")
         assert parked.reason.startswith("unreadable")
 
 
-async def test_a_text_over_1_mib_is_parked_and_its_chat_is_told(tmp_path: Path) -> None:
-    async with rig(tmp_path) as r:
-        body = letter("x" * (2**20 + 1), "big").to_bytes()
-        await r.mailbox.put(Post(INBOUND, ADA, "big", body))
-
-        (notice,) = await r.replies(1)
-
-        assert (notice.id, notice.kind) == ("big#notice.unreadable", "notice")
-        assert "1 MiB" in notice.text
-        assert [parked.id for parked in await r.parked()] == ["big"]
-        await r.settled()
-
-
-async def test_a_letter_that_says_nothing_asks_no_model_and_its_chat_is_told(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [("  ", "text is empty, and there is no file"), ("x" * (2**20 + 1), "1 MiB")],
+    ids=["empty", "too long"],
+)
+async def test_a_text_that_cannot_be_asked_asks_no_model_and_its_chat_is_told(
+    tmp_path: Path, text: str, why: str
+) -> None:
     """It is set aside with its reason, and the next letter of the chat is answered."""
     async with rig(tmp_path) as r:
-        await r.put("  ", "m1")
-        notice = (await r.replies(1))[0]
+        await r.mailbox.put(Post(INBOUND, ADA, "m1", letter(text, "m1").to_bytes()))
         await r.put("hello", "m2")
 
-        assert (notice.id, notice.kind) == ("m1#notice.unreadable", "notice")
-        assert await r.texts(1) == ["script: hello"]
+        notice, reply = await r.replies(2)
+        assert (notice.id, notice.kind, reply.text) == ("m1#notice.unreadable", "notice", "script: hello")
         assert [line["content"] for line in await r.lines()] == ["hello", "script: hello"]
         (parked,) = await r.parked()
-        assert parked.reason == "unreadable: text is empty, and there is no file"
+        assert parked.reason.startswith("unreadable: ")
+        assert why in parked.reason + notice.text
 
 
 @guarantee(
@@ -89,46 +78,6 @@ async def test_what_will_never_be_answered_is_parked_with_one_notice_and_the_lan
         assert all("policy" not in str(line["content"]) for line in await r.lines())
 
 
-async def test_tools_without_end_are_parked_and_the_transcript_is_legal(tmp_path: Path) -> None:
-    calls = [Answer("", tool_calls=[ToolCall(f"c{n}", "nothing", "{}")]) for n in range(3)]
-    async with rig(tmp_path, *calls) as r:
-        await r.put("loop", "m1")
-
-        (notice,) = await r.replies(1)
-
-        assert notice.id == "m1#notice.bad_answer"
-        assert "reached the limit of tool calls" in notice.text
-        (parked,) = await r.parked()
-        assert "tools in more than 1 rounds; raise model.max_tool_rounds" in parked.reason
-        lines = await r.lines()
-        assert [line["role"] for line in lines] == ["user", "assistant", "tool"]
-        assert lines[2]["is_error"]
-
-
-async def test_a_turn_that_was_begun_three_times_and_never_ended_is_parked(tmp_path: Path) -> None:
-    """Each start died; a fourth one is not made, the chat is told, and the lane goes on."""
-    first = Rig(tmp_path, Script(), LetterRules())
-    async with asyncio.TaskGroup() as group:
-        serve = group.create_task(first.mailbox.serve())
-        await first.mailbox.ready()
-        await first.put("poison", "m1")
-        await first.put("hello", "m2")
-        async with first.store.open(ADA) as session:
-            for alone in (False, False, True):
-                await session.journal.begin("m1", transcript_held_lines=False, alone=alone)
-        serve.cancel()
-    await first.store.aclose()
-
-    async with rig(tmp_path) as r:
-        notice, reply = await r.replies(2)
-
-        assert notice.id == "m1#notice.attempts"
-        assert reply.text == "script: hello"
-        assert [prompt.messages[-1]["content"] for prompt in r.model.prompts] == ["hello"]
-        (parked,) = await r.parked()
-        assert (parked.reason, parked.attempts) == ("attempts", 3)
-
-
 @pytest.mark.slow
 async def test_a_fault_of_ours_is_tried_again_and_then_parked(tmp_path: Path) -> None:
     def crash(prompt: Any) -> str:
@@ -143,22 +92,6 @@ async def test_a_fault_of_ours_is_tried_again_and_then_parked(tmp_path: Path) ->
         assert len(r.model.prompts) == 2
 
 
-@pytest.mark.slow
-async def test_a_command_that_fails_again_and_again_is_parked_too(tmp_path: Path) -> None:
-    class Broken(Rig):
-        async def memory_text(self, session: Session, request: Request) -> str:
-            raise ZeroDivisionError
-
-    async with Broken(tmp_path, Script(), LetterRules(attempts=2)).open() as r:
-        await r.put("/memory", "m1")
-        await r.put("hello", "m2")
-
-        notice, reply = await r.replies(2)
-
-        assert notice.id == "m1#notice.attempts"
-        assert reply.text == "script: hello"
-
-
 async def test_an_answer_too_large_to_be_kept_is_parked_and_not_asked_for_again(tmp_path: Path) -> None:
     async with rig(tmp_path, "x" * 2**24) as r:
         await r.put("much", "m1")
@@ -169,19 +102,6 @@ async def test_an_answer_too_large_to_be_kept_is_parked_and_not_asked_for_again(
         assert notice.id == "m1#notice.too_large"
         assert reply.text == "script: hello"
         assert len(r.model.prompts) == 2
-
-
-async def test_a_parked_letter_that_is_put_back_becomes_a_new_exchange_at_the_end(tmp_path: Path) -> None:
-    async with rig(tmp_path, EmptyAnswer("x"), "hi", "now it works") as r:
-        await r.put("hard", "m1")
-        await r.put("easy", "m2")
-        await r.replies(2)
-        async with r.store.open(ADA) as session:
-            await session.journal.unpark("m1")
-        await r.mailbox.replay("m1")
-
-        assert await r.texts(1) == ["now it works"]
-        assert [line["content"] for line in await r.lines()][-2:] == ["hard", "now it works"]
 
 
 def refuses(prompt: Prompt) -> Answer:
@@ -239,27 +159,22 @@ async def test_a_command_means_the_message_that_was_set_aside_last(
         await r.put("hello", "m1")
         await r.put("forbidden thing", "m2")
         assert await r.texts(2) == ["one", REFUSED]
-        await r.put(command, "c")
-        assert await r.texts(1) == [said]
-        await r.put("next", "m3")
-        await r.texts(1)
+        assert await r.say(command, "c") == said
+        await r.say("next", "m3")
 
-        asked = [message["content"] for message in r.model.prompts[-1].messages]
+        asked = r.asked()
         assert asked == [*sent, *(["better"] if command == "/retry" else []), "next"]
 
 
 async def test_what_was_set_aside_is_asked_at_the_end_when_it_comes_again(tmp_path: Path) -> None:
     async with rig(tmp_path, refuses, "better") as r:
         takes_its_time(r)
-        await r.put("forbidden thing", "m1")
-        assert await r.texts(1) == [REFUSED]
+        assert await r.say("forbidden thing", "m1") == REFUSED
         await r.parked()
-        async with r.store.open(ADA) as session:
-            await session.journal.unpark("m1")
-        await r.mailbox.replay("m1")
+        await r.put_back("m1")
 
         assert await r.texts(1) == ["better"]
-        assert [message["content"] for message in r.model.prompts[-1].messages] == ["forbidden thing"]
+        assert r.asked() == ["forbidden thing"]
 
 
 async def test_no_words_of_a_provider_are_logged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -45,6 +45,7 @@ def briefed(error: ModelError, brief: str) -> ModelError:
         (briefed(ModelRefused("x: my message is rude"), "x: status 422"), "refused: x: status 422"),
         (BadAnswer("the model answered nothing"), "bad_answer: the model answered nothing"),
         (TurnTimeout("the turn ran over 5 s"), "timeout: the turn ran over 5 s"),
+        (ContextTooLong("9 > 8"), f"{ContextTooLong.reason}: 9 > 8"),
         (StoreError("http://me:secret@host\nis away"), "failed: http://host is away"),
     ],
 )
@@ -80,10 +81,6 @@ def test_who_is_fenced_waits_twice_as_long_each_time_up_to_a_minute() -> None:
 @pytest.mark.parametrize(("length", "cut"), [(200, "x" * 200), (201, "x" * 199 + "…")])
 def test_a_cause_has_200_characters_at_most(length: int, cut: str) -> None:
     assert cause_of(BadAnswer("x" * length)) == cut
-
-
-def test_a_context_that_is_too_long_has_its_own_class() -> None:
-    assert park_verdict(ContextTooLong("too long")).reason == ContextTooLong.reason
 
 
 def test_the_chat_is_told_the_error_s_own_sentence_where_it_has_one() -> None:

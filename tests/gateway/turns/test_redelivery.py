@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -13,14 +12,13 @@ import pytest
 from gateway.errors import LetterLost
 from gateway.queue.embedded.buffer import EmbeddedLetter
 from gateway.queue.embedded.mailbox import EmbeddedMailbox
-from gateway.queue.mailbox import INBOUND, Letter, ParkedAs, Post
+from gateway.queue.mailbox import INBOUND, Letter, ParkedAs
 from gateway.queue.rabbitmq.mailbox import RabbitMailbox
 from session.errors import ModelRefused
-from tests.gateway.handed_letter import HandedLetter
-from tests.gateway.waits import until
-from tests.gateway.worker_rig import ADA, Rig, rig
+from tests.gateway.worker_rig import ADA, rig
 from tests.support.broker import Broker
 from tests.support.guarantee import guarantee
+from tests.support.until import until
 
 
 def come_before(letter: Letter) -> Letter:
@@ -28,68 +26,6 @@ def come_before(letter: Letter) -> Letter:
     assert isinstance(letter, EmbeddedLetter)
     letter.suspect = True
     return letter
-
-
-class DeliversTwice(EmbeddedMailbox):
-    """Delivers each letter twice, the second time while the first one is being settled, too late for that."""
-
-    def __init__(self, state: Path) -> None:
-        super().__init__(state)
-        self.first: HandedLetter
-        self.ended, self._came = asyncio.Event(), asyncio.Event()
-
-    @asynccontextmanager
-    async def take(self, box: str) -> AsyncIterator[AsyncIterator[Letter]]:
-        async with super().take(box) as letters:
-            yield self._twice(letters) if box == INBOUND else letters
-
-    async def _twice(self, letters: AsyncIterator[Letter]) -> AsyncIterator[Letter]:
-        async for letter in letters:
-            self.first = HandedLetter(letter.id, letter.body)
-            yield self.first
-            await self.ended.wait()
-            yield come_before(letter)
-            self._came.set()
-
-    async def settle(self, letter: Letter, puts: Sequence[Post] = ()) -> None:
-        if not isinstance(letter, HandedLetter):
-            return await super().settle(letter, puts)
-        for post in puts:
-            await self.put(post)
-        letter.lost = True
-        self.ended.set()
-        await self._came.wait()
-        raise LetterLost("it comes again")
-
-
-async def test_a_letter_that_comes_again_while_it_is_settled_is_settled(tmp_path: Path) -> None:
-    """The old delivery cannot be let go of any more; the new one is, and its reply is sent once."""
-    async with rig(tmp_path, "hi", mailbox=DeliversTwice(tmp_path / "state")) as r:
-        await r.put("hello", "m1")
-
-        await answered_once(r)
-
-
-async def test_a_letter_lost_in_its_turn_is_answered_when_it_comes_again(tmp_path: Path) -> None:
-    """The model is asked once; what it said waits in the transcript for the new delivery."""
-    mailbox = DeliversTwice(tmp_path / "state")
-    async with rig(tmp_path, "hi", mailbox=mailbox) as r:
-        await r.begin("hello", "m1")
-        mailbox.first.lost = True
-        r.model.release.set()
-        await r.until_in_lane(0)
-        assert r.unread == 0
-        mailbox.ended.set()
-
-        await answered_once(r)
-    assert len(r.model.prompts) == 1
-
-
-async def answered_once(r: Rig) -> None:
-    """Wait for the one reply, and for the end of its letter."""
-    assert await r.texts(1) == ["hi"]
-    await r.settled()
-    assert r.unread == 0
 
 
 class Parking(EmbeddedMailbox):
@@ -110,16 +46,14 @@ async def test_a_letter_that_is_put_back_at_once_is_answered(tmp_path: Path) -> 
     async def put_back(_parked: Letter) -> None:
         entry = r.worker.lanes.begun(ADA)
         assert entry is not None
-        async with r.store.open(ADA) as session:
-            await session.journal.unpark("m1")
-        assert await r.mailbox.replay("m1") is not None
+        await r.put_back("m1")
         await until(lambda: bool(entry.copies))
 
     parking = Parking(tmp_path / "state", put_back)
     async with rig(tmp_path, ModelRefused("no"), "fine", mailbox=parking) as r:
         await r.put("hello", "m1")
 
-        assert [reply.id for reply in await r.replies(2)] == ["m1#notice.refused", "m1#reply"]
+        assert await r.ids(2) == ["m1#notice.refused", "m1#reply"]
         await r.settled()
 
 
@@ -162,11 +96,9 @@ async def test_a_letter_put_back_is_not_taken_for_the_one_that_another_daemon_le
     mailbox = LosesParking(tmp_path / "state", again=again)
     async with rig(tmp_path, ModelRefused("no"), "fine", mailbox=mailbox) as r:
         await r.put("hello", "m1")
-        assert [reply.id for reply in await r.replies(1)] == ["m1#notice.refused"]
+        assert await r.ids(1) == ["m1#notice.refused"]
         await r.settled()
-        async with r.store.open(ADA) as session:
-            await session.journal.unpark("m1")
-        assert await mailbox.replay("m1") is not None
+        await r.put_back("m1")
 
         assert await r.texts(1) == ["fine"]
         await r.settled()

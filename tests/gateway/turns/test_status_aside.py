@@ -2,45 +2,29 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
 import orjson
 
 from channels.message import Inbound
-from gateway.inbound.control import Control
 from gateway.queue.mailbox import INBOUND, Post
-from gateway.turns.events import Events
 from session.transcript.key import slot_of
 from tests.gateway.http_place import open_place
-from tests.gateway.waits import until
-from tests.gateway.worker_rig import ADA, Rig, letter, rig
+from tests.gateway.worker_rig import ADA, letter, rig
 from tests.support.guarantee import guarantee
+from tests.support.until import until
 
 
 def order(asked: Inbound) -> bytes:
-    body = {
-        "v": 1,
-        "id": asked.id,
-        "do": "status",
-        "key": asked.key,
-        "letter": orjson.loads(asked.to_bytes()),
-    }
-    return orjson.dumps(body)
-
-
-async def held(r: Rig, id: str = "m1") -> None:
-    """Have a turn begin that ends when the model is released."""
-    r.model.release.clear()
-    await r.put("long", id)
-    await r.model.held.wait()
+    letter_of = orjson.loads(asked.to_bytes())
+    return orjson.dumps({"v": 1, "id": asked.id, "do": "status", "key": asked.key, "letter": letter_of})
 
 
 @guarantee("interfaces", "`/status` is answered immediately and once, however long the current turn takes.")
 async def test_a_letter_is_answered_while_a_turn_runs(tmp_path: Path) -> None:
     """The answer overtakes the running turn and what waits; it is a reply, and there is one."""
     async with rig(tmp_path, "one", "two") as r:
-        await held(r)
+        await r.begin("long", "m1")
         await r.put("next", "m2")
         await r.put("/status", "s1", platform_id="77")
 
@@ -49,27 +33,17 @@ async def test_a_letter_is_answered_while_a_turn_runs(tmp_path: Path) -> None:
         assert said.text.startswith("fine\nsession: ")
 
         r.model.release.set()
-        assert [reply.id for reply in await r.replies(2)] == ["m1#reply", "m2#reply"]
+        assert await r.ids(2) == ["m1#reply", "m2#reply"]
         await until(lambda: r.worker.lanes.get(ADA) is None)
         await r.put("after", "m3")
-        assert [reply.id for reply in await r.replies(1)] == ["m3#reply"]
-
-
-async def test_a_letter_alone_is_enough(tmp_path: Path) -> None:
-    """Where nothing came over control, the letter itself is answered when it comes into its lane."""
-    async with rig(tmp_path, "one") as r:
-        await held(r)
-        await r.mailbox.put(Post(INBOUND, ADA, "s1", letter("/status@our_bot", "s1", group=True).to_bytes()))
-
-        assert [reply.id for reply in await r.replies(1)] == ["s1#reply"]
-        r.model.release.set()
+        assert await r.ids(1) == ["m3#reply"]
 
 
 @guarantee("interfaces", "`/status` is answered immediately and once, however long the current turn takes.")
 async def test_an_order_overtakes_its_letter(tmp_path: Path) -> None:
     """Out of line it is answered before the letter comes; the letter then says nothing more."""
     async with rig(tmp_path, "one") as r:
-        await held(r)
+        await r.begin("long", "m1")
         asked = letter("/status", "s1", platform_id="77")
         await r.mailbox.tell("control", slot_of(ADA), order(asked))
         (said,) = await r.replies(1)
@@ -78,10 +52,10 @@ async def test_an_order_overtakes_its_letter(tmp_path: Path) -> None:
         await r.mailbox.put(Post(INBOUND, ADA, "s1", asked.to_bytes()))
         await r.mailbox.tell("control", slot_of(ADA), order(asked))
         r.model.release.set()
-        assert [reply.id for reply in await r.replies(1)] == ["m1#reply"]
+        assert await r.ids(1) == ["m1#reply"]
         await until(lambda: r.worker.lanes.get(ADA) is None)
         await r.put("after", "m2")
-        assert [reply.id for reply in await r.replies(1)] == ["m2#reply"]
+        assert await r.ids(1) == ["m2#reply"]
 
 
 async def test_without_letters_of_the_chat_an_order_is_another_daemons(tmp_path: Path) -> None:
@@ -90,10 +64,10 @@ async def test_without_letters_of_the_chat_an_order_is_another_daemons(tmp_path:
         asked = letter("/status", "s1")
         await r.mailbox.tell("control", slot_of(ADA), order(asked))
         await r.put("hello", "m1")
-        assert [reply.id for reply in await r.replies(1)] == ["m1#reply"]
+        assert await r.ids(1) == ["m1#reply"]
 
         await r.mailbox.put(Post(INBOUND, ADA, "s1", asked.to_bytes()))
-        assert [reply.id for reply in await r.replies(1)] == ["s1#reply"]
+        assert await r.ids(1) == ["s1#reply"]
 
 
 async def test_what_another_daemon_said_stands(tmp_path: Path) -> None:
@@ -103,7 +77,7 @@ async def test_what_another_daemon_said_stands(tmp_path: Path) -> None:
             first = await session.journal.conclude("s1", "command", text="as it was")
             again = await session.journal.conclude("s1", "command", text="later", once=True)
         assert (again.text, again.seq) == (first.text, first.seq)
-        await held(r)
+        await r.begin("long", "m1")
         await r.put("/status", "s1")
 
         (said,) = await r.replies(1)
@@ -115,27 +89,15 @@ async def test_what_another_daemon_said_stands(tmp_path: Path) -> None:
 async def test_an_order_that_cannot_be_read_ends_nothing(tmp_path: Path) -> None:
     """Damaged orders are logged; the next one is heard."""
     async with rig(tmp_path, "one") as r:
-        await held(r)
+        await r.begin("long", "m1")
         for letter_of in ({}, {"v": 1}, 7, None, "x"):
             body = orjson.dumps({"v": 1, "id": "s", "do": "status", "key": ADA, "letter": letter_of})
             await r.mailbox.tell("control", slot_of(ADA), body)
         await r.mailbox.tell("control", slot_of(ADA), orjson.dumps({"v": 1, "do": "status", "key": ADA}))
         await r.mailbox.tell("control", slot_of(ADA), order(letter("/status", "s1")))
 
-        assert [reply.id for reply in await r.replies(1)] == ["s1#reply"]
+        assert await r.ids(1) == ["s1#reply"]
         r.model.release.set()
-
-
-async def test_a_daemon_without_turns_leaves_orders_alone(tmp_path: Path) -> None:
-    """The role `channels` has no lanes."""
-    async with rig(tmp_path, "one") as r:
-        control = asyncio.create_task(Control(mailbox=r.mailbox, events=Events(r.mailbox), orders=None).run())
-        await held(r)
-        await r.mailbox.tell("control", slot_of(ADA), order(letter("/status", "s1")))
-        assert [reply.id for reply in await r.replies(1)] == ["s1#reply"]
-        r.model.release.set()
-        assert not control.done()
-        control.cancel()
 
 
 async def test_the_answer_tells_what_runs_and_waits(tmp_path: Path) -> None:

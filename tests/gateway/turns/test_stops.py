@@ -7,16 +7,17 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from gateway.errors import MailboxDown
 from gateway.queue.embedded.buffer import EmbeddedLetter
 from gateway.queue.embedded.mailbox import EmbeddedMailbox
 from gateway.queue.mailbox import INBOUND, Letter, Post
 from session.errors import ModelAway
-from tests.gateway.waits import until
+from tests.gateway.embedded_place import OnePut
 from tests.gateway.worker_rig import ADA, Rig, letter, rig
+from tests.support.until import until
 
 
 async def test_stop_ends_the_running_turn_out_of_line_and_waiting_letters_run_on(tmp_path: Path) -> None:
+    """A stopped turn counts as answered: put again, its message is not asked again."""
     async with rig(tmp_path, "a long answer", "two") as r:
         r.read_along()
         await r.begin("1", "m1")
@@ -30,8 +31,9 @@ async def test_stop_ends_the_running_turn_out_of_line_and_waiting_letters_run_on
             ("m2#reply", "two"),
             ("s1#reply", "Stopped."),
         ]
+        await r.put("1", "m1")
         await r.settled()
-        assert r.unread == 0
+        assert (r.unread, len(r.model.prompts)) == (0, 2)
         closing = (await r.lines())[1]
         assert (closing["stopped"], closing["final"], closing["content"]) == (True, True, "a long")
 
@@ -69,18 +71,6 @@ async def test_a_stop_that_comes_again_ends_the_turn_that_it_was_answered_for(tm
         assert (await r.lines())[1]["stopped"] is True
 
 
-async def test_stop_ends_a_message_that_waits_for_a_model_that_is_away(tmp_path: Path) -> None:
-    async with rig(tmp_path, ModelAway("429", cause="rate_limit", after_s=60), "two") as r:
-        await r.put("1", "m1")
-        await r.until_held()
-        await until(lambda: r.worker.lanes.get(ADA).nudge is not None)
-        await r.put("/stop", "s1")
-        await r.put("2", "m2")
-
-        assert sorted(await r.texts(2)) == ["Stopped.", "two"]
-        assert (await r.lines())[1]["stopped"]
-
-
 async def test_a_message_that_was_promised_an_answer_is_told_of_its_end(tmp_path: Path) -> None:
     """Its chat shows that the answer comes, until something takes the place; others end in silence."""
     async with rig(tmp_path, "a long answer") as r:
@@ -113,25 +103,9 @@ async def test_an_order_that_overtakes_its_letter_answers_as_the_letter_would(tm
     assert reply.meta["place"] == "p2"
 
 
-class Hesitant(EmbeddedMailbox):
-    """Refuses what is put under one id, once, and only after ``gate`` is set."""
-
-    def __init__(self, state: Path, *, refused: str) -> None:
-        super().__init__(state)
-        self.gate = asyncio.Event()
-        self._refused = refused
-
-    async def put(self, post: Post) -> None:
-        if post.id == self._refused:
-            self._refused = ""
-            await self.gate.wait()
-            raise MailboxDown("no confirmation")
-        await super().put(post)
-
-
 async def test_a_stop_letter_stays_until_its_reply_is_durable(tmp_path: Path) -> None:
     """The answer out of line fails late: the letter has waited for it, and answers itself."""
-    mailbox = Hesitant(tmp_path / "state", refused="s1#reply")
+    mailbox = OnePut(tmp_path / "state", "s1#reply", refuses=True, held=True)
     async with rig(tmp_path, "a long answer", mailbox=mailbox) as r:
         await r.begin("1", "m1")
         await r.put("/stop", "s1")
@@ -142,30 +116,10 @@ async def test_a_stop_letter_stays_until_its_reply_is_durable(tmp_path: Path) ->
         r.model.release.set()
 
 
-async def test_stop_with_nothing_running_is_answered_by_its_letter(tmp_path: Path) -> None:
-    async with rig(tmp_path) as r:
-        await r.put("/stop", "s1")
-
-        assert await r.texts(1) == ["Nothing is running."]
-
-
-async def test_a_stopped_message_put_again_is_answered_by_nothing(tmp_path: Path) -> None:
-    """A stopped turn counts as answered: it is not begun again."""
-    async with rig(tmp_path, "a long answer") as r:
-        await r.begin("1", "m1")
-        await r.put("/stop", "s1")
-        await r.replies(1)
-        r.model.release.set()
-        await r.put("1", "m1")
-        await r.put("2", "m2")
-
-        assert await r.texts(1) == ["script: 2"]
-
-
 async def test_a_stop_that_comes_late_does_not_end_what_came_after_it(tmp_path: Path) -> None:
     async with rig(tmp_path, "a long answer") as r:
-        await r.mailbox.put(Post(INBOUND, ADA, "s1", letter("/stop", "s1").to_bytes()))
-        await r.replies(1)
+        await come_again(r)
+        assert await r.texts(1) == ["Nothing is running."]
         await r.begin("1", "m1")
 
         assert not r.worker.orders.stop(ADA, asked_id="s1")
@@ -259,19 +213,14 @@ async def test_stop_ends_a_message_whose_next_try_waits_for_a_place(tmp_path: Pa
     away = ModelAway("503", cause="unreachable", after_s=60)
     async with rig(tmp_path, away, concurrent_turns=1) as r:
         await r.put("asked", "m1")
-        await r.until_held()
+        lane = await r.until_paused()
         await r.begin("takes the place", "x1", key="foreign:bob")
-        lane = r.worker.lanes.get(ADA)
-        assert lane is not None
-        await until(lambda: lane.nudge is not None)
-        assert lane.nudge is not None
-        lane.nudge.set()
+        await r.go_on()
         await until(lambda: lane.nudge is None)
 
-        await r.put("/stop", "m2")
-        assert await r.texts(1) == ["Stopped."]
+        assert await r.say("/stop", "m2") == "Stopped."
         r.model.release.set()
 
-        assert [reply.id for reply in await r.replies(1)] == ["x1#reply"]
+        assert await r.ids(1) == ["x1#reply"]
         await r.settled()
         assert r.unread == 0

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,16 +12,18 @@ from typing import Any
 import pytest
 
 from channels.tables import QueueMode
+from gateway.queue.embedded.mailbox import EmbeddedMailbox
+from gateway.queue.mailbox import INBOUND, Letter
 from gateway.turns.collect import QueueRules
+from gateway.turns.letter_rules import LetterRules
 from gateway.turns.subagents import LATE_SAID
-from session.errors import ModelRefused
 from session.store.switch_session import split_after_idle
 from session.subagents.records import Call, Subagent
-from session.transcript.key import SessionKey
+from session.transcript.key import SessionKey, is_subagent
 from tests.gateway.subagents_rig import Held, SubagentRig, spawn, subagent_rig
-from tests.gateway.waits import until
 from tests.gateway.worker_rig import ADA
 from tests.support.guarantee import guarantee
+from tests.support.until import until
 
 BOB = SessionKey("foreign:bob")
 ULID = "01KG9NB3H0Q5W4XZ2WM29XRYBN"
@@ -32,10 +35,21 @@ async def begun(rig: SubagentRig, *tasks: str) -> None:
     await rig.put("go", "m1")
 
 
+@asynccontextmanager
+async def working(
+    folder: Path, *tasks: str, at_once: int = 1, **rules: Any
+) -> AsyncIterator[tuple[SubagentRig, Held]]:
+    """A chat that has started subagents, so many of which work."""
+    model = Held(*tasks)
+    async with subagent_rig(folder, model=model, **rules) as rig:
+        await rig.say("go", "m1")
+        await until(lambda: len(model.working) == at_once)
+        yield rig, model
+
+
 async def on_record_of(rig: SubagentRig) -> Subagent:
     """Have a subagent of the chat on record whose letter is not in the queue yet."""
-    await rig.put("hello", "m0")
-    await rig.texts(1)
+    await rig.say("hello", "m0")
     session = await rig.store.look(ADA)
     call = Call(ADA, session.session_id, "m0", "c1")
     return rig.files.begin(call, task="look", label="look", origin={"group": False})
@@ -51,22 +65,6 @@ def played(**work: Any) -> Any:
         return work.get(text, "begun")
 
     return step
-
-
-async def test_a_result_is_a_message_of_its_own_in_its_parents_lane(tmp_path: Path) -> None:
-    async with subagent_rig(tmp_path, *[played(look="seven")] * 3) as rig:
-        await begun(rig, "look")
-        replies = await rig.replies(2)
-        await rig.settled()
-
-        sub = rig.on_record()[0]
-        assert [reply.text for reply in replies] == ["begun", "heard"]
-        assert [reply.id for reply in replies] == ["m1#reply", f"{sub.id}#result#reply"]
-        assert [reply.key for reply in replies] == [ADA, ADA]
-        assert rig.left() == []
-        result = next(line for line in await rig.lines() if line["message_id"] == f"{sub.id}#result")
-        assert result["content"].startswith(f'<subagent-result of="look" key="{sub.key}">')
-        assert "\n\nseven\n</subagent-result>" in result["content"]
 
 
 async def test_a_result_that_says_slash_is_no_command(tmp_path: Path) -> None:
@@ -107,42 +105,34 @@ async def test_a_letter_with_the_key_and_id_of_a_subagent_changes_not_its_task(t
     async with subagent_rig(tmp_path, *[played(look="seven")] * 3) as rig:
         sub = await on_record_of(rig)
         await rig.put("read all of Bob", sub.id, key=sub.key, meta={"parent": ADA})
-        await rig.put("read all of Bob", "another", key=sub.key, meta={"parent": ADA})
-
-        assert await rig.texts(1) == ["heard"]
+        assert await rig.say("read all of Bob", "another", key=sub.key, meta={"parent": ADA}) == "heard"
         assert [parked.id for parked in await rig.parked()] == ["another"]
         texts = [str(prompt.messages[-1]["content"]) for prompt in rig.model.prompts]
         assert "look" in texts
         assert not [text for text in texts if "Bob" in text]
 
 
-async def test_a_letter_beside_a_task_enters_its_turn_in_no_mode(tmp_path: Path) -> None:
+@pytest.mark.parametrize("mode", ["collect", "steer"])
+async def test_a_letter_beside_a_task_enters_its_turn_in_no_mode(tmp_path: Path, mode: QueueMode) -> None:
     """It would be answered with the files of the subagent's parent."""
-    modes: tuple[QueueMode, ...] = ("collect", "steer")
-    for mode in modes:
-        rules: dict[str, Any] = {"queue": QueueRules(mode, collect_s=0.0), "concurrent_turns": 1}
-        model = Held("busy")
-        async with subagent_rig(tmp_path / mode, model=model, **rules) as rig:
-            sub = await on_record_of(rig)
-            await rig.put("busy", "b1", key=BOB)
-            await until(lambda model=model: model.working == {"busy"})
-            await rig.spawning.put(sub)
-            await rig.put("read all", "x", key=sub.key, meta={"parent": ADA})
-            await rig.until_in_lane(2, sub.key)
-            model.go.set()
+    model, rules = Held("busy"), QueueRules(mode, collect_s=0.0)
+    async with subagent_rig(tmp_path, model=model, queue=rules, concurrent_turns=1) as rig:
+        sub = await on_record_of(rig)
+        await rig.put("busy", "b1", key=BOB)
+        await until(lambda: model.working == {"busy"})
+        await rig.spawning.put(sub)
+        await rig.put("read all", "x", key=sub.key, meta={"parent": ADA})
+        await rig.until_in_lane(2, sub.key)
+        model.go.set()
 
-            assert [parked.id for parked in await rig.parked()] == ["x"]
-            await rig.settled()
-            assert "heard" in await rig.texts(2)
-            assert "read all" not in str([prompt.messages for prompt in model.prompts])
+        assert [parked.id for parked in await rig.parked()] == ["x"]
+        await rig.settled()
+        assert "heard" in await rig.texts(2)
+        assert "read all" not in str([prompt.messages for prompt in model.prompts])
 
 
 async def test_a_letter_beside_a_task_does_not_interrupt_it(tmp_path: Path) -> None:
-    model = Held("a")
-    async with subagent_rig(tmp_path, model=model, queue=QueueRules("interrupt")) as rig:
-        await rig.put("go", "m1")
-        await rig.texts(1)
-        await until(lambda: model.working == {"a"})
+    async with working(tmp_path, "a", queue=QueueRules("interrupt")) as (rig, model):
         (sub,) = rig.on_record()
         await rig.put("read all", "x", key=sub.key, meta={"parent": ADA})
         await rig.until_in_lane(2, sub.key)
@@ -162,29 +152,8 @@ async def test_a_forged_result_is_set_aside_and_its_chat_told(tmp_path: Path) ->
         assert rig.model.prompts == []
 
 
-async def test_a_subagent_that_fails_tells_its_parent_once(tmp_path: Path) -> None:
-    def refused(prompt: Any) -> Any:
-        if prompt.messages[-1]["content"] == "look":
-            raise ModelRefused("no")
-        return played()(prompt)
-
-    async with subagent_rig(tmp_path, *[refused] * 3) as rig:
-        await begun(rig, "look")
-
-        assert await rig.texts(2) == ["begun", "heard"]
-        await rig.settled()
-        assert "there is no result: the language model refused the task." in str(
-            (await rig.lines())[-2]["content"]
-        )
-        assert await rig.mailbox.parked() == []
-
-
 async def test_a_fifth_subagent_at_once_is_refused_and_its_parent_told(tmp_path: Path) -> None:
-    model = Held("a", "b", "c", "d", "e")
-    async with subagent_rig(tmp_path, model=model) as rig:
-        await rig.put("go", "m1")
-        await rig.texts(1)
-
+    async with working(tmp_path, *"abcde", at_once=4) as (rig, model):
         results = [str(line["content"]) for line in await rig.lines() if line["role"] == "tool"]
         assert [text.startswith("The subagent") for text in results] == [True] * 4 + [False]
         assert "which is the limit" in results[4]
@@ -217,14 +186,8 @@ async def test_a_subagent_starts_none(tmp_path: Path) -> None:
 
 async def test_stop_ends_subagents_and_nothing_is_heard_of_them(tmp_path: Path) -> None:
     """Two that work, and one that waits for a place among the turns."""
-    model = Held("a", "b", "c")
-    async with subagent_rig(tmp_path, model=model, concurrent_turns=2) as rig:
-        await rig.put("go", "m1")
-        await rig.texts(1)
-        await until(lambda: model.working == {"a", "b"})
-        await rig.put("/stop", "m2")
-
-        assert await rig.texts(1) == ["Stopped, including its subagents."]
+    async with working(tmp_path, *"abc", at_once=2, concurrent_turns=2) as (rig, model):
+        assert await rig.say("/stop", "m2") == "Stopped, including its subagents."
         await rig.settled()
         assert [each.state for each in rig.on_record()] == ["ended"] * 3
         assert (rig.unread, rig.left(), model.working) == (0, [], {"a", "b"})
@@ -232,12 +195,7 @@ async def test_stop_ends_subagents_and_nothing_is_heard_of_them(tmp_path: Path) 
 
 async def test_a_stop_that_means_another_message_ends_no_subagent(tmp_path: Path) -> None:
     """The message is answered, and its subagent works on behind it."""
-    model = Held("a")
-    async with subagent_rig(tmp_path, model=model) as rig:
-        await rig.put("go", "m1")
-        await rig.texts(1)
-        await until(lambda: model.working == {"a"})
-
+    async with working(tmp_path, "a") as (rig, model):
         assert not rig.worker.orders.stop(ADA, "stop:1", only="m1")
 
         model.go.set()
@@ -246,65 +204,36 @@ async def test_a_stop_that_means_another_message_ends_no_subagent(tmp_path: Path
 
 
 async def test_a_subagent_that_is_stopped_by_itself_tells_its_parent(tmp_path: Path) -> None:
-    model = Held("a")
-    async with subagent_rig(tmp_path, model=model) as rig:
-        await rig.put("go", "m1")
-        await rig.texts(1)
-        await until(lambda: model.working == {"a"})
+    async with working(tmp_path, "a") as (rig, _):
         await rig.intake.stop(rig.on_record()[0].key)
 
         assert await rig.texts(1) == ["heard"]
         assert "there is no result: it was stopped." in str((await rig.lines())[-2]["content"])
 
 
-async def test_messages_neither_interrupt_a_result_nor_are_collected_with_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize("mode", ["interrupt", "collect"])
+async def test_messages_neither_interrupt_a_result_nor_are_collected_with_it(
+    tmp_path: Path, mode: QueueMode
+) -> None:
     """Its turn ends in its own answer, and the message behind it gets another."""
-    modes: tuple[QueueMode, ...] = ("interrupt", "collect")
-    for mode in modes:
-        async with subagent_rig(tmp_path / mode, queue=QueueRules(mode, collect_s=0.0)) as rig:
-            held = asyncio.Event()
+    held = asyncio.Event()
 
-            def step(prompt: Any, rig: SubagentRig = rig, held: asyncio.Event = held) -> Any:
-                if str(prompt.messages[-1]["content"]).startswith("<subagent-result"):
-                    rig.model.release.clear()
-                    held.set()
-                    return "heard"
-                return "fine"
+    def step(prompt: Any) -> Any:
+        if str(prompt.messages[-1]["content"]).startswith("<subagent-result"):
+            rig.model.release.clear()
+            held.set()
+            return "heard"
+        return "fine"
 
-            rig.model.steps = [step] * 10
-            await begun(rig, "look")
-            assert await rig.texts(1) == ["fine"]
-            await held.wait()
-            await rig.put("and you?", "m2")
-            await rig.until_in_lane(2)
-            rig.model.release.set()
+    async with subagent_rig(tmp_path, *[step] * 10, queue=QueueRules(mode, collect_s=0.0)) as rig:
+        await begun(rig, "look")
+        assert await rig.texts(1) == ["fine"]
+        await held.wait()
+        await rig.put("and you?", "m2")
+        await rig.until_in_lane(2)
+        rig.model.release.set()
 
-            assert await rig.texts(2) == ["heard", "fine"]
-
-
-async def test_a_letter_that_a_crash_kept_out_of_the_queue_is_put_at_the_next_start(tmp_path: Path) -> None:
-    async with subagent_rig(tmp_path, *[played(look="seven")] * 3) as rig:
-        await on_record_of(rig)
-
-        await rig.subagents.sweep()
-
-        assert await rig.texts(1) == ["heard"]
-
-
-async def test_half_a_character_on_record_holds_up_no_subagent(tmp_path: Path) -> None:
-    """Earlier versions stored a task as the model escaped it, of which no letter could be made."""
-    async with subagent_rig(tmp_path, *[played(**{"look": "seven", "look \ufffd": "six"})] * 5) as rig:
-        await on_record_of(rig)
-        session = await rig.store.look(ADA)
-        half = "look \ud83d"
-        call = Call(ADA, session.session_id, "m0", "c0")
-        rig.files.begin(call, task=half, label=half, origin={"group": False})
-
-        await rig.subagents.sweep()
-
-        assert await rig.texts(2) == ["heard", "heard"]
-        await rig.settled()
-        assert {each.state for each in rig.on_record()} == {"told"}
+        assert await rig.texts(2) == ["heard", "fine"]
 
 
 async def test_a_conversation_that_cannot_be_read_holds_up_no_subagent_of_others(tmp_path: Path) -> None:
@@ -323,26 +252,6 @@ async def test_a_conversation_that_cannot_be_read_holds_up_no_subagent_of_others
         assert await rig.texts(1) == ["heard"]
         states = [each.state for each in rig.files.everywhere() if each.parent.startswith("foreign:broken")]
         assert states == ["answered"] * len(broken)
-
-
-async def test_a_sweep_that_breaks_ends_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with subagent_rig(tmp_path) as rig:
-        loop, looked = asyncio.get_running_loop(), asyncio.Event()
-
-        def breaks() -> Iterator[Subagent]:
-            loop.call_soon_threadsafe(looked.set)
-            raise RuntimeError("nobody foresaw it")
-
-        monkeypatch.setattr(rig.files, "everywhere", breaks)
-        started = loop.create_future()
-        started.set_result(None)
-
-        keeps = asyncio.ensure_future(rig.subagents.keep_clean(started))
-        async with asyncio.timeout(20):
-            await looked.wait()
-        await asyncio.sleep(0.1)
-        assert not keeps.done()
-        keeps.cancel()
 
 
 async def test_a_result_whose_conversation_was_ended_by_hand_is_dropped(tmp_path: Path) -> None:
@@ -375,10 +284,7 @@ async def test_the_result_of_a_jobs_subagent_goes_where_the_job_answers(tmp_path
 
 async def test_a_result_finds_its_conversation_behind_a_compaction(tmp_path: Path) -> None:
     """The session in which it was started is archived by then, and the one that goes on is another."""
-    model = Held("a")
-    async with subagent_rig(tmp_path, model=model) as rig:
-        await rig.put("go", "m1")
-        await rig.texts(1)
+    async with working(tmp_path, "a") as (rig, model):
         async with rig.store.open(ADA) as session:
             await session.end(metadata={"ended_by": "compaction"})
         model.go.set()
@@ -388,10 +294,7 @@ async def test_a_result_finds_its_conversation_behind_a_compaction(tmp_path: Pat
 
 async def test_a_result_behind_a_silence_that_ended_its_chat_is_of_no_use(tmp_path: Path) -> None:
     """The person waits for it, and has only read that a new conversation begins."""
-    model = Held("a")
-    async with subagent_rig(tmp_path, model=model) as rig:
-        await rig.put("go", "m1")
-        await rig.texts(1)
+    async with working(tmp_path, "a") as (rig, model):
         async with rig.store.open(ADA) as session:
             assert await session.change(partial(split_after_idle, by="m2", due=lambda _: True))
         model.go.set()
@@ -400,3 +303,94 @@ async def test_a_result_behind_a_silence_that_ended_its_chat_is_of_no_use(tmp_pa
         await rig.settled()
         assert [each.state for each in rig.on_record()] == ["told"]
         assert rig.left() == []
+
+
+class Shared(EmbeddedMailbox):
+    """Gives the letters of subagents to one taker, and all others to the other, as partitions would."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.takers: list[asyncio.Queue[Letter]] = []
+        self._sorting: asyncio.Task[None] | None = None
+        self._served = False
+
+    async def serve(self) -> None:
+        if self._served:
+            await asyncio.Event().wait()
+        self._served = True
+        await super().serve()
+
+    @asynccontextmanager
+    async def _taking(self, box: str) -> AsyncIterator[AsyncIterator[Letter]]:
+        if box != INBOUND:
+            async with super().take(box) as letters:
+                yield letters
+            return
+        queue: asyncio.Queue[Letter] = asyncio.Queue()
+        self.takers.append(queue)
+        if self._sorting is None:
+            self._sorting = asyncio.create_task(self._sort())
+        try:
+            yield _of(queue)
+        finally:
+            self._sorting.cancel()
+
+    def take(self, box: str) -> Any:
+        return self._taking(box)
+
+    async def _sort(self) -> None:
+        async with super().take(INBOUND) as letters:
+            async for letter in letters:
+                await until(lambda: len(self.takers) == 2)
+                self.takers[b'"key":"sub:' in letter.body].put_nowait(letter)
+
+
+async def _of(queue: asyncio.Queue[Letter]) -> AsyncIterator[Letter]:
+    while True:
+        yield await queue.get()
+
+
+class Second(SubagentRig):
+    """Another daemon of the workspace; the first one takes the replies."""
+
+    async def _collect(self) -> None:
+        await asyncio.Event().wait()
+
+
+@asynccontextmanager
+async def two(folder: Path, *tasks: str) -> AsyncIterator[tuple[SubagentRig, SubagentRig, Sequence[Held]]]:
+    models = (Held(*tasks), Held(*tasks))
+    mailbox = Shared(folder / "state")
+    first = SubagentRig(folder, models[0], LetterRules(), mailbox=mailbox)
+    second = Second(folder, models[1], LetterRules(), mailbox=mailbox)
+    async with first.open(), second.open():
+        yield first, second, models
+    for rig in (first, second):
+        await rig.own_store.aclose()
+
+
+@guarantee("once", "A chat hears of the end of each subagent exactly once, across processes and crashes.")
+async def test_a_subagent_works_in_another_daemon_and_its_result_comes_back(tmp_path: Path) -> None:
+    async with two(tmp_path, "a", "b") as (first, second, (here, there)):
+        assert await first.say("go", "m1") == "begun"
+        await until(lambda: there.working == {"a", "b"})
+        assert here.working == set()
+        assert {is_subagent(lane.key) for lane in second.worker.lanes} == {True}
+        there.go.set()
+
+        assert await first.texts(2) == ["heard", "heard"]
+        await until(lambda: [each.state for each in first.on_record()] == ["told"] * 2)
+        await until(lambda: first.left() == [])
+
+
+@guarantee("once", "A chat hears of the end of each subagent exactly once, across processes and crashes.")
+@guarantee("sessions", "`/stop` and the end of a conversation stop its subagents in every process.")
+async def test_a_stop_ends_what_works_in_another_daemon(tmp_path: Path) -> None:
+    async with two(tmp_path, "a", "b") as (first, second, (_, there)):
+        await first.say("go", "m1")
+        await until(lambda: there.working == {"a", "b"})
+        assert await first.say("/stop", "m2") == "Stopped, including its subagents."
+        await until(lambda: not list(second.worker.lanes))
+        await until(lambda: first.left() == [])
+        assert [each.state for each in first.on_record()] == ["ended"] * 2
+        assert (await first.waiting(), first.unread) == (0, 0)

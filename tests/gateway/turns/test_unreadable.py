@@ -1,4 +1,4 @@
-"""A letter that cannot be read is parked whatever else fails, never lost, and holds up no other."""
+"""A letter that cannot be read, or breaks before its turn, is parked and holds up no other."""
 
 from __future__ import annotations
 
@@ -6,20 +6,26 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
+import pytest
 from structlog.testing import capture_logs
 
 from channels.errors import Unreadable
 from channels.message import read_inbound
 from gateway.queue.embedded.mailbox import EmbeddedMailbox
 from gateway.queue.mailbox import INBOUND, Letter, Mailbox, Post
-from gateway.turns import unreadable
+from gateway.turns import edits, unreadable, worker
 from gateway.turns.events import Events
 from gateway.turns.notices import Notices
+from gateway.turns.policy import UNANSWERED
+from session.errors import ModelRefused
+from session.store.store import Store
 from tests.contracts.posts import collect
 from tests.gateway.embedded_place import BreaksAt, serving
-from tests.gateway.waits import until
 from tests.gateway.worker_rig import ADA, Clock, letter, rig
+from tests.support.guarantee import guarantee
+from tests.support.until import until
 
 EMPTY = Post(INBOUND, ADA, "m1", letter(" ", "m1").to_bytes())
 
@@ -95,9 +101,7 @@ async def test_one_that_is_lost_meanwhile_is_tried_no_more(tmp_path: Path) -> No
 async def test_the_letters_after_it_are_answered(tmp_path: Path) -> None:
     async with rig(tmp_path, mailbox=BreaksAt(tmp_path / "state", parking=True)) as r:
         await r.mailbox.put(Post(INBOUND, ADA, "junk", b"not json"))
-        await r.put("hello", "m1")
-
-        assert await r.texts(1) == ["script: hello"]
+        assert await r.say("hello", "m1") == "script: hello"
 
 
 async def test_a_drain_waits_for_none_that_cannot_be_parked(tmp_path: Path) -> None:
@@ -110,3 +114,50 @@ async def test_a_drain_waits_for_none_that_cannot_be_parked(tmp_path: Path) -> N
         await until(lambda: all(task.get_name() != "park unreadable" for task in asyncio.all_tasks()))
 
         assert mailbox.tried < unreadable.CRASHES_MAX
+
+
+@pytest.mark.slow
+async def test_the_lane_goes_on_and_the_letter_stays_in_its_queue(tmp_path: Path) -> None:
+    mailbox = BreaksAt(tmp_path / "state", parking=True)
+    with capture_logs() as logs:
+        async with rig(tmp_path, ModelRefused("no"), "fine", mailbox=mailbox) as r:
+            await r.put("poison", "m1")
+            await r.put("next", "m2")
+
+            # Each try puts the same notice again, which its channel knows by its id.
+            *notices, reply = await r.replies(5)
+            assert {(notice.kind, notice.id) for notice in notices} == {("notice", "m1#notice.refused")}
+            assert (reply.in_reply_to, reply.text) == ("m2", "fine")
+            await r.until_waiting(1)
+
+    assert mailbox.tried == 4
+    assert [(log["id"], log["tries"]) for log in logs if log["event"] == "letter.left"] == [("m1", 4)]
+
+
+def broken(*_: Any, **__: Any) -> Any:
+    raise TypeError("odd")
+
+
+@guarantee(
+    "failures", "A message that fails again and again before its turn is parked, and its chat continues."
+)
+async def test_a_letter_that_breaks_before_its_turn_is_parked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So is one whose conversation cannot be opened, without it."""
+    monkeypatch.setattr(worker, "back_off_s", lambda _: 0.0)
+    monkeypatch.setattr(edits, "settle", broken)
+    async with rig(tmp_path) as r:
+        await r.put("changed", "e1", kind="edit", platform_id="7")
+        await r.put("next", "m2")
+
+        notice, reply = await r.replies(2)
+        assert (notice.id, notice.text, reply.text) == ("e1#notice.failed", UNANSWERED, "script: next")
+        (parked,) = await r.parked()
+        assert (parked.id, parked.reason, parked.attempts) == ("e1", "failed: TypeError", 4)
+        monkeypatch.setattr(Store, "open", broken)
+        await r.put("asked", "m1", key="foreign:bob")
+
+        assert await r.ids(1) == ["m1#notice.failed"]
+        assert [(each.id, each.reason) for each in await r.parked(2)][1:] == [("m1", "failed: TypeError")]
+        await r.settled()

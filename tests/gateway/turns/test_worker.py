@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
+from typing import Any
 
-import orjson
 import pytest
 
+from channels.message import Inbound
+from gateway.turns.control_order import WatchOrder
 from gateway.turns.letter_rules import LetterRules
 from session.errors import BadAnswer
+from session.models.model import Answer, OnDelta, Prompt
+from session.transcript.key import slot_of
+from session.turn.turn import TurnLimits
 from tests.contracts.models import Script
 from tests.gateway.worker_rig import ADA, Rig, rig
 from tests.support.guarantee import guarantee
-
-
-async def test_a_letter_gets_a_reply_under_an_id_of_its_own(tmp_path: Path) -> None:
-    async with rig(tmp_path, "hi") as r:
-        await r.put("hello", "m1", platform_id="77")
-
-        (reply,) = await r.replies(1)
-
-        assert (reply.id, reply.in_reply_to, reply.kind, reply.text) == ("m1#reply", "m1", "reply", "hi")
-        assert (reply.key, reply.channel, reply.chat_id, reply.reply_to) == (ADA, "foreign", "ada", "77")
+from tests.support.until import until
 
 
 @guarantee("once", "A repeated message gets its stored answer again, without another model request.")
@@ -42,19 +37,6 @@ async def test_a_message_put_again_after_its_answer_is_answered_again_and_never_
         assert len(await r.lines()) == 2
 
 
-async def test_a_new_put_again_ends_no_second_session(tmp_path: Path) -> None:
-    async with rig(tmp_path) as r:
-        await r.put("one", "m1")
-        await r.put("/new", "m2")
-        await r.put("two", "m3")
-        replies = await r.texts(3)
-        await r.put("/new", "m2")
-
-        assert await r.texts(1) == [replies[1]]
-        assert [line["content"] for line in await r.lines()] == ["two", "script: two"]
-        assert len(list((tmp_path / "sessions" / "archive" / "foreign_ada").glob("*.jsonl"))) == 1
-
-
 async def test_after_new_the_model_is_sent_nothing_of_before(tmp_path: Path) -> None:
     """The next message is the whole conversation, in the next turn as well."""
     async with rig(tmp_path) as r:
@@ -72,9 +54,7 @@ async def test_a_message_of_an_ended_session_stays_known(tmp_path: Path) -> None
         await r.put("one", "m1")
         await r.put("/new", "m2")
         first, _ = await r.texts(2)
-        await r.put("one", "m1")
-
-        assert await r.texts(1) == [first]
+        assert await r.say("one", "m1") == first
         assert len(r.model.prompts) == 1
 
 
@@ -86,9 +66,7 @@ async def test_an_unknown_command_is_answered_with_the_nearest_and_never_sent_to
     tmp_path: Path, typed: str, answer: str
 ) -> None:
     async with rig(tmp_path) as r:
-        await r.put(typed, "m1")
-
-        assert answer in (await r.texts(1))[0]
+        assert answer in await r.say(typed, "m1")
         assert r.model.prompts == []
 
 
@@ -107,30 +85,6 @@ async def test_commands_answer(tmp_path: Path) -> None:
         assert await r.lines() == []
 
 
-async def test_a_chat_that_piles_up_is_told_once(tmp_path: Path) -> None:
-    async with rig(tmp_path, pending_per_chat=3) as r:
-        r.model.release.clear()
-        for number in range(8):
-            await r.put(str(number), f"m{number}")
-
-        (notice,) = await r.replies(1)
-        r.model.release.set()
-        replies = await r.replies(8)
-
-        assert notice.id.endswith("#notice.busy")
-        assert [reply.in_reply_to for reply in replies] == [f"m{number}" for number in range(8)]
-
-
-async def test_the_answer_goes_to_the_chat_that_answer_to_names_and_keeps_its_id(tmp_path: Path) -> None:
-    async with rig(tmp_path) as r:
-        await r.put("report", "cron:j@1", key="cron:j", answer_to="foreign:boss")
-
-        (reply,) = await r.replies(1)
-
-        assert (reply.key, reply.channel, reply.chat_id) == ("foreign:boss", "foreign", "boss")
-        assert reply.id == "cron:j@1#reply"
-
-
 async def test_replies_and_notices_are_numbered_without_gap(tmp_path: Path) -> None:
     async with rig(tmp_path, "one", BadAnswer("x"), "three") as r:
         for number, text in enumerate(["a", "b", "/help", "c"]):
@@ -141,29 +95,147 @@ async def test_replies_and_notices_are_numbered_without_gap(tmp_path: Path) -> N
         assert [reply.meta["seq"] for reply in replies] == [1, 2, 3, 4]
 
 
-async def test_a_drain_leaves_what_waits_to_the_next_daemon(tmp_path: Path) -> None:
-    built = Rig(tmp_path, Script(), LetterRules())
-    built.model.release.clear()
+Ended = tuple[str, str, str]
+
+
+async def test_the_adapters_meta_comes_back_beside_the_answers_own(tmp_path: Path) -> None:
+    async with rig(tmp_path) as r:
+        await r.put("hello", "m1", platform_id="77", meta={"token": "t", "seq": 99})
+        await r.put("/help", "m2", meta={"token": "u"})
+
+        first, second = await r.replies(2)
+
+        assert (first.reply_to, first.meta) == ("77", {"token": "t", "seq": 1})
+        assert second.meta == {"token": "u", "seq": 2}
+
+
+async def test_an_answer_for_another_chat_goes_there_and_quotes_nothing(tmp_path: Path) -> None:
+    async with rig(tmp_path) as r:
+        await r.put(
+            "report",
+            "cron:j1@x",
+            key="cron:j1",
+            source="cron",
+            cron_job_id="j1",
+            answer_to="foreign:ada",
+            platform_id="5",
+            meta={"token": "t"},
+        )
+
+        (reply,) = await r.replies(1)
+
+        assert (reply.id, reply.in_reply_to) == ("cron:j1@x#reply", "cron:j1@x")
+        assert (reply.key, reply.channel, reply.chat_id) == ("foreign:ada", "foreign", "ada")
+        assert (reply.reply_to, reply.meta) == (None, {})
+        assert [line["content"] for line in await r.lines("cron:j1")] == ["report", "script: report"]
+
+
+async def test_the_session_of_a_job_says_so(tmp_path: Path) -> None:
+    async with rig(tmp_path) as r:
+        for n in range(2):
+            await r.put("report", f"m{n}", key="cron:a:b", source="cron", answer_to="foreign:ada")
+            await r.put("/new", f"n{n}", key="cron:a:b", answer_to="foreign:ada")
+            await r.replies(2)
+        await r.say("hi", "m9", key="foreign:ada")
+
+        rows = {(row.key, row.source, row.cron_job_id) for row in await r.store.rows()}
+        assert rows == {("cron:a:b", "cron", "a:b"), ("foreign:ada", "interactive", None)}
+        assert (await r.store.look("cron:a:b")).metadata["source"] == "cron"  # type: ignore[arg-type]
+
+
+class Ends:
+    """Notes how letters ended."""
+
+    def __init__(self) -> None:
+        self.ended: list[Ended] = []
+        self.times: list[int] = []
+
+    def __call__(self, inbound: Inbound, status: str, error: str, duration_ms: int) -> None:
+        self.ended.append((inbound.id, status, error))
+        self.times.append(duration_ms)
+
+
+async def ends(folder: Path, *steps: Any, puts: int) -> Ends:
+    r = Rig(folder, Script(steps), LetterRules())
+    noted = Ends()
+    r.more["letter_ended"] = noted
+    async with r.open():
+        for n in range(puts):
+            await r.put("go", f"m{n}", key="foreign:ada")
+        await until(lambda: len(noted.ended) == puts)
+    return noted
+
+
+async def test_whoever_counts_runs_is_told_how_each_letter_ended(tmp_path: Path) -> None:
+    from session.errors import ModelRefused
+
+    noted = await ends(tmp_path, "fine", ModelRefused("no"), puts=2)
+
+    assert noted.ended == [("m0", "ok", ""), ("m1", "error", "refused")]
+    assert all(0 <= took < 20_000 for took in noted.times)
+
+
+async def test_a_count_that_fails_brings_no_letter_back(tmp_path: Path) -> None:
+    def broken(inbound: Inbound, status: str, error: str, duration_ms: int) -> None:
+        raise RuntimeError(inbound.id)
+
+    r = Rig(tmp_path, Script(), LetterRules())
+    r.more["letter_ended"] = broken
+    async with r.open():
+        await r.put("a", "m1")
+        await r.put("b", "m2")
+
+        assert await r.texts(2) == ["script: a", "script: b"]
+    assert len(r.model.prompts) == 2
+
+
+class Asked(Script):
+    """Remembers of each request whether its answer was wanted piece by piece."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.in_pieces: list[bool] = []
+
+    async def ask(self, prompt: Prompt, on_delta: OnDelta | None = None) -> Answer:
+        self.in_pieces.append(on_delta is not None)
+        return await super().ask(prompt, on_delta)
+
+
+SLOT = slot_of(ADA)
+
+
+@pytest.mark.parametrize(
+    ("order", "streams", "in_pieces"),
+    [
+        (None, False, False),
+        # ``model.stream = "always"``: an answer that is stopped keeps its text also where nobody read along.
+        (None, True, True),
+        ({"slots": [SLOT]}, False, True),
+        ({"slots": "all"}, False, True),
+        ({"slots": [(SLOT + 1) % 256]}, False, False),
+        ({"slots": [SLOT], "reads": False}, False, False),
+        ({"slots": "all", "channel": "foreign"}, False, True),
+        ({"slots": "all", "channel": "foreign", "reads": False}, False, False),
+        ({"slots": "all", "channel": "telegram"}, False, False),
+    ],
+)
+async def test_an_answer_is_written_piece_by_piece_for_whoever_reads_along(
+    tmp_path: Path, order: dict[str, Any] | None, streams: bool, in_pieces: bool
+) -> None:
+    """Who waits for its end, or reads another channel, does not."""
+    model = Asked()
+    built = Rig(tmp_path, model, LetterRules())
+    built.limits = TurnLimits(streams=streams)
     async with built.open() as r:
-        await r.put("1", "m1")
-        await r.model.held.wait()
-        await r.put("2", "m2")
-        drained = asyncio.ensure_future(r.worker.drain(20))
-        await asyncio.sleep(0)
-        r.model.release.set()
-        assert await drained
-        assert await r.texts(1) == ["script: 1"]
-        assert len(r.model.prompts) == 1
+        if order is not None:
+            await told(r, **order)
+        await r.say("one", "m1")
 
-    async with rig(tmp_path) as r:
-        assert await r.texts(1) == ["script: 2"]
+        assert model.in_pieces == [in_pieces]
 
 
-async def test_control_that_cannot_be_read_is_left_alone(tmp_path: Path) -> None:
-    async with rig(tmp_path) as r:
-        for body in (b"", b"[]", b'{"do":"stop"}', b'{"do":"watch","slots":[999],"for_s":1}', b'{"do":7}'):
-            await r.mailbox.tell("control", 0, body)
-        await r.mailbox.tell("control", 0, orjson.dumps({"do": "watch", "slots": "all", "for_s": 5}))
-        await r.put("hello", "m1")
-
-        assert await r.texts(1) == ["script: hello"]
+async def told(r: Rig, **order: Any) -> None:
+    """Have an order told, and return when the daemon has acted on it."""
+    await r.mailbox.tell("control", 0, WatchOrder(id="w", for_s=60, **order).to_bytes())
+    await r.mailbox.tell("control", 0, WatchOrder(id="m", for_s=60, slots=[], channel="mark").to_bytes())
+    await until(lambda: r.events.watched("mark:it"))
