@@ -31,6 +31,17 @@ async def collected(r: Rig, *texts: str) -> None:
     await r.line_up(("first", "m0"), *((text, f"m{number}") for number, text in enumerate(texts, 1)))
 
 
+async def test_messages_that_come_shortly_after_one_another_are_collected(tmp_path: Path) -> None:
+    async with rig(tmp_path, "all", queue=QueueRules("collect", collect_s=1.0)) as r:
+        for number in range(5):
+            await r.put(f"line {number}", f"m{number}")
+
+        assert await r.texts(1) == ["all"]
+        await r.settled()
+        assert len(r.model.prompts) == 1
+        assert (await r.lines())[-1]["answers"] == [f"m{number}" for number in range(5)]
+
+
 async def test_who_never_pauses_is_answered_all_the_same(tmp_path: Path) -> None:
     """The wait for more is bounded, however many come."""
     async with rig(tmp_path, queue=SLOWLY) as r:
