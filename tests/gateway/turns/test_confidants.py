@@ -38,6 +38,7 @@ def letter(key: str, sender: str = "", *, id_: str = "m1", **fields: Any) -> Inb
         (letter("web:a"), True),
         (letter("cli:direct"), True),
         (letter("cron:job", answer_to="telegram:-100"), False),
+        (letter("telegram:7", "7", source="cron"), False),
         (letter("web:a", answer_to="telegram:-100"), False),
         (letter("foreign:ada", "7"), False),
     ],
