@@ -15,7 +15,7 @@ from typing import Any
 
 import httpx
 
-from tests.gateway.cli.test_cli_foreign_sessions import pi_file
+from tests.gateway.cli.test_cli_interchange import pi_file
 from tests.gateway.cli_place import session_file
 from tests.session.mcp import mcp_place
 from tests.support.broker import BIN, Broker
