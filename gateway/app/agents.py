@@ -2,41 +2,57 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+import durable
 from gateway.app.approvals import build_gate, without_denied
-from gateway.app.compactions import build_compactions
 from gateway.app.facts import Facts
 from gateway.app.figures import turn_limits
-from gateway.app.optional_tools import OptionalTools, granted
+from gateway.app.optional_tools import OPTIONAL, OptionalTools, granted
+from gateway.app.schedules import ChatSchedules
 from gateway.app.subagents import SubagentContext, status_lines, turns_like
 from gateway.app.surroundings import SurroundingsReader
-from gateway.app.toolbox import build_toolbox
 from gateway.config.agents import described
+from gateway.config.presets import effective_compaction, effective_history
 from gateway.config.settings import Settings
 from gateway.observer import Observer
 from gateway.turns.quota import Quota
 from gateway.turns.spawning import Spawning
 from session.approvals.answers import Answers
 from session.background.jobs import Background
+from session.compaction.compactions import Compactions
+from session.compaction.compactor import Compactor
+from session.compaction.rules import CompactionRules
 from session.context.context_parts import ContextParts
 from session.context.embeddings import Embeddings
 from session.context.recent import RecentSessions
 from session.context.request import place_of
+from session.context.scopes import Scopes
+from session.disk.layout import Layout
 from session.library.library import Library
 from session.mcp.names import NoServers
 from session.memory.circles import Circles
 from session.memory.consolidation import MemoryNotes
-from session.models.model import Model
+from session.memory.profile import Profile
+from session.models.model import CostMeter, Model
 from session.models.spending import Spending
+from session.models.windows import window_of
 from session.recall.recall import Recall
+from session.recall.tool import MemorySearch
 from session.store.store import Session, Store
 from session.subagents.tool import Spawn
-from session.tools import Toolbox
+from session.tools import Tool, Toolbox, ToolRun, ToolSource
+from session.tools.archives import SessionArchiveRead
+from session.tools.files import Edit, Ls, Read, Write
+from session.tools.grep import Grep
+from session.tools.schedule import Schedule
+from session.tools.send_file import SendFile
+from session.tools.skills import SkillRead
 from session.transcript.agent import home_of, shown
+from session.transcript.line import stamp
 from session.turn.commands import Commands
 from session.turn.turn import Request, TurnContext, Turns
 
@@ -195,3 +211,92 @@ class AgentServices:
         if close is not None:
             await close()
         self._context_parts.close()
+
+
+def build_compactions(
+    settings: Settings,
+    model: Model,
+    *,
+    take: Callable[[], Awaitable[None]],
+    cost_meter: CostMeter,
+    left: Callable[[str, str], Awaitable[bool]],
+) -> Compactions:
+    """Build it; the model's window is looked up when it is first needed.
+
+    Args:
+        settings: the configuration.
+        model: writes the summaries.
+        take: counts a model call of the background.
+        cost_meter: pays for what is no turn's.
+        left: makes the consolidation of an ended session durable (key and ULID).
+    """
+    known: dict[int, CompactionRules] = {}
+    named_window = getattr(model, "named_window", lambda: 0)
+
+    async def rules() -> CompactionRules:
+        window = named_window()
+        if window not in known:
+            known[window] = await compaction_rules(settings, model, window)
+        return known[window]
+
+    return Compactions(
+        Compactor(model, small=settings.model.small, take=take, cost_meter=cost_meter),
+        rules=rules,
+        left=left,
+        now=lambda: stamp(durable.now(), settings.zone),
+    )
+
+
+async def compaction_rules(settings: Settings, model: Model, named_window: int = 0) -> CompactionRules:
+    """Read from the configuration and its preset when conversations are compacted; look up the windows.
+
+    ``named_window`` is the window as the model's server names it, 0 where it never did.
+    """
+    ask = getattr(model, "context_window", None)
+    window = await window_of(
+        settings.model.name, configured=settings.model.context_window or named_window, ask=ask
+    )
+    small = settings.model.small
+    history = effective_history(settings)
+    return CompactionRules(
+        window=window,
+        summary_window=await window_of(small, ask=ask) if small else 0,
+        max_output_tokens=settings.model.max_output_tokens,
+        history_messages=history.last,
+        history_tokens=history.budget_tokens,
+        **asdict(effective_compaction(settings)),
+    )
+
+
+def build_toolbox(
+    settings: Settings,
+    scopes: Scopes,
+    *,
+    library: Library,
+    layout: Layout,
+    memory: MemoryNotes,
+    recall: Recall,
+    more: Sequence[Tool],
+    source: ToolSource,
+    heard: Callable[[ToolRun], None] | None = None,
+) -> Toolbox:
+    """Put together the tools that come with the daemon, ``more``, and those of a source that changes.
+
+    Requests name them in this order: a tool that is new stands at the end, so that prompt caches hold.
+    ``heard`` is told of each call when it is over.
+    """
+    here: list[Tool] = [
+        Read(),
+        Write(),
+        Edit(),
+        Ls(),
+        Grep(),
+        Profile(memory, max_bytes=settings.memory.profile_max_kb * 1024),
+        SkillRead(library),
+        SessionArchiveRead(layout, zone=settings.zone),
+        MemorySearch(recall, scopes, zone=settings.zone),
+        Schedule(ChatSchedules(settings, scopes)),
+        SendFile(max_bytes=settings.media.max_mb * 2**20),
+        *more,
+    ]
+    return Toolbox(here, source, heard=heard, optional=OPTIONAL)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from datetime import datetime
 from functools import partial
@@ -19,15 +19,12 @@ from gateway.app.awaited import awaited_files
 from gateway.app.clock import Clock, Outcomes
 from gateway.app.daemons import others
 from gateway.app.figures import letter_rules
-from gateway.app.lane_lines import lane_lines
 from gateway.app.mailboxes import Shares, open_mailbox
 from gateway.app.parts import Role
 from gateway.app.replied import RepliedChannels
-from gateway.app.seeing_off import see_off
 from gateway.app.served import CHANNELS_OF_SESSION, enabled
 from gateway.app.sessions import SessionServices, build_session_services
 from gateway.app.status import status_of
-from gateway.app.worker_letters import LettersOfWorkers
 from gateway.config.agents import agents_of, commands_of, described, settings_of
 from gateway.config.finding import operator_command
 from gateway.config.settings import Settings
@@ -39,12 +36,14 @@ from gateway.outbound.enclosing import folders_by
 from gateway.outbound.local import LocalDelivery
 from gateway.outbound.unserved import Row
 from gateway.queue.mailbox import Mailbox
+from gateway.turns import outcomes
 from gateway.turns.agents import AgentSet
 from gateway.turns.confidants import Confidants
 from gateway.turns.events import Events
 from gateway.turns.jobs import Jobs
+from gateway.turns.lanes import Entry, Lane
 from gateway.turns.model_standing import ModelStanding
-from gateway.turns.open_letters import LettersHere, OpenLetters
+from gateway.turns.open_letters import LettersHere, OpenLetter, OpenLetters
 from gateway.turns.spawning import Spawning
 from gateway.turns.subagents import Subagents
 from gateway.turns.worker import Worker
@@ -398,3 +397,86 @@ async def _end(tasks: Sequence[asyncio.Task[None]]) -> None:
         task.cancel()
     if tasks:
         await asyncio.wait(tasks, timeout=ADAPTERS_END_S)
+
+
+def lane_lines(lane: Lane | None) -> list[str]:
+    """Say what runs and what waits in a chat, without the ``/status`` that asks."""
+    asked = [entry for entry in (lane.entries if lane is not None else ()) if not _is_status(entry)]
+    running = lane.running if lane is not None and lane.running in asked else None
+    lines = []
+    asking = asked[0].asking if asked and running is None else ""
+    if asking:
+        lines.append(f"waiting for an approval: {asking}")
+    if running is not None:
+        lines.append(f"answering: for {asyncio.get_running_loop().time() - running.begun_at:.0f} s")
+    waiting = len(asked) - bool(asked and (running is not None or asked[0].tried))
+    return [*lines, f"waiting: {waiting} messages"]
+
+
+def _is_status(entry: Entry) -> bool:
+    command = outcomes.command(entry.inbound)
+    return command is not None and command.name == "status"
+
+
+# A letter that is being parked waits for a broker, perhaps.
+PARKED_WITHIN_S = 10.0
+
+
+class LettersOfWorkers:
+    """Asks all workers; one that does not answer in time has none, and the fence of the key keeps it out."""
+
+    def __init__(self, workers: Workers) -> None:
+        self._workers = workers
+
+    async def keys(self) -> list[str]:
+        """See ``OpenLetters``, as for all that follow."""
+        return [key for each in await self._workers.ask("keys") for key in each]
+
+    async def of(self, keys: Collection[str]) -> Sequence[OpenLetter]:
+        """List the letters of some chats."""
+        rows = [row for each in await self._workers.ask("letters", keys=sorted(keys)) for row in each]
+        return [OpenLetter(row["key"], row["id"], tuple(row["refs"]), row["begun"]) for row in rows]
+
+    async def stop(self, key: str, only: str = "") -> None:
+        """Stop the turn that runs."""
+        await self._workers.ask("stop", key=key, only=only)
+
+    async def close(self, keys: Collection[str]) -> None:
+        """Close lanes."""
+        await self._workers.ask("close", keys=sorted(keys))
+
+    async def reopen(self, keys: Collection[str]) -> None:
+        """Open lanes."""
+        await self._workers.ask("reopen", keys=sorted(keys))
+
+    async def parked_whole(self, message_id: str, key: str | None) -> None:
+        """Wait for the parking of a letter."""
+        await self._workers.ask("parked_whole", within_s=PARKED_WITHIN_S, message_id=message_id, key=key)
+
+    async def cleared(self, key: str) -> None:
+        """End what is being summed up of a conversation."""
+        await self._workers.ask("cleared", key=key)
+
+    async def counted(self) -> None:
+        """Have each write what it has spent."""
+        await self._workers.ask("counted")
+
+
+# What closes connections in good order takes less.
+AGAIN_S = 10.0
+
+
+async def see_off(tasks: Iterable[asyncio.Task[Any]]) -> None:
+    """Wait until tasks that were cancelled have ended; one that goes on is named, and cancelled again."""
+    left = {task for task in tasks if not task.done()}
+    while left:
+        _, left = await asyncio.wait(left, timeout=AGAIN_S)
+        for task in left:
+            log.warning("task.lingers", task=task.get_name(), at=_place(task))
+            task.cancel()
+
+
+def _place(task: asyncio.Task[Any]) -> str:
+    """Return the line at which a task waits."""
+    frames = task.get_stack(limit=1)
+    return f"{frames[0].f_code.co_filename}:{frames[0].f_lineno}" if frames else ""

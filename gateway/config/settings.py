@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import os
 import re
 import unicodedata
 from collections.abc import Mapping
@@ -12,7 +13,7 @@ from typing import Annotated, Literal
 from urllib.parse import unquote, urlsplit
 from zoneinfo import ZoneInfo
 
-from pydantic import Field, PrivateAttr, SecretStr, ValidationInfo, field_validator
+from pydantic import ConfigDict, Field, PrivateAttr, SecretStr, ValidationInfo, field_validator
 
 from channels.tables import (
     MOST,
@@ -31,11 +32,86 @@ from channels.tables import (
 )
 from gateway.config.settings_agents import Bindings
 from gateway.config.settings_mcp import McpServer, check_servers
-from gateway.config.settings_policy import Policy
-from gateway.config.settings_state import State
-from gateway.config.settings_tools import Shell, WebFetch
-from gateway.config.settings_watching import Metrics, Telemetry
 from session.compaction.presets import Preset
+
+
+class Metrics(ConfigTable):
+    """``[metrics]``."""
+
+    port: int = Field(default=0, ge=0, le=65535)
+
+
+class Telemetry(ConfigTable):
+    """``[telemetry]``."""
+
+    endpoint: HttpUrl = ""
+    sample: float = Field(default=1.0, ge=0, le=1)
+
+
+class WebFetch(ConfigTable):
+    """``[tools.web_fetch]``."""
+
+    enabled: bool = False
+    max_kb: int = Field(default=512, ge=1)
+    timeout_s: Seconds = 20.0
+
+
+class Shell(ConfigTable):
+    """``[tools.shell]``."""
+
+    enabled: bool = False
+    network: bool = False
+    timeout_s: Seconds = 60.0
+
+
+class State(ConfigTable):
+    """``[state]``."""
+
+    # What a schema can say of it.
+    local_dir: str = Field(default="", json_schema_extra={"pattern": "^$|^[/~]"})
+
+    @field_validator("local_dir")
+    @classmethod
+    def _absolute(cls, value: str) -> str:
+        if not value:
+            return value
+        path = os.path.expanduser(value)  # noqa: PTH111 - a user that is not there is no error of its own
+        if "\0" in value or not Path(path).is_absolute():
+            raise ValueError(
+                f"{value!r}: expected the absolute path of a folder on a disk of this machine, such as "
+                "/var/lib/chat-gateway-local; empty: in the workspace"
+            )
+        return os.path.normpath(path)
+
+
+Decision = Literal["allow", "ask", "deny"]
+Table = Mapping[str, Decision]
+
+
+class Policy(ConfigTable):
+    """Besides its own keys each key is a tool, ``mcp.<server>.<tool>``, ``mcp.<server>.*`` or ``*``."""
+
+    model_config = ConfigDict(extra="allow")
+    __pydantic_extra__: dict[str, Decision] = Field(init=False)
+
+    approval_timeout_s: Seconds = 600.0
+    people: Mapping[str, Table] = Field(default_factory=dict)
+    chats: Mapping[str, Table] = Field(default_factory=dict)
+    channels: Mapping[str, Table] = Field(default_factory=dict)
+
+    @field_validator("chats")
+    @classmethod
+    def _by_key(cls, value: Mapping[str, Table]) -> Mapping[str, Table]:
+        for key in value:
+            if not all(key.partition(":")):
+                raise ValueError(f'{key!r}: expected a key, such as "telegram:-100123"')
+        return value
+
+    @property
+    def tools(self) -> Table:
+        """What holds for everybody, by tool."""
+        return dict(self.__pydantic_extra__ or {})
+
 
 MIN_TOKEN_CHARS = 16
 # Different ones: fewer are guessed.

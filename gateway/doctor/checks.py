@@ -15,7 +15,6 @@ from gateway.config.settings import Settings
 from gateway.doctor import (
     broker,
     certificates,
-    embedding,
     machine,
     mcp,
     model,
@@ -116,7 +115,7 @@ async def _asked(
 
 
 async def _embedding(settings: Settings) -> list[Check]:
-    asking = asyncio.create_task(embedding.check(settings), name="doctor embedding")
+    asking = asyncio.create_task(model.check_embedding(settings), name="doctor embedding")
     name = settings.model.embedding
     found = await bounded("embedding", asking, within_s=MODEL_S, asked=name, cure=_PACKAGES_CURE)
     return [found] if isinstance(found, Check) else [Check("embedding", *each) for each in found]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
 import stat
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
@@ -10,13 +11,16 @@ from pathlib import Path
 from typing import Any, Final
 
 import durable
+from gateway.app.daemons import DaemonRegistry
 from gateway.config import folder, memory_scope
 from gateway.config.settings import Settings
-from gateway.doctor import cron, erasures, locks, machine, owners
+from gateway.doctor import cron, machine, owners
 from gateway.doctor.finding import LOCAL_S, Check, looked, patient
 from session.disk.layout import Layout
 from session.disk.state import read_state
 from session.kept import checking
+from session.kept.erasing import Owed
+from session.kept.subject import NoText, check_text
 from session.library.library import Library
 from session.store.store import Store
 from session.store.unnamed import media_bytes
@@ -27,6 +31,9 @@ MEDIA_MANY_BYTES: Final = 5 * 2**30
 READ_ALL_S: Final = 900.0
 _READ_WHOLE: Final = ("transcripts", "media")
 SPARE_MB: Final = 100
+# A lock that is held for so long stays held; of many so many are named.
+_HELD_S: Final = 1.0
+_NAMED: Final = 5
 
 Look = Callable[[Settings], Iterable[Check]]
 
@@ -97,7 +104,21 @@ def _owners(settings: Settings) -> list[Check]:
 
 
 def _erasures(settings: Settings) -> list[Check]:
-    return [Check("erasures", *finding) for finding in erasures.check(settings.state)]
+    """Name each erasure that was begun and is not whole; a daemon may be at it at this moment."""
+    owed = Owed(settings.state)
+    found = []
+    for subject in owed.left():
+        whom = f"--person {subject.name}" if subject.is_person else subject.name
+        try:
+            check_text(subject.name)
+        except NoText as error:
+            cure = f"delete state/erasing/{owed.path(subject).name}: no chat can have this key"
+            found.append(Check("erasures", "warn", f"an erasure cannot be completed: {error}", cure))
+            continue
+        text = f"{subject.name}: not everything has been deleted yet"
+        cure = f"chat-gateway memory erase {whom} --yes; or restart the gateway"
+        found.append(Check("erasures", "warn", text, cure))
+    return found or [Check("erasures", "ok", "nothing is left to delete")]
 
 
 def _machine(settings: Settings) -> list[Check]:
@@ -114,7 +135,32 @@ def _jobs(settings: Settings) -> list[Check]:
 
 
 def _locks(settings: Settings) -> list[Check]:
-    return [Check("locks", *locks.check(settings.workspace))]
+    """Say whether a chat's lock stays held, which is held only around a write: its process does not move."""
+    stuck = [path for path in (settings.state / "keys").glob("*.lock") if _is_held(path)]
+    if stuck:
+        durable.pause(_HELD_S)
+    stuck = [path for path in stuck if _is_held(path)]
+    if stuck:
+        names = ", ".join(path.stem for path in stuck[:_NAMED])
+        cure = "look for a stopped process; the next message of the chat takes the lock over after 30 s"
+        return [Check("locks", "warn", f"held for over {_HELD_S:g} s: {names}", cure)]
+    running = DaemonRegistry(settings.workspace).running()
+    who = ", ".join(f"{one.role} is running as process {one.pid}" for one in running)
+    return [Check("locks", "ok", who or "the gateway is not running")]
+
+
+def _is_held(path: Path) -> bool:
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)
+    return False
 
 
 def _clock(settings: Settings) -> list[Check]:

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import socket
 from collections.abc import Iterator
 from functools import cache
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
+import structlog
 import uvicorn
 from fastapi import APIRouter, FastAPI
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from websockets.exceptions import InvalidState
 
+import durable
 from gateway.app import descriptors
 from gateway.errors import GatewayError
 from gateway.http import (
@@ -42,16 +48,40 @@ from gateway.http import (
     uploads,
 )
 from gateway.http import chats as chat_routes
-from gateway.http.errors import add_error_handlers
+from gateway.http.errors import RETRY_AFTER_S, add_error_handlers, error_response
 from gateway.http.openai_errors import OpenAIErrors
-from gateway.http.parting import Parting
 from gateway.http.peers import Peers
 from gateway.http.rates import Rates, Streams
-from gateway.http.request_ids import RequestIds
 from gateway.http.security import Gate, Guard
-from gateway.http.socket_protocol import Socket
 from gateway.service.chats import ChatService
 from gateway.service.tokens import Tokens
+
+log = structlog.get_logger("http")
+
+# A client that sends pings and reads no pong is cut off when so much waits to be sent.
+MAX_WAITING_BYTES = 8 * 1024 * 1024
+
+
+class Socket(WebSocketsSansIOProtocol):
+    """One WebSocket."""
+
+    def data_received(self, data: bytes) -> None:
+        """Read frames; a client that breaks the protocol loses its connection, without an error of ours."""
+        try:
+            super().data_received(data)
+        except (InvalidState, AssertionError):
+            self.transport.close()
+        if self.conn.handshake_exc is not None and not self.handshake_complete:
+            # uvicorn leaves what only looks like an upgrade, such as a POST, without an answer.
+            self.transport.write(b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n")
+            self.transport.close()
+
+    def handle_ping(self) -> None:
+        """Answer, as long as the answers are taken."""
+        super().handle_ping()
+        if self.transport.get_write_buffer_size() > MAX_WAITING_BYTES:
+            self.transport.abort()
+
 
 if TYPE_CHECKING:
     from gateway.app.app import Application
@@ -238,3 +268,76 @@ def _with(*routers: APIRouter) -> FastAPI:
     # Made when it is first asked for: it takes longer than all the rest of a start.
     app.openapi = cache(lambda: shape.document(app))  # type: ignore[method-assign]
     return app
+
+
+ENDED = "the gateway shut down before this was answered"
+AGAIN = "send it again once the gateway runs; use the same id to avoid duplicates"
+
+
+class Parting:
+    """Answers 503 where a request is cancelled before its answer began; nobody but the end cancels one."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on."""
+        began = False
+
+        async def noted(message: Message) -> None:
+            nonlocal began
+            began = began or message["type"] == "http.response.start"
+            await send(message)
+
+        try:
+            await self._app(scope, receive, noted)
+        except asyncio.CancelledError:
+            # The server would call this a fault of ours, 500, which clients do not try again.
+            if scope["type"] == "http" and not began:
+                answer = error_response(503, ENDED, AGAIN, {"Retry-After": str(RETRY_AFTER_S)})
+                await answer(scope, receive, send)
+            raise
+
+
+HEADER = b"x-request-id"
+_STARTS = frozenset({"http.response.start", "websocket.accept", "websocket.http.response.start"})
+_GIVEN = re.compile(rb"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
+
+
+class RequestIds:
+    """The outermost ASGI layer: ``X-Request-Id`` as given, or a new one, in the answer and in the log."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on under its name."""
+        if scope["type"] not in ("http", "websocket"):
+            await self._app(scope, receive, send)
+            return
+        name = _given(scope) or durable.new_id().encode()
+        began = durable.monotonic()
+
+        async def named(message: Message) -> None:
+            if message["type"] in _STARTS:
+                message["headers"] = [*message.get("headers", ()), (HEADER, name)]
+            if message["type"] == "http.response.start":
+                took_ms = round((durable.monotonic() - began) * 1000, 1)
+                # Not the query: it may name a person.
+                log.debug(
+                    "request.answered",
+                    method=scope["method"],
+                    path=scope["path"],
+                    status=message["status"],
+                    took_ms=took_ms,
+                )
+            await send(message)
+
+        with structlog.contextvars.bound_contextvars(request_id=name.decode()):
+            await self._app(scope, receive, named)
+
+
+def _given(scope: Scope) -> bytes | None:
+    """Return the one that the client gave; None where it gave none, several, or what is no name."""
+    given = [value for key, value in scope["headers"] if key == HEADER]
+    return given[0] if len(given) == 1 and _GIVEN.fullmatch(given[0]) else None

@@ -5,6 +5,7 @@ What is left out of a file stays beside it in a copy. What is derived is removed
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -22,7 +23,6 @@ from session.disk.layout import Layout
 from session.disk.local_files import local_state
 from session.disk.state import locked, read_state, replace_file
 from session.errors import SessionError, StoreError
-from session.kept.whole_lines import broken, broken_at, told, whole
 from session.models.usage_lines import is_cut_short
 from session.store.archived import read_beginning
 from session.store.fence import Fence, Wait
@@ -283,3 +283,38 @@ def _discard(path: Path) -> None:
 def _remove(path: Path) -> None:
     path.unlink(missing_ok=True)
     sync_folder(path.parent)
+
+
+def broken(data: bytes) -> tuple[int, int]:
+    """Count the lines that are no object, and the bytes behind the last whole line that are none either."""
+    keep = data.rfind(b"\n") + 1
+    torn = len(data) - keep if data[keep:] and not is_object(data[keep:]) else 0
+    return sum(1 for line in data[:keep].split(b"\n") if line.strip() and not is_object(line)), torn
+
+
+def broken_at(data: bytes) -> Iterator[tuple[int, int]]:
+    """Yield where each such line begins, and its length without the newline; an unfinished one as well."""
+    at = 0
+    for line in data.split(b"\n"):
+        if line.strip() and not is_object(line):
+            yield at, len(line)
+        at += len(line) + 1
+
+
+def whole(data: bytes) -> bytes:
+    """Return the data without those lines."""
+    return b"".join(line + b"\n" for line in data.split(b"\n") if line.strip() and is_object(line))
+
+
+def is_object(line: bytes) -> bool:
+    """Say whether a line is a JSON object."""
+    try:
+        return isinstance(json.loads(line.strip(b"\0 ")), dict)
+    except (ValueError, RecursionError):
+        return False
+
+
+def told(lines: int, torn: int) -> str:
+    """Say what ``broken`` has counted; empty where that is nothing."""
+    said = [f"{lines} damaged {'line' if lines == 1 else 'lines'}"] if lines else []
+    return ", ".join([*said, *([f"an unfinished line at the end ({torn} bytes)"] if torn else [])])

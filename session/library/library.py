@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import structlog
+import yaml
 
 import durable
-from session.library import frontmatter
 from session.library.file_cache import FileCache, text
-from session.library.frontmatter import Broken
 from session.library.patterns import PatternResult, search
 
 log = structlog.get_logger(__name__)
@@ -22,6 +22,8 @@ MAX_SEARCHED_CHARS = 20_000
 PATTERN_S = 0.5
 # For so long a pattern that ran too long is not tried again.
 ASIDE_S = 60.0
+# The YAML at the head of a file.
+_HEAD = re.compile(r"---[ \t]*\n(.*?)^(?:---|\.\.\.)[ \t]*$\n?", re.DOTALL | re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,8 +155,8 @@ class Library:
 def read_playbook(path: Path, data: bytes) -> Playbook | Bad:
     """Read a playbook."""
     try:
-        head, body = frontmatter.split(text(path, data))
-        name, patterns = frontmatter.text_of(head, "name"), frontmatter.texts_of(head, "patterns")
+        head, body = split_head(text(path, data))
+        name, patterns = text_of(head, "name"), texts_of(head, "patterns")
         if not body:
             raise Broken("it is empty below its header")
     except Broken as error:
@@ -165,8 +167,8 @@ def read_playbook(path: Path, data: bytes) -> Playbook | Bad:
 def read_skill(path: Path, data: bytes) -> Skill | Bad:
     """Read a SKILL.md."""
     try:
-        head, body = frontmatter.split(text(path, data))
-        return Skill(path, frontmatter.text_of(head, "name"), frontmatter.text_of(head, "description"), body)
+        head, body = split_head(text(path, data))
+        return Skill(path, text_of(head, "name"), text_of(head, "description"), body)
     except Broken as error:
         return Bad(path, str(error))
 
@@ -176,3 +178,62 @@ def _sorted(folder: Path) -> list[Path]:
         return sorted(folder.iterdir())
     except OSError:
         return []
+
+
+class Broken(ValueError):
+    """The head of a file cannot be read; the text says why."""
+
+
+def split_head(text: str) -> tuple[Mapping[str, object], str]:
+    """Return the values of the head, each scalar a text as it is written, and the text below the head.
+
+    Raises:
+        Broken: there is no head, it has no end, or it is not a YAML mapping.
+    """
+    text = text.removeprefix("\ufeff").replace("\r\n", "\n")
+    found = _HEAD.match(text)
+    if found is None:
+        raise Broken("it must start with a header between two lines ---")
+    try:
+        values = yaml.load(found[1], Loader=yaml.CBaseLoader)  # noqa: S506 - it makes texts, lists, mappings
+    except yaml.YAMLError as error:
+        raise Broken(_why(error)) from None
+    except RecursionError:
+        raise Broken("its header is nested too deeply") from None
+    if not isinstance(values, Mapping):
+        raise Broken("its header must have lines of the form key: value")
+    return values, text[found.end() :].strip()
+
+
+def text_of(values: Mapping[str, object], key: str) -> str:
+    """Return a value that must be a text, on one line.
+
+    Raises:
+        Broken: it is missing, empty, or not a text.
+    """
+    value = values.get(key)
+    if not isinstance(value, str) or not value.strip():
+        raise Broken(f"{key} is missing, or not a text")
+    return " ".join(value.split())
+
+
+def texts_of(values: Mapping[str, object], key: str) -> tuple[str, ...]:
+    """Return a value that must be a text or a list of texts, none of them empty.
+
+    Raises:
+        Broken: it is missing, or something else.
+    """
+    value = values.get(key)
+    texts = [value] if isinstance(value, str) else value
+    if not isinstance(texts, list) or not texts or not all(isinstance(one, str) and one for one in texts):
+        raise Broken(f"{key} is missing, or not a list of non-empty texts")
+    if any("\b" in one for one in texts):
+        raise Broken(f"{key}: in double quotes \\b is a backspace; use single quotes")
+    return tuple(texts)
+
+
+def _why(error: yaml.YAMLError) -> str:
+    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
+        # The head begins on the file's second line, and marks count from 0.
+        return f"line {error.problem_mark.line + 2}: {error.problem}; a text with : or # in it needs quotes"
+    return str(error)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from copy import deepcopy
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -23,12 +25,10 @@ from session.errors import (
 )
 from session.models import library
 from session.models.assembly import Assembly, Chunk, counts_of
-from session.models.cache_marks import mark, wants_marks
-from session.models.call_ids import legal_ids
 from session.models.calls import HeardCall, Written, told
 from session.models.credentials import lacks_key, no_key, owner_of
 from session.models.failure import classified, cleaned
-from session.models.model import Answer, Embedded, Need, OnDelta, PartKind, Prompt, ToolSpec, Usage
+from session.models.model import Answer, Embedded, Message, Need, OnDelta, PartKind, Prompt, ToolSpec, Usage
 from session.models.opaque import put_back
 from session.models.openai_clients import OpenAIClients, raw_answers, whole_instead
 from session.models.prices import dollars
@@ -610,3 +610,81 @@ async def _pieces(stream: Any) -> AsyncIterator[Chunk]:
         return
     async for chunk in stream:
         yield chunk
+
+
+# Read within five minutes, which a turn's rounds and a running conversation are.
+_MARK: Mapping[str, str] = {"type": "ephemeral"}
+_PROVIDERS = frozenset(
+    {"anthropic", "bedrock", "bedrock_converse", "vertex_ai", "openrouter", "azure_ai", "anthropic_text"}
+)
+
+
+def wants_marks(model: str, provider: str) -> bool:
+    """Say whether the model's provider caches only what is marked."""
+    name = model.lower()
+    return provider in _PROVIDERS and (
+        provider == "anthropic" or "claude" in name or "anthropic" in name.partition("/")[2]
+    )
+
+
+def mark(messages: list[dict[str, Any]], *, in_parts: bool) -> None:
+    """Mark what stays the same: instructions (with the tools before them), history, question, newest result.
+
+    Anthropic takes four marks. ``in_parts``: a tool's result is marked in its text, as OpenRouter wants it.
+    """
+    roles = [message["role"] for message in messages]
+    question = max((at for at, role in enumerate(roles) if role == "user"), default=0)
+    system = max((at for at, role in enumerate(roles) if role == "system"), default=-1)
+    ends = {system, _markable(messages, question - 1), _markable(messages, question)}
+    for at in ends | {_markable(messages, len(messages) - 1)}:
+        if at >= 0:
+            _set(messages[at], in_parts=in_parts)
+
+
+def _markable(messages: list[dict[str, Any]], at: int) -> int:
+    """Return the last message at or before ``at`` that has a text to mark; -1 where there is none."""
+    while at >= 0 and not messages[at].get("content"):
+        at -= 1
+    return at
+
+
+def _set(message: dict[str, Any], *, in_parts: bool) -> None:
+    content = message["content"]
+    if message["role"] == "tool" and not in_parts:
+        message["cache_control"] = dict(_MARK)
+    elif isinstance(content, str):
+        message["content"] = [{"type": "text", "text": content, "cache_control": dict(_MARK)}]
+    else:
+        message["content"] = [*content[:-1], {**content[-1], "cache_control": dict(_MARK)}]
+
+
+# Longer ids of tool calls come from conversations with other providers, and OpenAI refuses them.
+MAX_ID_CHARS = 40
+
+
+def legal_ids(messages: Sequence[Message]) -> list[dict[str, Any]]:
+    """Shorten tool call ids that no provider of this kind could have given, on both sides alike.
+
+    All that a library may change is copied: requests share the messages of a history.
+    Ids in which LiteLLM carries a thought signature (Gemini) are long by nature and stay.
+    """
+    legal = []
+    for message in messages:
+        changed = dict(message)
+        if message.get("tool_calls"):
+            changed["tool_calls"] = [
+                {**call, "id": _short(call["id"]), "function": dict(call.get("function", ()))}
+                for call in message["tool_calls"]
+            ]
+        if isinstance(message.get("content"), list):
+            changed["content"] = deepcopy(message["content"])
+        if message.get("tool_call_id"):
+            changed["tool_call_id"] = _short(message["tool_call_id"])
+        legal.append(changed)
+    return legal
+
+
+def _short(call_id: str) -> str:
+    if len(call_id) <= MAX_ID_CHARS or "__thought__" in call_id:
+        return call_id
+    return "call_" + hashlib.sha256(call_id.encode("utf-8", "replace")).hexdigest()[:24]

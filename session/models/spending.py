@@ -25,7 +25,6 @@ import structlog
 import durable
 from session.errors import NewerFormat, NotNow, OverCap, StoreError
 from session.models import caps as capped
-from session.models.cap_warnings import CapWarnings
 from session.models.caps import Ask, Cap, Caps, Refused, next_day, refused
 from session.models.model import Embedder, Model, Need, Payer, Prompt, Totals, Usage
 from session.models.prices import Pricing
@@ -391,3 +390,19 @@ class Spending:
 def _tell(visitors: list[_Asked], error: BaseException) -> None:
     for asked in (each for each in visitors if not each.answer.done()):
         asked.answer.set_exception(error)
+
+
+class CapWarnings:
+    """Remembers which caps the log has told of."""
+
+    def __init__(self) -> None:
+        self._told: dict[str, datetime] = {}
+
+    def tell(self, cap: Cap, until: datetime) -> None:
+        """Write a line on a cap that is reached until then; none where there is one."""
+        if self._told.get(cap.about) == until:
+            return
+        self._told = {about: at for about, at in self._told.items() if at == until} | {cap.about: until}
+        log.warning(
+            "usage.limit_reached", limit=cap.name, of=cap.limit, who=cap.subject[1], until=until.isoformat()
+        )

@@ -28,7 +28,6 @@ from session.transcript.line import (
 )
 from session.transcript.lines import LINE_COST, Lines
 from session.transcript.rescue import rescue, too_deep
-from session.transcript.torn_append import torn_append
 
 __all__ = [
     "MAX_LINE_BYTES",
@@ -396,3 +395,26 @@ def _convert_records(transcript: Transcript) -> None:
                 changed = True
         if changed:
             messages[at] = dump(line)
+
+
+def torn_append(data: bytes) -> int | None:
+    """Return where the lines of a torn append begin that are not as they were written; None without one.
+
+    Nothing is made of an append before it is synced, and it holds lines of one turn. So what stands behind a
+    hole, up to the end of the file, is dropped where it is of one turn: nobody was told of it. Kept it would
+    be an answer without its question, which stands within the turn before it, or calls without results.
+    What is of several turns was not torn by a cut: then each line is kept that can be.
+    """
+    hole = data.find(b"\0")
+    begin = data.rfind(b"\n", 0, max(hole, 0)) + 1
+    if begin == 0:
+        return None
+    turns = set()
+    for raw in data[begin:].split(b"\n"):
+        for record, _ in rescue(raw).records:
+            id_ = record.get("message_id")
+            if record.get("role") not in ROLES or not isinstance(id_, str):
+                return None
+            part_of = record.get("part_of")
+            turns.add(part_of if isinstance(part_of, str) else id_)
+    return begin if len(turns) == 1 else None

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import re
+import socket
 import ssl
+import threading
 import zlib
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
@@ -18,7 +20,6 @@ import httpx
 from durable import causes
 from session.errors import ToolError
 from session.tools.web.addresses import Target, followed, is_public, refused_host, target_of
-from session.tools.web.lookups import Lookups
 
 MAX_REDIRECTS: Final = 5
 # Of the addresses of a name, how many are tried.
@@ -286,3 +287,68 @@ def _why(error: httpx.HTTPError) -> str:
     if isinstance(error, httpx.ConnectError):
         return "it cannot be reached"
     return "its answer is not HTTP, or was interrupted"
+
+
+MAX_LOOKUPS: Final = 4
+WAIT_S: Final = 5.0
+
+
+class Lookups:
+    """The system's own lookups, so many at once; one that nobody waits for any more keeps its place.
+
+    The event loop's are done by a few threads for the whole process: two names that hang would hold up all
+    its connections. No lookup can be ended: a thread here is a daemon, for the end of the process.
+    """
+
+    def __init__(self, *, most: int = MAX_LOOKUPS, wait_s: float = WAIT_S) -> None:
+        """Look up ``most`` names at once; a further one waits ``wait_s`` for its turn."""
+        self._places = asyncio.Semaphore(most)
+        self._wait_s = wait_s
+
+    async def __call__(self, host: str, port: int) -> Sequence[str]:
+        """Return the addresses that the system has for a name, best first.
+
+        Raises:
+            OSError: there are none.
+            UnicodeError: it is no name.
+            ToolError: all threads are taken by names that do not come.
+        """
+        try:
+            async with asyncio.timeout(self._wait_s):
+                await self._places.acquire()
+        except TimeoutError as error:
+            raise _none_free() from error
+        loop = asyncio.get_running_loop()
+        found: asyncio.Future[Sequence[str]] = loop.create_future()
+
+        def deliver(addresses: Sequence[str], error: Exception | None) -> None:
+            self._places.release()
+            if found.done():
+                return
+            if error is None:
+                found.set_result(addresses)
+            else:
+                found.set_exception(error)
+
+        def look() -> None:
+            addresses: Sequence[str] = ()
+            failed: Exception | None = None
+            try:
+                rows = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+                addresses = [str(row[4][0]) for row in rows]
+            except Exception as error:  # noqa: BLE001 - it belongs to whoever awaits the future
+                failed = error
+            # The loop may have ended long before the lookup.
+            with suppress(RuntimeError):
+                loop.call_soon_threadsafe(deliver, addresses, failed)
+
+        try:
+            threading.Thread(target=look, name="web-lookup", daemon=True).start()
+        except RuntimeError as error:
+            self._places.release()
+            raise _none_free() from error
+        return await found
+
+
+def _none_free() -> ToolError:
+    return ToolError("names cannot be looked up now; try again later")

@@ -9,7 +9,8 @@ import pytest
 
 from gateway.config import memory_scope
 from gateway.config.load import load
-from gateway.doctor import embedding
+from gateway.doctor.finding import Finding
+from gateway.doctor.model import check_embedding
 from tests.support.model_server import ModelServer, Vectors
 from tests.support.place import write
 
@@ -74,11 +75,11 @@ def test_notes_of_somebody_who_is_listed_no_more_are_named(tmp_path: Path) -> No
 KEY = "sk-very-secret-4711"
 
 
-async def found(workspace: Path, *, took_s: float = 0.0, **config: str) -> list[embedding.Finding]:
+async def found(workspace: Path, *, took_s: float = 0.0, **config: str) -> list[Finding]:
     """Look, with a clock by which the answer takes so long."""
     environ = {f"CHAT_GATEWAY_{name.upper()}": value for name, value in config.items()}
     clock = itertools.count(step=took_s).__next__
-    return await embedding.check(load(workspace=workspace, environ=environ), clock=clock)
+    return await check_embedding(load(workspace=workspace, environ=environ), clock=clock)
 
 
 @pytest.mark.parametrize(

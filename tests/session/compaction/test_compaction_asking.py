@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 import structlog
 
-from session.compaction.audit import audited
-from session.compaction.compactor import NOTHING, Compactor, Summary
+from session.compaction.compactor import NOTHING, Compactor, Summary, audited
 from session.compaction.files import without_lists
 from session.compaction.plan import Plan
 from session.compaction.rules import CompactionRules

@@ -12,8 +12,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from session.library.file_cache import FileCache
-from session.library.frontmatter import Broken, split
-from session.library.library import ASIDE_S, Bad, Library, read_playbook
+from session.library.library import ASIDE_S, Bad, Broken, Library, read_playbook, split_head
 from session.library.patterns import PatternResult, search
 from tests.support.guarantee import guarantee
 
@@ -58,7 +57,7 @@ def names(library: Library, message: str) -> list[str]:
 )
 def test_what_people_write_at_the_head_is_read(head: str, value: object) -> None:
     """Plain, quoted and folded texts, lists both ways; what is not asked for may be anything."""
-    values, body = split(f"\ufeff---\r\n{head}\r\n---\r\n\r\nBody\r\n".replace("\r\n\r\n---", "\r\n---"))
+    values, body = split_head(f"\ufeff---\r\n{head}\r\n---\r\n\r\nBody\r\n".replace("\r\n\r\n---", "\r\n---"))
 
     assert values["patterns"] == value
     assert body == "Body"
@@ -95,7 +94,7 @@ def test_a_head_takes_no_longer_than_it_is_long(value: str) -> None:
     """Whether it can be read or not."""
     began = time.process_time()
     with suppress(Broken):
-        split(f"---\nname: {value.format(' ' * 60_000)}\n---\n")
+        split_head(f"---\nname: {value.format(' ' * 60_000)}\n---\n")
 
     assert time.process_time() - began < 1
 

@@ -15,8 +15,7 @@ from typing import Any
 import pytest
 
 from session.errors import ContextTooLong, ModelAway, ModelError, ModelFailed, ModelRefused
-from session.models.call_ids import legal_ids
-from session.models.llm import LiteLLM
+from session.models.llm import LiteLLM, legal_ids
 from session.models.model import Echo, Model, OnDelta, Prompt, ToolSpec, Usage
 from tests.contracts.models import LOOK, prompt
 from tests.session.conftest import KEY, both_ways

@@ -13,7 +13,7 @@ from session.errors import ModelAway, ModelRefused
 from session.models.caps import Caps
 from session.models.model import Payer
 from session.models.spending import Spending
-from session.recall.fusion import MEANING, fused
+from session.recall.nearness import MEANING, fused
 from session.store import archived
 from session.store.fence import Fence
 from tests.contracts.models import WordEmbedder
