@@ -33,7 +33,7 @@ from session.transcript.transcript import parse
 from tests.channels.telegram.test_telegram_format import nested
 from tests.fuzz.targets import Once, Target, folder, pure
 from tests.session.wild_lines import assert_legal
-from tests.support.telegram_texts import check_entities
+from tests.support.telegram_chats import check_entities
 
 NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)
 LIMITS = (16, 40, 100, 4096)

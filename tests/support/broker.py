@@ -89,7 +89,6 @@ class Broker:
 
     @property
     def pid(self) -> int:
-        """Process id of the node."""
         assert self._node is not None
         return self._node.pid
 
@@ -159,7 +158,6 @@ class Broker:
         self.start()
 
     def stop(self) -> None:
-        """Stop the node in good order."""
         if self._node is not None and self._node.poll() is None:
             self._node.terminate()
             try:
@@ -186,12 +184,10 @@ class Broker:
         self.ctl("set_vm_memory_high_watermark", *(("0.000001",) if on else ("absolute", "1GB")))
 
     def user(self, name: str, password: str) -> None:
-        """Make a user who may do everything."""
         self.ctl("add_user", name, password)
         self.ctl("set_permissions", name, ".*", ".*", ".*")
 
     def vhost(self, name: str) -> str:
-        """Create a virtual host and return its address."""
         self.ctl("add_vhost", name)
         self.ctl("set_permissions", "-p", name, "guest", ".*", ".*", ".*")
         return f"{self.url}{name}"
@@ -206,7 +202,6 @@ class Broker:
         )
 
     def close(self) -> None:
-        """Kill everything that was started and remove the folder."""
         self.kill()
         if self._epmd is not None:
             self._epmd.kill()

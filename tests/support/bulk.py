@@ -49,7 +49,6 @@ def child_of(pid: int) -> int:
 
 
 def is_gone(pid: int) -> bool:
-    """Say whether a process has ended."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except FileNotFoundError:

@@ -45,6 +45,5 @@ class Cluster:
         self.close()
 
     def close(self) -> None:
-        """Kill all nodes; the first keeps the directory of nodes for the others."""
         for node in reversed(self.nodes):
             node.close()

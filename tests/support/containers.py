@@ -58,14 +58,12 @@ class Containers:
         shutil.rmtree(tree)
 
     def build(self) -> None:
-        """Build deploy/Dockerfile on the base."""
         seen = [word for path in SEEN if Path(path).exists() for word in ("--volume", f"{path}:{path}:ro")]
         words = ("--format", "docker", "--isolation", "chroot", "--build-arg", f"PYTHON={BASE}", *seen)
         file = str(ROOT / "deploy" / "Dockerfile")
         self.buildah("bud", *words, "--file", file, "--tag", IMAGE, str(ROOT))
 
     def buildah(self, *words: str) -> str:
-        """Run buildah and return what it prints."""
         return _run("buildah", *self._kept, *words).stdout
 
     def podman(self, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:

@@ -9,7 +9,6 @@ from itertools import count
 
 
 def main() -> int:
-    """Be such a worker."""
     end = socket.socket(fileno=int(sys.argv[1]))
     told = end.makefile("r")
     told.readline()

@@ -81,17 +81,14 @@ class Forked:
         return self.returncode
 
     def send_signal(self, number: int) -> None:
-        """Send a signal where it still runs."""
         if self.poll() is None:
             with suppress(ProcessLookupError):
                 os.kill(self.pid, number)
 
     def kill(self) -> None:
-        """Kill it with SIGKILL."""
         self.send_signal(signal.SIGKILL)
 
     def terminate(self) -> None:
-        """End it with SIGTERM."""
         self.send_signal(signal.SIGTERM)
 
     def communicate(self, input: Any = None, timeout: float | None = None) -> tuple[Any, Any]:

@@ -78,21 +78,17 @@ class Process:
         return self.returncode
 
     async def wait(self) -> int:
-        """Return the exit code, or the signal's number below zero."""
         return await asyncio.shield(self._ended)
 
     def send_signal(self, number: int) -> None:
-        """Send a signal where it still runs."""
         if self.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, number)
 
     def kill(self) -> None:
-        """Kill it with SIGKILL."""
         self.send_signal(signal.SIGKILL)
 
     def terminate(self) -> None:
-        """End it with SIGTERM."""
         self.send_signal(signal.SIGTERM)
 
     async def communicate(self) -> tuple[bytes, bytes]:

@@ -8,7 +8,6 @@ import sys
 
 
 def main() -> int:
-    """Be such a worker."""
     end = socket.socket(fileno=int(sys.argv[1]))
     told = end.makefile("r")
     told.readline()

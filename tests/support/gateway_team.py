@@ -14,13 +14,11 @@ from tests.support.until import until
 
 
 async def workers(daemon: Daemon) -> list[dict[str, Any]]:
-    """Return how its workers stand, by number."""
     found: list[dict[str, Any]] = (await status(daemon))["workers"]
     return found
 
 
 async def pids(daemon: Daemon) -> list[int]:
-    """Return the process ids of its workers, by number."""
     return [each["pid"] for each in await workers(daemon)]
 
 
@@ -42,7 +40,6 @@ def _number(daemon: Daemon, id_: str) -> int:
 
 
 async def post(daemon: Daemon, path: str, body: dict[str, Any]) -> httpx.Response:
-    """POST to its one port."""
     async with httpx.AsyncClient(timeout=60) as client:
         return await client.post(f"{daemon.url}{path}", json=body)
 
@@ -60,7 +57,6 @@ async def running(daemon: Daemon, *keys: str, ended: asyncio.Task[Any] | None = 
 
 
 async def gone(pid: int) -> None:
-    """Wait until a process is gone."""
     stat = Path(f"/proc/{pid}/stat")
 
     def so() -> bool:

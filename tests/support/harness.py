@@ -69,13 +69,11 @@ class Daemon:
 
     @property
     def pid(self) -> int:
-        """The process id."""
         assert self._process is not None
         return self._process.pid
 
     @property
     def alive(self) -> bool:
-        """Whether its process runs."""
         return self._process is not None and self._process.returncode is None
 
     async def start(self, *, wait: bool = True) -> Daemon:
@@ -167,12 +165,10 @@ class Daemon:
         await until(lambda: stat.read_text().rpartition(")")[2].split()[0] == "T", 120)
 
     async def kill(self) -> None:
-        """Kill -9 and wait."""
         self.signal(signal.SIGKILL)
         await self.died()
 
     async def stop(self, within_s: float = 90) -> int:
-        """SIGTERM and wait."""
         self.signal(signal.SIGTERM)
         return await self.died(within_s)
 

@@ -16,9 +16,8 @@ ONE_IN = {
     "browser/test_history.py::test_a_conversation_that_is_read_twice_at_once_stands_there_once": 2,
     "browser/test_hostile.py::test_no_line_keeps_the_page_busy": 4,
     "browser/test_hostile.py::test_no_markdown_keeps_the_page_busy": 4,
-    "channels/telegram/test_telegram_format.py::test_hard_texts_are_quick": 4,
-    "channels/telegram/test_telegram_format_work.py::test_more_than_a_block_of_anything_is_rendered_soon": 4,
-    "channels/telegram/test_telegram_format_work.py::test_twice_the_text_is_about_twice_the_work": 4,
+    "channels/telegram/test_telegram_format.py::test_more_than_a_block_of_anything_is_rendered_soon": 4,
+    "channels/telegram/test_telegram_format.py::test_twice_the_text_is_about_twice_the_work": 4,
     "disk/test_mounted.py::test_whatever_the_disk_refuses_is_told_as_such": 2,
     "disk/test_network.py::test_who_lost_its_lock_changes_nothing": 4,
     "gateway/app/test_shut_folders.py::test_what_a_command_shut_goes_with_its_chat": 2,
@@ -99,8 +98,6 @@ browser/test_outbox.py::test_what_is_typed_while_another_message_waits_is_taken_
     browser/test_outbox.py::test_two_tabs_keep_the_order_and_each_other_s_messages
 browser/test_outbox.py::test_where_the_browser_stores_nothing_a_view_opened_again_has_what_waits
     browser/test_outbox.py::test_a_view_that_was_left_hands_in_what_waits_and_keeps_the_order
-channels/telegram/test_telegram_kill.py::test_kills_while_300_messages_arrive
-    system/test_telegram.py::test_a_process_killed_while_300_messages_come_loses_none
 deploy/test_deb.py::test_a_loop_that_is_blocked_is_started_anew_and_one_whose_model_is_slow_is_not
     system/test_notify.py::test_a_slow_model_feeds_the_watchdog_and_a_blocked_loop_does_not
 deploy/test_deb.py::test_a_person_runs_it_under_a_systemd_of_their_own

@@ -93,7 +93,6 @@ class Seen:
 
     @property
     def is_summary(self) -> bool:
-        """Whether a compaction asks."""
         return self.text.startswith("<conversation>")
 
     @property
@@ -124,7 +123,6 @@ class Markers:
         self._times: Counter[str] = Counter()
 
     def reply(self, seen: Seen) -> Reply:
-        """Return what the markers in the newest text ask for, ``stub: <text>`` without any."""
         marks = [(match[1], match[2] or "") for match in MARKER.finditer(seen.text)]
         rounds = [value for name, value in marks if name == "tool"]
         done = sum(1 for message in since_newest_user(seen.messages) if message.get("tool_calls"))

@@ -87,8 +87,6 @@ HTML = "<!DOCTYPE html><html><body><h1>502 Bad Gateway</h1></body></html>"
 
 
 class ModelServer:
-    """The server; see the module's docstring for what it answers."""
-
     def __init__(self, *, port: int = 0, log: Path | None = None) -> None:
         self._kept_port = KeptPort(port)
         self.port = self._kept_port.port

@@ -8,17 +8,14 @@ from typing import Any
 
 
 def send_event(writer: asyncio.StreamWriter, data: dict[str, Any]) -> None:
-    """Write one event of a stream."""
     send_piece(writer, b"data: " + json.dumps(data).encode() + b"\n\n")
 
 
 def send_piece(writer: asyncio.StreamWriter, data: bytes) -> None:
-    """Write one chunk of an answer whose length is not known."""
     writer.write(b"%x\r\n" % len(data) + data + b"\r\n")
 
 
 def head(status: int, headers: dict[str, str], length: int | None) -> bytes:
-    """Return the head of an answer."""
     lines = [f"HTTP/1.1 {status} X", *(f"{name}: {value}" for name, value in headers.items())]
     if length is not None:
         lines.append(f"content-length: {length}")

@@ -40,7 +40,6 @@ def _files() -> list[str]:
 
 
 def run(within_s: float) -> subprocess.CompletedProcess[str]:
-    """Run all tests that need such a user."""
     with _folder() as home, tempfile.TemporaryDirectory() as box:
         pytest = (sys.executable, "-m", "pytest", "-m", MARK, "-p", "no:cacheprovider", *_files())
         user = ("setpriv", f"--reuid={UID}", f"--regid={UID}", "--clear-groups", "--inh-caps=-all")

@@ -26,7 +26,6 @@ def on(broker: Broker | str, name: str, *, partitions: int = 1, **more: Any) -> 
 
 
 def write(path: Path, text: str) -> None:
-    """Write a file, in a folder that is made where there is none."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
 
@@ -40,7 +39,6 @@ def at_rest(workspace: Path, stem: str) -> Iterator[None]:
 
 
 def transcript(workspace: Path, stem: str) -> Path:
-    """Return where the active session of a chat is stored."""
     return workspace / "sessions" / f"{stem}.jsonl"
 
 
@@ -59,7 +57,6 @@ def head_of(path: Path) -> dict[str, Any]:
 
 
 def is_named(workspace: Path, stem: str) -> bool:
-    """Say whether the background has named the active session of a chat."""
     path = transcript(workspace, stem)
     return path.exists() and bool(head_of(path)["metadata"].get("name"))
 
@@ -72,7 +69,6 @@ def lines_of(workspace: Path, stem: str) -> list[dict[str, Any]]:
 
 
 def contents(workspace: Path, stem: str) -> list[str]:
-    """Return what stands in the lines of a chat."""
     return [line["content"] for line in lines_of(workspace, stem)]
 
 

@@ -28,5 +28,4 @@ class KeptPort:
         self.close()
 
     def close(self) -> None:
-        """Let it go."""
         self._kept.close()

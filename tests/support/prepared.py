@@ -74,7 +74,6 @@ def server(*, litellm: bool) -> Prepared:
 
 
 def end_servers() -> None:
-    """End the servers of this worker."""
     while _servers:
         _servers.popitem()[1].close()
 
@@ -118,7 +117,6 @@ def open_streams() -> None:
 
 
 def become(words: Sequence[str], env: Mapping[str, str]) -> int:
-    """Be ``python -m <words>``."""
     os.environ.clear()
     os.environ.update(env)
     random.seed()
@@ -141,7 +139,6 @@ def become(words: Sequence[str], env: Mapping[str, str]) -> int:
 
 
 def prepare(*, litellm: bool) -> None:
-    """Import what every start would import."""
     import importlib
 
     for name in MODULES:

@@ -37,11 +37,9 @@ class Way:
 
     @property
     def piece_bytes(self) -> int:
-        """How many bytes go on their way at once, at most: on a narrow line they arrive little by little."""
         return _PIECE_BYTES if self.bytes_per_s else _READ_BYTES
 
     def mend(self) -> None:
-        """Let everything pass at once again."""
         self.delay_s = self.jitter_s = 0.0
         self.bytes_per_s = 0
         self.swallows = False
@@ -104,7 +102,6 @@ class Proxy:
         self._targets = targets
 
     async def refuse(self) -> None:
-        """Accept no new connection."""
         if self._server is not None:
             self._server.close()
             self._server = None
@@ -208,14 +205,11 @@ def break_line(proxy: Proxy, how: str) -> None:
 
 
 class _Pair:
-    """The two ends of one connection; ``torn`` says that bytes of it were swallowed."""
-
     def __init__(self, near: asyncio.StreamWriter, far: asyncio.StreamWriter) -> None:
         self._ends = (near, far)
         self.torn = False
 
     def abort(self) -> None:
-        """Reset both."""
         for end in self._ends:
             end.transport.abort()
 
@@ -239,7 +233,6 @@ class _Line:
             await self._moved.wait()
 
     def end(self) -> None:
-        """Let nothing follow."""
         self.ended = True
         self._moved.set()
 

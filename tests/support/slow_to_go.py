@@ -11,7 +11,6 @@ BEAT_S, GOES_AFTER_S = 0.05, 1.5
 
 
 def main() -> int:
-    """Be such a worker."""
     end = socket.socket(fileno=int(sys.argv[1]))
     told = end.makefile("r")
     told.readline()

@@ -17,8 +17,6 @@ _IN_HAND = ("fd", "folder", "parent")
 
 
 class Record:
-    """The log, appended to in whole lines."""
-
     def __init__(self, path: str) -> None:
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
 
@@ -45,7 +43,6 @@ class Record:
 
 
 def main() -> int:
-    """Report to the first argument, then be the gateway."""
     log, *rest = sys.argv[1:]
     record = Record(log)
     sys.argv = ["chat-gateway", *rest]

@@ -126,7 +126,6 @@ class Box:
         self.close()
 
     def run(self, *words: str, check: bool = False, **env: str) -> subprocess.CompletedProcess[str]:
-        """Run a program inside, as root."""
         enter = ("nsenter", "-t", str(self._systemd), "-m", "-p", "-n", "-u", "-C", "-r", "-w")
         clean = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8"}
         done = subprocess.run(
@@ -143,7 +142,6 @@ class Box:
         return self.run(*words).stdout
 
     def shown(self, unit: str, name: str) -> str:
-        """One property of a unit."""
         return self.run("systemctl", "show", "--value", "-p", name, unit).stdout.strip()
 
     def until(self, unit: str, name: str, value: str, within_s: float = 60) -> None:
@@ -154,7 +152,6 @@ class Box:
             time.sleep(0.1)
 
     def close(self) -> None:
-        """Kill all of it."""
         if self._first is not None:
             if child := self._child():
                 # The kernel ends every process of a namespace with its first.

@@ -34,7 +34,6 @@ class Team:
         self.model.chooses = self.reply
 
     def reply(self, seen: Seen) -> Reply | None:
-        """Answer a request."""
         if is_of_subagent(seen):
             chosen = self.work.get(seen.text) or Reply(f"did {seen.text}")
             return Reply(" | ".join(results_of(seen))) if chosen.tool_calls and results_of(seen) else chosen
@@ -55,7 +54,6 @@ class Team:
 
     @property
     def requests(self) -> list[Seen]:
-        """The requests of subagents."""
         return [seen for seen in self.model.seen if is_of_subagent(seen)]
 
 
@@ -65,7 +63,6 @@ def spawning(*tasks: str) -> Reply:
 
 
 def is_of_subagent(seen: Seen) -> bool:
-    """Say whether a subagent asks."""
     return any(message["role"] == "system" and TOLD in str(message["content"]) for message in seen.messages)
 
 

@@ -1,7 +1,8 @@
-"""What Telegram's server knows of chats, and every method of the Bot API but getUpdates that acts on them."""
+"""What Telegram's server knows of chats, the methods that act on them, and how it reads a text."""
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from collections.abc import Callable
@@ -9,7 +10,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tests.support.telegram_faults import Refused, bad_request
-from tests.support.telegram_texts import as_json, read_text
 
 MAX_DOWNLOAD_BYTES = 20 * 2**20
 MAX_UPLOAD_BYTES = 50 * 2**20
@@ -45,8 +45,6 @@ class Sent:
 
 @dataclass
 class Edit:
-    """One accepted edit."""
-
     chat_id: int
     message_id: int
     text: str
@@ -56,8 +54,6 @@ class Edit:
 
 @dataclass
 class Action:
-    """One accepted ``sendChatAction``."""
-
     chat_id: int
     action: str
     thread: int | None
@@ -66,8 +62,6 @@ class Action:
 
 @dataclass
 class Chat:
-    """A chat that the bot may write to."""
-
     id: int
     type: str
     title: str = ""
@@ -76,10 +70,8 @@ class Chat:
     members: dict[int, dict[str, Any]] = field(default_factory=dict)
     admins: set[int] = field(default_factory=set)
     messages: dict[int, dict[str, Any]] = field(default_factory=dict)
-    deleted: set[int] = field(default_factory=set)
 
     def shown(self) -> dict[str, Any]:
-        """Return the Bot API's Chat."""
         chat: dict[str, Any] = {"id": self.id, "type": self.type}
         if self.type == "private":
             person = next(iter(self.members.values()), {})
@@ -99,29 +91,23 @@ class Chats:
     def __init__(self, me: dict[str, Any]) -> None:
         self.me = me
         self.chats: dict[int, Chat] = {}
-        self.banned: dict[int, str] = {}
         self.moved: dict[int, int] = {}
         self.sent: list[Sent] = []
         self.edits: list[Edit] = []
         self.actions: list[Action] = []
         # The words that whoever pressed was shown, by the id of the press.
         self.answered: dict[str, str] = {}
-        self.commands: dict[str, list[dict[str, str]]] = {}
+        self.commands: list[dict[str, str]] = []
         self.files: dict[str, tuple[str, bytes]] = {}
         self._last_message = 0
         self.methods: dict[str, Callable[[dict[str, Any], dict[str, Upload]], Any]] = {
             "getme": lambda params, files: self.me,
             "sendmessage": self._send_message,
             "editmessagetext": self._edit,
-            "deletemessage": self._delete,
             "sendchataction": self._action,
             "getfile": self._get_file,
             "setmycommands": self._set_commands,
-            "getmycommands": lambda params, files: self.commands.get(_scope(params), []),
-            "deletemycommands": lambda params, files: self.commands.pop(_scope(params), True) and True,
-            "getchat": lambda params, files: self.chat_of(params).shown(),
             "getchatmember": self._get_member,
-            "getchatadministrators": self._get_admins,
             "answercallbackquery": self._answer_press,
         }
         for kind in KINDS_OF_FILE:
@@ -144,7 +130,6 @@ class Chats:
         return self._last_message
 
     def chat_of(self, params: dict[str, Any]) -> Chat:
-        """Find the chat of a request, or refuse as the platform does."""
         try:
             chat_id = int(params["chat_id"])
         except KeyError:
@@ -154,8 +139,6 @@ class Chats:
         if chat_id in self.moved:
             to = self.moved[chat_id]
             raise bad_request("group chat was upgraded to a supergroup chat", migrate_to_chat_id=to)
-        if chat_id in self.banned:
-            raise Refused(403, f"Forbidden: {self.banned[chat_id]}")
         if chat_id not in self.chats:
             raise bad_request("chat not found")
         return self.chats[chat_id]
@@ -228,12 +211,6 @@ class Chats:
                 sent.versions.append(text)
         return message
 
-    def _delete(self, params: dict[str, Any], files: dict[str, Upload]) -> bool:
-        chat = self.chat_of(params)
-        if chat.messages.pop(int(params.get("message_id") or 0), None) is None:
-            raise bad_request("message to delete not found")
-        return True
-
     def _action(self, params: dict[str, Any], files: dict[str, Upload]) -> bool:
         chat = self.chat_of(params)
         if params.get("action") not in ACTIONS:
@@ -243,18 +220,16 @@ class Chats:
         return True
 
     def keep_file(self, kind: str, name: str, content: bytes) -> str:
-        """Store a file; return its id."""
         file_id = f"file-{len(self.files) + 1}"
         ending = name.rpartition(".")[2] if "." in name else "bin"
         self.files[file_id] = (f"{kind}s/file_{len(self.files) + 1}.{ending}", content)
         return file_id
 
     def described(self, kind: str, file_id: str, name: str, mime: str = "") -> Any:
-        """Return the Bot API's object for a stored file."""
         size = len(self.files[file_id][1])
         about: dict[str, Any] = {"file_id": file_id, "file_unique_id": f"u{file_id}", "file_size": size}
         if kind == "photo":
-            small = about | {
+            small = {
                 "file_id": f"{file_id}-small",
                 "file_unique_id": f"s{file_id}",
                 "file_size": min(size, 9),
@@ -273,11 +248,7 @@ class Chats:
             chat = self.chat_of(params)
             caption, entities = read_text(params, field="caption")
             given = str(params.get(kind, ""))
-            upload = (
-                files.get(given.removeprefix("attach://"))
-                if given.startswith("attach://")
-                else files.get(kind)
-            )
+            upload = files.get(given.removeprefix("attach://") or kind)
             if upload is None and given not in self.files:
                 raise bad_request(f"there is no {kind} in the request")
             if upload is not None and not upload[1]:
@@ -315,34 +286,17 @@ class Chats:
                 raise bad_request("BOT_COMMAND_INVALID")
             if not 1 <= len(str(command.get("description", ""))) <= 256:
                 raise bad_request("BOT_COMMAND_DESCRIPTION_INVALID")
-        self.commands[_scope(params)] = commands
+        self.commands = commands
         return True
 
-    def _member(self, chat: Chat, user_id: int) -> dict[str, Any]:
+    def _get_member(self, params: dict[str, Any], files: dict[str, Upload]) -> dict[str, Any]:
+        chat, user_id = self.chat_of(params), int(params.get("user_id") or 0)
         user = self.me if user_id == self.me["id"] else chat.members.get(user_id)
         if user is None:
             raise bad_request("member not found")
         if user_id not in chat.admins:
             return {"user": user, "status": "member"}
-        may = (
-            "can_be_edited",
-            "is_anonymous",
-            "can_manage_chat",
-            "can_delete_messages",
-            "can_manage_video_chats",
-        )
-        may += ("can_restrict_members", "can_promote_members", "can_change_info", "can_invite_users")
-        may += ("can_post_stories", "can_edit_stories", "can_delete_stories")
-        return {"user": user, "status": "administrator"} | dict.fromkeys(may, False)
-
-    def _get_member(self, params: dict[str, Any], files: dict[str, Upload]) -> dict[str, Any]:
-        return self._member(self.chat_of(params), int(params.get("user_id") or 0))
-
-    def _get_admins(self, params: dict[str, Any], files: dict[str, Upload]) -> list[dict[str, Any]]:
-        chat = self.chat_of(params)
-        if chat.type == "private":
-            raise bad_request("there are no administrators in the private chat")
-        return [self._member(chat, user_id) for user_id in sorted(chat.admins)]
+        return {"user": user, "status": "administrator"}
 
 
 def _markup(params: dict[str, Any]) -> dict[str, Any]:
@@ -357,8 +311,77 @@ def _markup(params: dict[str, Any]) -> dict[str, Any]:
     return {"reply_markup": markup}
 
 
-def _scope(params: dict[str, Any]) -> str:
-    scope = as_json(params.get("scope")) or {"type": "default"}
-    return ":".join(
-        [*(str(scope[name]) for name in sorted(scope)), str(params.get("language_code") or "")]
-    ).rstrip(":")
+MAX_TEXT = 4096
+MAX_CAPTION = 1024
+MAX_RAW_BYTES = 2**15
+MAX_ENTITIES = 100
+KINDS = {
+    *("mention", "hashtag", "cashtag", "bot_command", "url", "email", "phone_number", "bold", "italic"),
+    *("underline", "strikethrough", "spoiler", "blockquote", "expandable_blockquote", "code", "pre"),
+    *("text_link", "text_mention", "custom_emoji"),
+}
+
+
+def utf16(text: str) -> int:
+    return len(text.encode("utf-16-le", "surrogatepass")) // 2
+
+
+def read_text(params: dict[str, Any], *, field: str = "text") -> tuple[str, list[dict[str, Any]]]:
+    """Return text and entities as the platform takes them, or refuse."""
+    raw = params.get(field) or ""
+    if not isinstance(raw, str):
+        raise bad_request(f'field "{field}" must be of type String')
+    if len(raw.encode(errors="surrogatepass")) > MAX_RAW_BYTES:
+        raise bad_request("text is too long" if field == "text" else "message caption is too long")
+    try:
+        raw.encode()
+    except UnicodeEncodeError:
+        raise bad_request("strings must be encoded in UTF-8") from None
+    listed = as_json(params.get("entities" if field == "text" else "caption_entities")) or []
+    entities = check_entities(raw, listed)
+    if field == "text" and not raw.strip():
+        raise bad_request("message text is empty")
+    if utf16(raw) > (MAX_TEXT if field == "text" else MAX_CAPTION):
+        raise bad_request("message is too long" if field == "text" else "message caption is too long")
+    return raw, entities
+
+
+def as_json(value: Any) -> Any:
+    """Read what form fields carry as JSON text; leave what a JSON body carries as it is."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value)
+    except ValueError:
+        raise bad_request("object expected as parameter; can't parse JSON") from None
+
+
+def check_entities(text: str, entities: Any) -> list[dict[str, Any]]:
+    """Return the first hundred entities; refuse one that leaves the text or cuts a character in two."""
+    if not isinstance(entities, list):
+        raise bad_request("can't parse entities: expected an Array of MessageEntity")
+    bounds, at = {0}, 0
+    for char in text:
+        at += 2 if ord(char) > 0xFFFF else 1
+        bounds.add(at)
+    for entity in entities:
+        if not isinstance(entity, dict) or not isinstance(entity.get("type"), str):
+            raise bad_request("can't parse MessageEntity: expected an Object")
+        offset, length = entity.get("offset"), entity.get("length")
+        if not isinstance(offset, int) or not isinstance(length, int):
+            raise bad_request('can\'t parse MessageEntity: field "offset" must be a Number')
+        if entity["type"] not in KINDS:
+            raise bad_request("can't parse MessageEntity: unsupported type specified")
+        if offset + length > at or offset < 0 or length < 0:
+            raise bad_request(
+                f"entity beginning at UTF-16 offset {offset} ends after the end of the text"
+                f" at UTF-16 offset {offset + length}"
+            )
+        if offset not in bounds:
+            raise bad_request(f"entity begins in a middle of a UTF-16 symbol at byte offset {offset}")
+        if offset + length not in bounds:
+            raise bad_request(
+                f"entity beginning at UTF-16 offset {offset} ends in a middle of a UTF-16 symbol"
+                f" at byte offset {offset + length}"
+            )
+    return [entity for entity in entities if entity["length"]][:MAX_ENTITIES]

@@ -11,7 +11,6 @@
 ``drop``        the connection breaks before anything is processed
 ``drop_after``  processed, then the connection breaks: the answer is lost
 ``hang``        not processed; no answer until ``fault.end()``, then processed
-``hang_after``  processed; no answer until ``fault.end()``
 ``garbage``     processed; status 200 and a body that is no JSON
 ==============  ==============================================================================
 """
@@ -38,8 +37,6 @@ WORDS = {
 
 
 class Refused(Exception):
-    """The platform answers ``ok: false``."""
-
     def __init__(self, code: int, description: str, **parameters: int) -> None:
         super().__init__(description)
         self.code = code
@@ -48,7 +45,6 @@ class Refused(Exception):
 
 
 def bad_request(what: str, **parameters: int) -> Refused:
-    """Refuse with status 400 and the platform's beginning."""
     return Refused(400, f"Bad Request: {what}", **parameters)
 
 
@@ -80,7 +76,6 @@ class Fault:
         return True
 
     def end(self) -> None:
-        """Strike no more, and let go whoever hangs."""
         self.ended = True
         ends, self._ends = self._ends, []
         for end in ends:

@@ -1,21 +1,21 @@
-"""What people do on Telegram: they write, edit, send files, block the bot, and move their groups."""
+"""What people do on Telegram: they write, edit, send files, press buttons, and move their groups."""
 
 from __future__ import annotations
 
+import asyncio
 import re
 import threading
 import time
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import Any
 
-from tests.support.telegram_chats import Chat, Chats
-from tests.support.telegram_texts import utf16
-from tests.support.telegram_updates import Updates
+from tests.support.telegram_chats import Chat, Chats, utf16
+from tests.support.telegram_faults import WORDS, Refused
 
 
 class People:
-    """Base of the server: every method may be called from any thread."""
-
     def __init__(self, me: dict[str, Any]) -> None:
         # Update id → message id.
         self.message_of: dict[int, int] = {}
@@ -47,20 +47,12 @@ class People:
         date: float | None = None,
         **fields: Any,
     ) -> int:
-        """Let a person write; return the update's id (0: filtered by ``allowed_updates``).
+        """Let a person write; return the update's id.
 
-        Args:
-            chat_id: where; a chat that is not known yet is from now on.
-            text: what.
-            user: who writes; an id, or the Bot API's User; in a private chat the chat's own person.
-            type: private, group, supergroup or channel; guessed from the id.
-            thread: a forum topic.
-            reply_to: a message id of this chat.
-            entities: as the platform would add them: commands and mentions when not given.
-            files: ``(kind, name, content, mime)``; the text becomes the caption.
-            edited: the message id whose text this replaces.
-            date: when it was written, seconds since 1970.
-            fields: anything else of the Bot API's Message.
+        A chat that is not known yet is from now on, its ``type`` guessed from its id. ``user``: an id, or the
+        Bot API's User. ``entities``: as the platform would add them, where none are given. ``files``:
+        ``(kind, name, content, mime)``; the text becomes the caption. ``edited``: the message id whose text
+        this replaces. ``date``: seconds since 1970. ``fields``: anything else of the Bot API's Message.
         """
         with self._lock:
             kind = type or ("private" if chat_id > 0 else "supergroup" if chat_id < -(10**12) else "group")
@@ -95,7 +87,6 @@ class People:
         return update_id
 
     def buttons(self, chat_id: int, message_id: int) -> dict[str, str]:
-        """Return the buttons below a message: what stands on each, and its value."""
         with self._lock:
             markup = self.world.chats[chat_id].messages[message_id].get("reply_markup") or {}
             rows = markup.get("inline_keyboard", [])
@@ -112,16 +103,7 @@ class People:
             return self.push({"callback_query": query | {"message": message}})
 
     def push(self, update: dict[str, Any]) -> int:
-        """Queue an update of any shape; without ``update_id`` it gets the next one."""
         return self.updates.push(update)
-
-    def ban(self, chat_id: int, words: str = "bot was blocked by the user") -> None:
-        """Refuse every send to this chat with 403, until ``unban``."""
-        self.world.banned[chat_id] = words
-
-    def unban(self, chat_id: int) -> None:
-        """Take sends to this chat again."""
-        self.world.banned.pop(chat_id, None)
 
     def migrate(self, old: int, new: int) -> tuple[int, int]:
         """Make a group a supergroup; return the ids of the two updates that say so."""
@@ -146,3 +128,102 @@ def _found(text: str) -> list[dict[str, Any]]:
         kind = "bot_command" if match[0].startswith("/") else "mention"
         marks.append({"type": kind, "offset": utf16(text[: match.start()]), "length": utf16(match[0])})
     return marks
+
+
+WEBHOOK = (
+    "Conflict: can't use getUpdates method while webhook is active;"
+    " use deleteWebhook to delete the webhook first"
+)
+
+
+class Updates:
+    """Updates wait here until a later poll names a higher offset.
+
+    ``confirmations`` lists ``(monotonic time, update id)`` in the order of forgetting; ``on_confirm`` is
+    called with each update at that instant, on the server's thread, before the poll is answered.
+    """
+
+    def __init__(self, lock: threading.RLock) -> None:
+        self.pending: deque[dict[str, Any]] = deque()
+        self.next_id = 800_000_001
+        self.confirmed = 0
+        self.confirmations: list[tuple[float, int]] = []
+        self.on_confirm: Callable[[dict[str, Any]], None] | None = None
+        self.changed: Callable[[], None] = lambda: None
+        self.webhook = ""
+        self.conflict_delay_s = 3.0
+        # A poll that repeats its offset within that time gets a single update.
+        self.repeated_s = 0.5
+        self._lock = lock
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._poll: asyncio.Future[bool] | None = None
+        self._previous: tuple[int, float] = (0, -10.0)
+        self._next_conflict = 0.0
+
+    def push(self, update: dict[str, Any]) -> int:
+        with self._lock:
+            update_id = int(update.get("update_id", self.next_id))
+            self.next_id = update_id + 1
+            self.pending.append({"update_id": update_id, **update})
+            if self._loop is not None:
+                self._loop.call_soon_threadsafe(self._wake)
+        return update_id
+
+    def _wake(self) -> None:
+        if self._poll is not None and not self._poll.done():
+            self._poll.set_result(True)
+
+    async def get(self, params: dict[str, Any]) -> list[dict[str, Any]]:
+        self._loop = asyncio.get_running_loop()
+        if self.webhook:
+            await self._conflict(WEBHOOK)
+        offset, limit, timeout = (int(params.get(name, 0)) for name in ("offset", "limit", "timeout"))
+        limit, timeout = min(limit or 100, 100), min(timeout, 50)
+        now = time.monotonic()
+        if offset == self._previous[0] and now < self._previous[1] + 3.0:
+            timeout = max(timeout, 3)
+        if offset == self._previous[0] and now < self._previous[1] + self.repeated_s:
+            limit = 1
+        self._previous = (offset, now)
+        if self._poll is not None and not self._poll.done():
+            self._poll.set_result(False)
+        self._confirm(offset)
+        self.changed()
+        return await self._wait(limit, timeout)
+
+    def _confirm(self, offset: int) -> None:
+        """Forget what ``offset`` confirms: nothing where it is far ahead of all that came."""
+        with self._lock:
+            if offset > self.next_id + 10:
+                return
+            while self.pending and self.pending[0]["update_id"] < offset:
+                update = self.pending.popleft()
+                self.confirmed = max(self.confirmed, update["update_id"])
+                self.confirmations.append((time.monotonic(), update["update_id"]))
+                if self.on_confirm is not None:
+                    self.on_confirm(update)
+
+    async def _wait(self, limit: int, timeout_s: int) -> list[dict[str, Any]]:
+        ends = time.monotonic() + timeout_s
+        while True:
+            with self._lock:
+                found = list(islice(self.pending, limit))
+                left = ends - time.monotonic()
+                if found or left <= 0:
+                    return found
+                poll = self._poll = asyncio.get_running_loop().create_future()
+            await asyncio.wait([poll], timeout=left)
+            if poll.done() and not poll.result():
+                await self._conflict(WEBHOOK if self.webhook else WORDS[409])
+
+    def abort(self) -> None:
+        if self._poll is not None and not self._poll.done():
+            self._poll.set_result(False)
+
+    async def _conflict(self, words: str) -> None:
+        now = time.monotonic()
+        if now < self._next_conflict:
+            await asyncio.sleep(self.conflict_delay_s)
+        else:
+            self._next_conflict = now + self.conflict_delay_s
+        raise Refused(409, words)

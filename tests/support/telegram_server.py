@@ -10,9 +10,9 @@ It serves adapters of the test's own process and of others alike::
         assert server.sent == [sent]
 
 Who writes is known from then on: a chat that never wrote, nor was added by ``add_chat``, is not found.
-``sent``, ``edits``, ``actions``, ``commands`` (scope → list; ``default``), ``calls`` (method, chat, time,
-outcome) and ``confirmations`` are in order of time, times of ``time.monotonic``. ``fail`` adds a fault
-(``telegram_faults.py``), ``ban``, ``migrate``, ``pause`` and ``resume`` change the world. Every wait is by
+``sent``, ``edits`` and ``actions`` are of accepted requests, ``calls`` all requests (method, chat, time,
+outcome), ``confirmations`` when each update was forgotten, by ``time.monotonic``. ``fail`` adds a fault
+(``telegram_faults.py``), ``migrate``, ``pause`` and ``resume`` change the world. Every wait is by
 condition and fails after ``timeout_s`` seconds; ``until(predicate)`` waits for any.
 """
 
@@ -43,9 +43,6 @@ ME = {
     "is_bot": True,
     "first_name": "Gate",
     "username": "gate_test_bot",
-    "can_join_groups": True,
-    "can_read_all_group_messages": False,
-    "supports_inline_queries": False,
 }
 
 
@@ -61,14 +58,14 @@ class Call:
 
 
 class TelegramServer(People):
-    """The server; see the module's docstring."""
-
     def __init__(self, *, token: str = TOKEN, port: int = 0) -> None:
         super().__init__(ME | {"id": int(token.partition(":")[0])})
         self.token = token
         self._kept_port = KeptPort(port)
         self.port = self._kept_port.port
         self.calls: list[Call] = []
+        self.sent, self.edits, self.actions = self.world.sent, self.world.edits, self.world.actions
+        self.confirmations = self.updates.confirmations
         self.faults: list[Fault] = []
         self.updates.changed = self._changed
         self._waits: list[tuple[Callable[[], Any], concurrent.futures.Future[Any]]] = []
@@ -81,7 +78,6 @@ class TelegramServer(People):
     # -- life ---------------------------------------------------------------------------------------
 
     def start(self) -> Self:
-        """Listen; ``port`` and the addresses are known from here on."""
         self._thread.start()
         self._on_loop(self._listen())
         return self
@@ -97,11 +93,9 @@ class TelegramServer(People):
         self._kept_port.close()
 
     def pause(self) -> None:
-        """Refuse connections and cut the open ones, until ``resume``."""
         self._on_loop(self._leave())
 
     def resume(self) -> None:
-        """Listen on the same port again."""
         self._on_loop(self._open_site())
 
     def __enter__(self) -> Self:
@@ -123,7 +117,6 @@ class TelegramServer(People):
 
     @property
     def base_file_url(self) -> str:
-        """The same for downloads."""
         return f"http://127.0.0.1:{self.port}/file/bot"
 
     def _on_loop(self, work: Any) -> Any:
@@ -164,41 +157,14 @@ class TelegramServer(People):
     # -- what is seen -------------------------------------------------------------------------------
 
     @property
-    def sent(self) -> list[Sent]:
-        """Every accepted send."""
-        return self.world.sent
-
-    @property
-    def edits(self) -> list[Edit]:
-        """Every accepted edit."""
-        return self.world.edits
-
-    @property
-    def actions(self) -> list[Action]:
-        """Every accepted chat action."""
-        return self.world.actions
-
-    @property
-    def commands(self) -> dict[str, list[dict[str, str]]]:
-        """The menus by scope."""
-        return self.world.commands
-
-    @property
     def confirmed(self) -> int:
         """The highest update id that was confirmed, 0 before."""
         return self.updates.confirmed
 
-    @property
-    def confirmations(self) -> list[tuple[float, int]]:
-        """When each update was forgotten."""
-        return self.updates.confirmations
-
     def called(self, method: str) -> list[Call]:
-        """Every request of a method."""
         return [call for call in self.calls if call.method.lower() == method.lower()]
 
     def sent_to(self, chat_id: int) -> list[Sent]:
-        """Every accepted send to a chat."""
         return [sent for sent in self.sent if sent.chat_id == chat_id]
 
     async def until(self, predicate: Callable[[], Any], *, timeout_s: float = 60.0) -> Any:
@@ -210,12 +176,7 @@ class TelegramServer(People):
         async with asyncio.timeout(timeout_s):
             return await asyncio.wrap_future(future)
 
-    def wait(self, predicate: Callable[[], Any], *, timeout_s: float = 60.0) -> Any:
-        """Wait as ``until`` does, for tests without a loop."""
-        return asyncio.run(self.until(predicate, timeout_s=timeout_s))
-
     async def sent_count(self, n: int, *, timeout_s: float = 60.0) -> list[Sent]:
-        """Wait until ``n`` sends were accepted."""
         await self.until(lambda: len(self.sent) >= n, timeout_s=timeout_s)
         return self.sent
 
@@ -237,11 +198,9 @@ class TelegramServer(People):
         return self.world.answered[id_]
 
     async def until_confirmed(self, update_id: int, *, timeout_s: float = 60.0) -> None:
-        """Wait until this update is forgotten."""
         await self.until(lambda: any(n == update_id for _, n in self.confirmations), timeout_s=timeout_s)
 
     async def until_called(self, method: str, n: int = 1, *, timeout_s: float = 60.0) -> list[Call]:
-        """Wait until ``n`` requests of a method have come."""
         await self.until(lambda: len(self.called(method)) >= n, timeout_s=timeout_s)
         return self.called(method)
 
@@ -298,8 +257,6 @@ class TelegramServer(People):
             response = await self._answer(request, call, files)
         call.outcome = fault.how
         self._changed()
-        if fault.how == "hang_after":
-            await fault.until_ended()
         if fault.how == "garbage":
             return web.Response(text='{"ok": true, "resu', content_type="application/json")
         if fault.how in ("drop", "drop_after") and request.transport is not None:
@@ -331,8 +288,6 @@ class TelegramServer(People):
             self.updates.webhook = str(params.get("url") or "") if method == "setwebhook" else ""
             if self.updates.webhook:
                 self.updates.abort()
-            if str(params.get("drop_pending_updates")).lower() == "true":
-                self.updates.pending.clear()
             return True
         if method not in self.world.methods:
             raise Refused(404, "Not Found: method not found")

@@ -21,7 +21,6 @@ class Verdict:
 
     @property
     def sound(self) -> bool:
-        """Whether every guarantee held."""
         return not (self.lost or self.twice or self.reordered or self.torn_chains)
 
 

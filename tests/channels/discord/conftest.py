@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from discord.gateway import DiscordWebSocket
-from discord.http import Route
 
 from tests.support.discord_server import DiscordServer
 from tests.support.discord_world import Channel
@@ -25,19 +23,5 @@ def general(server: DiscordServer) -> Channel:
 
 
 @pytest.fixture
-def channel(general: Channel) -> Channel:
-    """The same one, as the tests of the local Discord itself call it."""
-    return general
-
-
-@pytest.fixture
 def state(tmp_path: Path) -> Path:
     return tmp_path / "state"
-
-
-@pytest.fixture(autouse=True)
-def addresses() -> Iterator[None]:
-    """Put back both addresses of discord.py: they are of the whole process."""
-    base, gateway = Route.BASE, DiscordWebSocket.DEFAULT_GATEWAY
-    yield
-    Route.BASE, DiscordWebSocket.DEFAULT_GATEWAY = base, gateway

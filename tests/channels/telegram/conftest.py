@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.channels.telegram.telegram_bot import Pair, bot_of
 from tests.channels.telegram.telegram_place import Place
 from tests.support.telegram_server import TelegramServer
 
@@ -24,10 +23,3 @@ async def place(server: TelegramServer, tmp_path: Path) -> AsyncIterator[Place]:
     place = Place(server, tmp_path)
     yield place
     await place.stop()
-
-
-@pytest.fixture
-async def pair() -> AsyncIterator[Pair]:
-    """A local Bot API that fails as slowly as the platform, and a bot of the client library."""
-    async with TelegramServer() as server, bot_of(server) as bot:
-        yield server, bot
