@@ -56,7 +56,6 @@ class Ears:
         return [each.text for each in self.heard if chat_id is None or each.chat_id == str(chat_id)]
 
     async def until(self, holds: Callable[[Ears], Any]) -> None:
-        """Return once ``holds`` is true."""
         async with asyncio.timeout(30), self._changed:
             await self._changed.wait_for(lambda: holds(self))
 
@@ -79,7 +78,6 @@ class Pauses:
         await asyncio.sleep(0)
 
     async def until(self, number: int) -> None:
-        """Return once so many pauses were made."""
         async with asyncio.timeout(30), self._changed:
             await self._changed.wait_for(lambda: len(self.asked) >= number)
 
@@ -92,7 +90,6 @@ class Watched(Pulse):
         self.failures: list[str] = []
 
     def fail(self, error: str) -> None:
-        """Note it twice."""
         self.failures.append(error)
         super().fail(error)
 
@@ -135,18 +132,15 @@ class Place:
         return steady_s() - (datetime.now(UTC) + self.ahead - self.began).total_seconds()
 
     def run(self, emit: Callable[[Arrival], Awaitable[bool]]) -> asyncio.Task[None]:
-        """Let the adapter receive."""
         task = asyncio.create_task(self.channel.run(emit))
         self._tasks.append(task)
         return task
 
     async def restart(self) -> None:
-        """Stop the adapter and build another."""
         await self.stop()
         self.channel = self.new()
 
     async def stop(self) -> None:
-        """Cancel whatever runs, and close the adapter."""
         for task in self._tasks:
             task.cancel()
         # A test awaits the errors that it expects.

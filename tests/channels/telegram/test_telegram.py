@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 
-from channels.base import Arrival
 from channels.errors import NewerFile
 from tests.channels.telegram.telegram_place import ADA, BOB, Ears, Place
-from tests.support.telegram_server import Fault, TelegramServer
+from tests.support.guarantee import guarantee
+from tests.support.telegram_server import TelegramServer
 
 
 def gaps(server: TelegramServer) -> list[float]:
@@ -25,6 +26,7 @@ def gaps(server: TelegramServer) -> list[float]:
 # -- order and confirmation --------------------------------------------------------------------------
 
 
+@guarantee("loss", "Telegram's offset never passes an update that the broker has not confirmed.")
 async def test_nothing_is_forgotten_before_it_was_emitted(server: TelegramServer, place: Place) -> None:
     """At each instant, what Telegram forgets has been emitted, whichever chats are slow."""
     ears = Ears(holds=lambda arrival: arrival.text in ("3", "10", "17"))
@@ -119,16 +121,6 @@ async def test_a_full_window_waits_for_its_oldest(server: TelegramServer, tmp_pa
     assert len(ears.heard) == len(ears.begun) == 101
 
 
-async def test_a_topic_is_a_line_of_its_own(server: TelegramServer, place: Place) -> None:
-    """A slow topic of a forum does not hold up the next one."""
-    ears = Ears(holds=lambda arrival: arrival.chat_id.endswith(":topic:5"))
-    server.write(-100123, "slow", thread=5)
-    server.write(-100123, "quick", thread=6)
-    place.run(ears)
-
-    await ears.until(lambda ears: ears.texts("-100123:topic:6") == ["quick"])
-
-
 # -- restarts ----------------------------------------------------------------------------------------
 
 
@@ -148,45 +140,6 @@ async def test_a_restart_brings_what_was_not_emitted_and_nothing_else(
 
     assert before.texts() == ["0", "1", "2", "3"]
     assert after.texts() == ["4", "5", "6", "7", "8", "9"]
-
-
-async def test_a_kill_loses_nothing_and_repeats_under_the_same_ids(
-    server: TelegramServer, place: Place
-) -> None:
-    """Without a last word, what was emitted since the last poll comes again under the id that it had."""
-    for number in range(10):
-        last = server.write(ADA + number % 2, str(number))
-    struck: list[Fault] = []
-
-    # From the first message on Telegram hears nothing any more.
-    def holds(arrival: Arrival) -> bool:
-        struck[:] = struck or [server.fail("getUpdates", how="drop", times=None)]
-        return arrival.text == "4"
-
-    before = Ears(holds)
-    place.run(before)
-    await before.until(lambda ears: "9" in ears.texts())
-    await place.restart()
-    struck[0].end()
-    after = Ears()
-    place.run(after)
-    await server.until_confirmed(last)
-
-    assert after.texts(ADA) + after.texts(BOB) == [*"02468", *"13579"]
-    assert {each.id for each in before.heard} <= {each.id for each in after.heard}
-
-
-async def test_ids_may_begin_again_lower(server: TelegramServer, place: Place) -> None:
-    """After a quiet week Telegram numbers from anywhere; nothing is compared with the last id."""
-    ears = Ears()
-    place.run(ears)
-    await server.until_confirmed(server.write(ADA, "high"))
-    server.updates.next_id = 7
-    low = [server.write(ADA, "low"), server.write(ADA, "lower")]
-    await server.until_confirmed(low[-1])
-
-    assert low == [7, 8]
-    assert ears.texts() == ["high", "low", "lower"]
 
 
 async def test_the_first_run_replays_nothing_old(server: TelegramServer, place: Place) -> None:
@@ -235,3 +188,57 @@ async def test_a_state_file_of_a_newer_version_is_left_alone(server: TelegramSer
     with pytest.raises(NewerFile):
         await place.run(Ears())
     assert file.read_text() == '{"v": 2}'
+
+
+AHEAD = timedelta(seconds=60)
+
+
+async def ahead(place: Place, by: timedelta) -> None:
+    """Let the process begin now, by a clock that is ahead."""
+    place.ahead, place.began = by, datetime.now(UTC) + by
+    await place.restart()
+
+
+@pytest.mark.parametrize("by", [AHEAD, timedelta(days=3650), -timedelta(days=3650)])
+async def test_telegrams_messages_of_the_first_minute_are_heard(
+    server: TelegramServer, place: Place, by: timedelta
+) -> None:
+    await ahead(place, by)
+    ears = Ears()
+    with structlog.testing.capture_logs() as logs:
+        place.run(ears)
+        old = datetime.now(UTC) - timedelta(hours=1)
+        for number in range(2):
+            server.write(ADA, f"old {number}", date=old.timestamp())
+        server.write(ADA, "new")
+        await ears.until(lambda ears: "new" in ears.texts())
+
+    assert ears.texts() == ["new"]
+    skipped = [entry for entry in logs if entry["event"] == "updates.skipped_as_old"]
+    assert sum(entry["count"] for entry in skipped) == 2
+    assert {entry["log_level"] for entry in skipped} == {"info"}
+
+
+async def test_a_first_start_that_was_kept_by_a_clock_ahead_is_corrected(
+    server: TelegramServer, place: Place
+) -> None:
+    await ahead(place, timedelta())
+    kept = {"4242424242": (datetime.now(UTC) + AHEAD).isoformat()}
+    (place.state / "telegram.json").write_text(json.dumps({"v": 1, "first_start": kept}))
+    ears = Ears()
+    place.run(ears)
+    server.write(ADA, "new")
+    await ears.until(lambda ears: "new" in ears.texts())
+
+    started = json.loads((place.state / "telegram.json").read_text())["first_start"]["4242424242"]
+    assert datetime.fromisoformat(started) <= datetime.now(UTC)
+
+
+async def test_a_bot_is_up_before_its_first_poll_ends(server: TelegramServer, tmp_path: Path) -> None:
+    """A long poll in which nobody writes lasts half a minute; the bot is heard all that time."""
+    place = Place(server, tmp_path, poll_timeout_s=50)
+    place.run(Ears())
+    await server.until_called("getUpdates")
+
+    assert (place.pulse.up, place.pulse.failures) == (True, [])
+    await place.stop()

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import structlog
 
-from channels.base import Piece
+from channels.base import File, Piece
 from channels.errors import ChannelDown, ChannelError, CredentialsRefused, SendLater
 from channels.message import Button
 from channels.telegram.updates import ALLOWED
@@ -56,20 +56,6 @@ async def test_half_a_character_does_not_spoil_a_batch(server: TelegramServer, p
     await server.until_confirmed(last)
 
     assert ears.texts() == ["broken ? pair", "whole \U0001f600 pair"]
-
-
-async def test_an_edit_comes_after_its_message(server: TelegramServer, place: Place) -> None:
-    """An edit waits in the line of its chat."""
-    ears = Ears(holds=lambda arrival: arrival.text == "helo")
-    first = server.write(ADA, "helo")
-    last = server.write(ADA, "hello", edited=server.message_of[first])
-    place.run(ears)
-    await ears.until(lambda ears: ears.begun)
-    ears.free()
-    await server.until_confirmed(last)
-
-    assert [(each.kind, each.text) for each in ears.heard] == [("message", "helo"), ("edit", "hello")]
-    assert ears.heard[0].platform_id == ears.heard[1].platform_id
 
 
 async def test_a_pressed_button_rests_though_the_queue_is_away(server: TelegramServer, place: Place) -> None:
@@ -151,6 +137,17 @@ async def test_a_group_that_moves_waits_for_what_came_before(server: TelegramSer
     seen = [(each.chat_id, each.text, each.moved_from) for each in ears.heard]
     moved = ("-1000000000005", "", "-5")
     assert seen == [("-5", "old", ""), moved, moved, ("-1000000000005", "new", "")]
+    assert [each.group_ids for each in ears.heard[1:3]] == [("-1000000000005", "-5")] * 2
+
+
+async def received(server: TelegramServer, place: Place, content: bytes) -> File:
+    """Let a document come; return it as it is emitted."""
+    last = server.write(ADA, files=[("document", "a.bin", content, "")])
+    ears = Ears()
+    place.run(ears)
+    await server.until_confirmed(last)
+    (file,) = ears.heard[0].files
+    return file
 
 
 async def test_a_file_is_fetched_piece_by_piece(server: TelegramServer, place: Place) -> None:
@@ -184,11 +181,7 @@ async def test_a_download_that_breaks_off_says_whether_to_try_again(
     server: TelegramServer, place: Place, method: str, how: str, error: type[ChannelError]
 ) -> None:
     """Never half a file, never the address in the words, and the next try has it whole."""
-    last = server.write(ADA, files=[("document", "a.bin", b"x" * 300_000, "")])
-    ears = Ears()
-    place.run(ears)
-    await server.until_confirmed(last)
-    (file,) = ears.heard[0].files
+    file = await received(server, place, b"x" * 300_000)
     server.fail(method, how=how)
 
     with pytest.raises(ChannelError) as raised:
@@ -201,11 +194,7 @@ async def test_a_download_that_breaks_off_says_whether_to_try_again(
 
 
 async def test_a_file_that_is_away_for_now_may_be_fetched_later(server: TelegramServer, place: Place) -> None:
-    last = server.write(ADA, files=[("document", "a.bin", b"x", "")])
-    ears = Ears()
-    place.run(ears)
-    await server.until_confirmed(last)
-    (file,) = ears.heard[0].files
+    file = await received(server, place, b"x")
     files = dict(server.world.files)
     server.world.files.clear()
 
@@ -218,13 +207,10 @@ async def test_a_file_that_is_away_for_now_may_be_fetched_later(server: Telegram
 
 async def test_a_file_over_the_limit_is_refused_in_words(server: TelegramServer, place: Place) -> None:
     """Telegram gives bots nothing over 20 MB."""
-    last = server.write(ADA, files=[("document", "a.bin", b"x" * (20 * 2**20 + 1), "")])
-    ears = Ears()
-    place.run(ears)
-    await server.until_confirmed(last)
+    file = await received(server, place, b"x" * (20 * 2**20 + 1))
 
     with pytest.raises(ChannelError, match="over 20 MB") as raised:
-        _ = [piece async for piece in ears.heard[0].files[0].fetch()]
+        _ = [piece async for piece in file.fetch()]
     assert type(raised.value) is ChannelError
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import warnings
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,8 @@ from pydantic import SecretStr
 
 from channels.base import Arrival
 from channels.errors import ChannelDown, CredentialsRefused
+from channels.tables import TelegramTable
+from channels.telegram.wire import Wire
 from tests.channels.telegram.telegram_place import ADA, Ears, Place
 from tests.support.telegram_server import TelegramServer
 
@@ -120,20 +123,6 @@ async def test_sends_that_hang_do_not_keep_polls_from_their_way(
     assert ears.texts() == ["one", "two", "three"]
 
 
-async def test_a_network_that_is_cut_comes_back(server: TelegramServer, place: Place) -> None:
-    """The adapter waits for as long as it takes."""
-    ears = Ears()
-    place.run(ears)
-    await server.until_confirmed(server.write(ADA, "one"))
-    server.pause()
-    await place.pauses.until(3)
-    server.resume()
-    await server.until_confirmed(server.write(ADA, "two"))
-
-    assert ears.texts() == ["one", "two"]
-    assert place.pulse.failures
-
-
 @pytest.mark.parametrize("method", ["getMe", "deleteWebhook"])
 async def test_a_start_without_a_network_is_tried_again(
     server: TelegramServer, place: Place, method: str
@@ -193,3 +182,18 @@ async def test_an_emit_that_fails_ends_the_run_with_its_own_error(
     await server.until_confirmed(last)
 
     assert ears.texts() == ["hello"]
+
+
+async def test_no_call_is_warned_of_whoever_changes_the_filters(server: TelegramServer) -> None:
+    """Another thread that puts back the filters it kept takes those away that were added meanwhile."""
+    table = TelegramTable(token=SecretStr(server.token), base_url=server.base_url, poll_timeout_s=0)
+    wire = Wire(table, grace_s=10.0)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.resetwarnings()
+        warnings.simplefilter("always")
+        me = await wire.call("getMe")
+        await wire.poll(None, ())
+    await wire.aclose()
+
+    assert me["username"] == "gate_test_bot"
+    assert [str(one.message) for one in told if "Bot." in str(one.message)] == []

@@ -9,11 +9,10 @@ from typing import Any
 
 import pytest
 
-from channels.base import Admins, Edits, Piece, Registers, Rendered, Types
+from channels.base import Piece, Rendered
 from channels.errors import (
     ChannelDown,
     ChannelError,
-    ChatMoved,
     CredentialsRefused,
     MessageGone,
     SendLater,
@@ -39,17 +38,6 @@ def piece(text: str = "hi", chat_id: object = ADA, **fields: Any) -> Piece:
     return Piece(str(chat_id), Rendered(text, fields.pop("markup", None)), "nonce", **fields)
 
 
-def test_what_the_adapter_can_do(place: Place) -> None:
-    """It shows typing, edits, has a menu and knows administrators; it cannot recognise a repeat."""
-    channel = place.channel
-
-    assert isinstance(channel, Types)
-    assert isinstance(channel, Edits)
-    assert isinstance(channel, Registers)
-    assert isinstance(channel, Admins)
-    assert (channel.name, channel.safe_to_repeat) == ("telegram", False)
-
-
 async def test_a_text_arrives_with_its_marks(server: TelegramServer, place: Place) -> None:
     """Entities go as they are; the id is the message's."""
     sent_id = await place.channel.send(piece(markup=BOLD))
@@ -57,16 +45,6 @@ async def test_a_text_arrives_with_its_marks(server: TelegramServer, place: Plac
     (sent,) = server.sent
     assert (sent.chat_id, sent.text, sent.entities, sent.reply_to) == (ADA, "hi", list(BOLD), None)
     assert sent_id == str(sent.message_id)
-
-
-async def test_an_answer_replies_in_its_topic(server: TelegramServer, place: Place) -> None:
-    """The topic comes from the chat id."""
-    update = server.write(FORUM, "hello", thread=5)
-    asked = server.message_of[update]
-    await place.channel.send(piece(chat_id=f"{FORUM}:topic:5", reply_to=str(asked)))
-
-    (sent,) = server.sent
-    assert (sent.thread, sent.reply_to) == (5, asked)
 
 
 async def test_an_answer_to_a_deleted_message_is_sent_all_the_same(
@@ -167,28 +145,6 @@ async def test_a_send_without_an_answer_is_unknown(server: TelegramServer, tmp_p
     await hasty.stop()
 
 
-async def test_what_was_never_sent_may_be_tried_again(server: TelegramServer, place: Place) -> None:
-    """Where nobody listens nothing was sent."""
-    server.pause()
-    for ask in (place.channel.send(piece()), place.channel.typing(str(ADA))):
-        with pytest.raises(ChannelDown, match="cannot be reached"):
-            await ask
-    server.resume()
-    await place.channel.send(piece())
-
-    assert len(server.sent) == 1
-
-
-async def test_a_group_that_moved_names_its_new_id(server: TelegramServer, place: Place) -> None:
-    """The old id is refused with the new one."""
-    server.write(-5, "hello", type="group")
-    server.migrate(-5, -1000000000005)
-
-    with pytest.raises(ChatMoved) as moved:
-        await place.channel.send(piece(chat_id=-5))
-    assert moved.value.to == "-1000000000005"
-
-
 async def test_what_was_for_a_topic_that_is_gone_goes_to_the_main_thread(
     server: TelegramServer, place: Place, tmp_path: Path
 ) -> None:
@@ -216,14 +172,6 @@ async def test_a_chat_that_is_none_is_refused_for_good(
 
     with pytest.raises(SendNever):
         await place.channel.send(piece(chat_id=chat_id))
-
-
-async def test_who_blocked_the_bot_is_left_alone(server: TelegramServer, place: Place) -> None:
-    """The words say why."""
-    server.ban(ADA)
-
-    with pytest.raises(SendNever, match="blocked by the user"):
-        await place.channel.send(piece())
 
 
 # -- files -------------------------------------------------------------------------------------------
@@ -276,28 +224,17 @@ async def test_a_caption_counts_as_telegram_counts_it(
     assert sent.text == caption or sent.text.endswith("…")
 
 
-async def test_a_refused_photo_goes_as_a_document(
-    server: TelegramServer, place: Place, tmp_path: Path
+@pytest.mark.parametrize(("size", "tries"), [(1, 1), (10 * 2**20 + 1, 0)])
+async def test_a_refused_or_large_photo_goes_as_a_document(
+    server: TelegramServer, place: Place, tmp_path: Path, size: int, tries: int
 ) -> None:
-    """Telegram does not show every picture, but it takes every file."""
-    file = tmp_path / "a.png"
-    file.write_bytes(b"x")
+    """Telegram does not show every picture, and none over 10 MB, but it takes every file."""
+    (file := tmp_path / "a.png").write_bytes(b"x" * size)
     server.fail("sendPhoto", how="400", description="Bad Request: PHOTO_INVALID_DIMENSIONS")
     await place.channel.send(Piece(str(ADA), file, "nonce"))
 
+    assert len(server.called("sendPhoto")) == tries
     assert [sent.method for sent in server.sent] == ["sendDocument"]
-
-
-async def test_a_photo_over_ten_megabytes_is_a_document(
-    server: TelegramServer, place: Place, tmp_path: Path
-) -> None:
-    """Telegram's limit for photos is lower than that for files."""
-    file = tmp_path / "a.png"
-    file.write_bytes(b"x" * (10 * 2**20 + 1))
-    await place.channel.send(Piece(str(ADA), file, "nonce"))
-
-    assert len(server.called("sendPhoto")) == 0
-    assert len(server.sent) == 1
 
 
 async def test_a_file_that_is_gone_or_too_large_is_refused(
@@ -316,22 +253,15 @@ async def test_a_file_that_is_gone_or_too_large_is_refused(
 # -- edits, typing, menu, administrators -------------------------------------------------------------
 
 
-async def test_an_edit_replaces_the_text(server: TelegramServer, place: Place) -> None:
-    """The same text again is no error."""
-    sent_id = await place.channel.send(piece("draft"))
+async def test_an_edit_replaces_the_text_in_a_topic(server: TelegramServer, place: Place) -> None:
+    """A message is known by its chat alone; the same text again is no error."""
+    server.write(FORUM, "hello", thread=5)
+    topic = f"{FORUM}:topic:5"
+    sent_id = await place.channel.send(piece("draft", topic))
     for _ in range(2):
-        await place.channel.edit(str(ADA), sent_id, Rendered("final", BOLD))
+        await place.channel.edit(topic, sent_id, Rendered("final", BOLD))
 
     assert [(edit.text, edit.entities) for edit in server.edits] == [("final", list(BOLD))]
-
-
-async def test_an_edit_in_a_topic_needs_no_topic(server: TelegramServer, place: Place) -> None:
-    """A message is known by its chat alone."""
-    server.write(FORUM, "hello", thread=5)
-    sent_id = await place.channel.send(piece("draft", f"{FORUM}:topic:5"))
-    await place.channel.edit(f"{FORUM}:topic:5", sent_id, Rendered("final"))
-
-    assert [sent.text for sent in server.sent] == ["final"]
 
 
 async def test_an_edit_of_what_is_gone_says_so(server: TelegramServer, place: Place) -> None:
@@ -367,7 +297,7 @@ async def test_the_menu_is_replaced(server: TelegramServer, place: Place) -> Non
     """A name that Telegram would refuse does not cost the others."""
     await place.channel.register({"new": "Begin anew", "Two Words": "no", "help": "", "long": "x" * 300})
 
-    assert server.commands["default"] == [
+    assert server.world.commands == [
         {"command": "new", "description": "Begin anew"},
         {"command": "help", "description": "help"},
         {"command": "long", "description": "x" * 256},

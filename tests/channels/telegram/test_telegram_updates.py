@@ -41,12 +41,6 @@ def arrived(kind: str = "message", **fields: Any) -> Arrival:
     return found
 
 
-def skipped(raw: dict[str, Any]) -> SkippedUpdate:
-    found = read(raw, ME, fetch)
-    assert isinstance(found, SkippedUpdate), found
-    return found
-
-
 def entity(kind: str, text: str, part: str) -> dict[str, Any]:
     offset = len(text[: text.index(part)].encode("utf-16-le")) // 2
     return {"type": kind, "offset": offset, "length": len(part.encode("utf-16-le")) // 2}
@@ -78,14 +72,6 @@ def test_an_edit_has_the_id_of_its_message_and_the_time_of_the_edit() -> None:
     assert found.sent_at == datetime(2023, 11, 14, 22, 14, 20, tzinfo=UTC)
 
 
-def test_an_edited_caption_brings_its_file_and_one_without_words_is_skipped() -> None:
-    """The file is fetched where the edit is the first to address the bot."""
-    photo = [{"file_id": "a", "width": 9, "height": 9}]
-
-    assert arrived("edited_message", caption="new", photo=photo).files
-    assert not skipped(update("edited_message", photo=photo)).strange
-
-
 def test_a_topic_is_part_of_the_chat_id() -> None:
     """Forum topics are chats of their own, and take themselves apart again."""
     chat = {"id": -100123, "type": "supergroup", "is_forum": True}
@@ -95,10 +81,7 @@ def test_a_topic_is_part_of_the_chat_id() -> None:
     assert found.group_ids == ("-100123",)
     assert chat_and_topic(found.chat_id) == (-100123, 5)
     assert arrived(text="x", chat=chat, message_thread_id=5).chat_id == "-100123"
-
-
-def test_the_general_topic_is_found_without_its_number() -> None:
-    """Links to it say 1, and Telegram answers "message thread not found" to that."""
+    # Links to the general topic say 1, and Telegram answers "message thread not found" to that.
     assert chat_and_topic("-100123:topic:1") == (-100123, None)
     assert chat_and_topic("123:topic:1") == (123, 1)
 
@@ -112,26 +95,41 @@ def test_what_is_no_chat_of_telegram(chat_id: str) -> None:
         chat_and_topic(chat_id)
 
 
+def text_mention(user: int) -> dict[str, Any]:
+    return {"type": "text_mention", "offset": 0, "length": 4, "user": {"id": user}}
+
+
+def named(text: str) -> dict[str, Any]:
+    part = next(word.rstrip("!") for word in text.split() if word.startswith("@"))
+    return {"text": text, "entities": [entity("mention", text, part)]}
+
+
 @pytest.mark.parametrize(
-    ("text", "mentioned"),
+    ("fields", "mentioned"),
     [
-        ("@gate_bot hello", True),
-        ("hello @GATE_BOT!", True),
-        ("😀😀 @Gate_Bot", True),
-        ("@gate_bot2 hello", False),
-        ("@gate_bo hello", False),
+        (named("@gate_bot hello"), True),
+        (named("hello @GATE_BOT!"), True),
+        (named("😀😀 @Gate_Bot"), True),
+        (named("@gate_bot2 hello"), False),
+        (named("@gate_bo hello"), False),
+        # A name in a link or in code is none, as Telegram itself sees it.
+        ({"text": "mail@gate_bot"}, False),
+        (
+            {"caption": "@gate_bot", "photo": [SMALL], "caption_entities": named("@gate_bot")["entities"]},
+            True,
+        ),
+        ({"text": "Gate", "entities": [text_mention(42)]}, True),
+        ({"text": "Else", "entities": [text_mention(43)]}, False),
+        ({"text": "x", "reply_to_message": message(message_id=2, **{"from": {"id": 42}})}, True),
+        ({"text": "x", "reply_to_message": message(message_id=2)}, False),
     ],
 )
-def test_a_mention_is_the_whole_name(text: str, mentioned: bool) -> None:
-    """The name counts in any case and behind any emoji, a longer or shorter name does not."""
-    part = next(word.rstrip("!") for word in text.split() if word.startswith("@"))
+def test_who_is_meant_in_a_group(fields: dict[str, Any], mentioned: bool) -> None:
+    """The whole name in any case and behind any emoji, the account, and who answers the bot."""
+    found = arrived(chat=GROUP, **fields)
 
-    assert arrived(text=text, chat=GROUP, entities=[entity("mention", text, part)]).mentioned is mentioned
-
-
-def test_the_name_alone_without_an_entity_is_no_mention() -> None:
-    """A name in a link or in code is none, as Telegram itself sees it."""
-    assert not arrived(text="mail@gate_bot", chat=GROUP).mentioned
+    assert found.mentioned is mentioned
+    assert found.reply_to == ("2" if "reply_to_message" in fields else None)
 
 
 def test_names_that_may_be_the_bots_new_one() -> None:
@@ -139,34 +137,6 @@ def test_names_that_may_be_the_bots_new_one() -> None:
     assert bots_named(update(text="/new@New_Bot and @ada")) == {"new_bot"}
     assert bots_named(update(caption="@other_bot")) == {"other_bot"}
     assert bots_named({"update_id": 1, "message": 5}) == set()
-
-
-def test_a_mention_in_a_caption() -> None:
-    """The text of a file may name the bot, too."""
-    caption = "look @gate_bot"
-    photo = [{"file_id": "a", "width": 9, "height": 9}]
-    marks = [entity("mention", caption, "@gate_bot")]
-
-    assert arrived(caption=caption, photo=photo, chat=GROUP, caption_entities=marks).mentioned
-
-
-def test_a_mention_by_name_of_the_account() -> None:
-    """A text_mention points at an account: ours counts, another does not."""
-
-    def mark(user: int) -> list[dict[str, Any]]:
-        return [{"type": "text_mention", "offset": 0, "length": 4, "user": {"id": user}}]
-
-    assert arrived(text="Gate", chat=GROUP, entities=mark(42)).mentioned
-    assert not arrived(text="Else", chat=GROUP, entities=mark(43)).mentioned
-
-
-def test_a_reply_to_the_bot_is_a_mention() -> None:
-    """Who answers the bot means it; who answers a person does not."""
-    ours = arrived(text="x", chat=GROUP, reply_to_message=message(message_id=2, **{"from": {"id": 42}}))
-    theirs = arrived(text="x", chat=GROUP, reply_to_message=message(message_id=2))
-
-    assert (ours.mentioned, ours.reply_to) == (True, "2")
-    assert (theirs.mentioned, theirs.reply_to) == (False, "2")
 
 
 def test_the_opening_of_a_topic_is_not_answered_by_all_in_it() -> None:
@@ -196,37 +166,26 @@ def test_a_command_loses_our_name(text: str, read_as: str) -> None:
     assert found.mentioned is ("gate_bot" in text.lower())
 
 
-@pytest.mark.parametrize("text", ["/new@other_bot", "/new@gate_bot2 x", "/new@gate_bo"])
-def test_a_command_for_another_bot_is_skipped(text: str) -> None:
-    """It is for the other bot, and nothing strange."""
-    found = skipped(update(text=text, chat=GROUP))
-
-    assert (found.reason, found.strange) == ("command for another bot", False)
+NEWS = {"id": -1009, "type": "channel", "title": "News", "username": "news"}
+ANONYMOUS = {"id": 1087968824, "is_bot": True, "first_name": "Group"}
 
 
-def test_in_a_channel_the_chat_is_the_sender() -> None:
-    """A channel's posts carry nobody's name."""
-    channel = {"id": -1009, "type": "channel", "title": "News", "username": "news"}
-    raw = {"update_id": 1, "channel_post": {"message_id": 1, "date": 1, "chat": channel, "text": "hi"}}
-    raw["channel_post"]["sender_chat"] = channel
-    found = read(raw, ME, fetch)
+@pytest.mark.parametrize(
+    ("kind", "fields", "sender", "bot"),
+    [
+        # A channel's posts carry nobody's name.
+        ("channel_post", {"chat": NEWS, "sender_chat": NEWS}, ("-1009", "News", "news"), False),
+        # Telegram puts a bot of its own in the place of an anonymous administrator.
+        ("message", {"chat": GROUP, "sender_chat": GROUP, "from": ANONYMOUS}, ("-5", "Us", ""), False),
+        ("message", {"chat": GROUP, "sender_chat": NEWS}, ("-1009", "News", "news"), False),
+        ("message", {"from": ADA | {"is_bot": True}}, ("7", "Ada King", "ada"), True),
+    ],
+)
+def test_who_speaks(kind: str, fields: dict[str, Any], sender: tuple[str, ...], bot: bool) -> None:
+    found = arrived(kind, text="x", **fields)
 
-    assert isinstance(found, Arrival)
-    assert found.sender.model_dump() == {"id": "-1009", "name": "News", "username": "news"}
-    assert (found.group, found.from_bot) == (True, False)
-
-
-def test_who_writes_in_the_groups_name_is_no_bot() -> None:
-    """Telegram puts a bot of its own in the place of an anonymous administrator."""
-    anonymous = {"id": 1087968824, "is_bot": True, "first_name": "Group"}
-    found = arrived(text="x", chat=GROUP, sender_chat=GROUP, **{"from": anonymous})
-
-    assert (found.sender.id, found.sender.name, found.from_bot) == ("-5", "Us", False)
-
-
-def test_a_bot_is_known_as_one() -> None:
-    """What a program wrote says so."""
-    assert arrived(text="x", **{"from": ADA | {"is_bot": True}}).from_bot
+    assert (found.sender.id, found.sender.name, found.sender.username or "") == sender
+    assert (found.group, found.from_bot) == ("chat" in fields, bot)
 
 
 def test_a_pressed_button_is_an_action() -> None:
@@ -237,23 +196,6 @@ def test_a_pressed_button_is_an_action() -> None:
     assert isinstance(found, Arrival)
     assert (found.kind, found.text, found.chat_id, found.platform_id) == ("action", "yes", "-5", "3")
     assert (found.mentioned, found.sent_at, found.sender.id) == (True, None, "7")
-
-
-def test_a_button_of_no_chat_is_skipped() -> None:
-    """A message that was sent inline lies in no chat that could be answered."""
-    raw = {"update_id": 8, "callback_query": {"id": "q", "from": ADA, "data": "x", "inline_message_id": "i"}}
-
-    assert not skipped(raw).strange
-
-
-def test_a_group_that_moved_says_so_from_both_sides() -> None:
-    """Both messages are under the new id and name the old one."""
-    there = arrived(chat=GROUP, migrate_to_chat_id=-1005)
-    here = arrived(chat={"id": -1005, "type": "supergroup"}, migrate_from_chat_id=-5)
-
-    for found in (there, here):
-        assert (found.chat_id, found.moved_from, found.text) == ("-1005", "-5", "")
-        assert found.group_ids == ("-1005", "-5")
 
 
 @pytest.mark.parametrize(
@@ -433,19 +375,47 @@ async def test_a_file(content: dict[str, Any], expected: tuple[Any, ...]) -> Non
     assert arrived(caption="look", **content).text == "look"
 
 
+DIRECT = {"id": -1009, "type": "supergroup", "title": "News", "is_direct_messages": True}
+INLINE = {"id": "q", "from": ADA, "data": "x", "inline_message_id": "i"}
+FORWARD: dict[str, Any] = {"chat": GROUP, "sender_chat": NEWS, "text": "hello", "is_automatic_forward": True}
+
+
 @pytest.mark.parametrize(
-    "field", ["new_chat_members", "pinned_message", "video_chat_started", "poll_option_added"]
+    ("raw", "reason"),
+    [
+        *(
+            (update(text=text, chat=GROUP), "command for another bot")
+            for text in ("/new@other_bot", "/new@gate_bot2 x", "/new@gate_bo")
+        ),
+        *(
+            (update(**{field: {"x": 1}}, chat=GROUP), "service message")
+            for field in ("new_chat_members", "pinned_message", "video_chat_started", "poll_option_added")
+        ),
+        # All subscribers of a channel write to it under one chat id: they would read each other's answers.
+        *(
+            (update(kind, text="hello", chat=DIRECT), "direct messages of a channel")
+            for kind in ("message", "edited_message")
+        ),
+        *((update(kind, **FORWARD), "copy of a channel's post") for kind in ("message", "edited_message")),
+        # It changes every few seconds.
+        (update("edited_message", location={"latitude": 1, "longitude": 2}), ""),
+        (update("edited_message", photo=[SMALL]), ""),
+        # A message that was sent inline lies in no chat that could be answered.
+        ({"update_id": 8, "callback_query": INLINE}, ""),
+    ],
 )
-def test_what_telegram_says_itself_is_skipped(field: str) -> None:
-    """A join or a pin is nobody's question, and nothing strange."""
-    found = skipped(update(**{field: {"x": 1}}, chat=GROUP))
+def test_what_is_for_nobody_here_is_skipped(raw: dict[str, Any], reason: str) -> None:
+    """Nothing strange: no question, or none for this bot."""
+    found = read(raw, ME, fetch)
 
-    assert (found.reason, found.strange) == ("service message", False)
+    assert isinstance(found, SkippedUpdate), found
+    assert not found.strange
+    assert reason in found.reason
 
 
-def test_a_live_location_that_moves_is_skipped() -> None:
-    """It changes every few seconds."""
-    assert not skipped(update("edited_message", location={"latitude": 1, "longitude": 2})).strange
+def test_an_edited_caption_brings_its_file() -> None:
+    """The file is fetched where the edit is the first to address the bot."""
+    assert arrived("edited_message", caption="new", photo=[SMALL]).files
 
 
 @pytest.mark.parametrize(
@@ -498,22 +468,3 @@ def test_an_update_is_named_by_what_it_holds() -> None:
     """A field beside it does not hide what we know."""
     assert kind_of({"update_id": 1, "extra": 1, "message": {}}) == "message"
     assert kind_of({"update_id": 1}) == "empty"
-
-
-@pytest.mark.parametrize("kind", ["message", "edited_message"])
-def test_what_is_written_to_a_channel_directly_is_skipped(kind: str) -> None:
-    """All its subscribers write under one chat id: they would read each other's answers."""
-    chat = {"id": -1009, "type": "supergroup", "title": "News", "is_direct_messages": True}
-    found = skipped(update(kind, text="hello", chat=chat, direct_messages_topic={"topic_id": 7, "user": ADA}))
-
-    assert (found.reason, found.strange) == ("direct messages of a channel", False)
-
-
-@pytest.mark.parametrize("kind", ["message", "edited_message"])
-def test_the_copy_of_a_channels_post_in_its_group_is_skipped(kind: str) -> None:
-    """Telegram put it there; a person who speaks in the channel's name is heard."""
-    channel = {"id": -1009, "type": "channel", "title": "News"}
-    post: dict[str, Any] = {"text": "hello", "chat": GROUP, "sender_chat": channel}
-
-    assert skipped(update(kind, is_automatic_forward=True, **post)).reason == "copy of a channel's post"
-    assert arrived(kind, **post).sender.name == "News"
