@@ -161,7 +161,6 @@ def book(state: Path, server: DiscordServer) -> dict[str, Any]:
 
 @asynccontextmanager
 async def sender(server: DiscordServer, state: Path, **more: Any) -> AsyncIterator[Any]:
-    """An adapter that only sends."""
     channel, _ = adapter(server, state, **more)
     try:
         yield channel

@@ -14,7 +14,7 @@ import pytest
 
 from channels.base import Channel
 from channels.contract import Break, ChannelContract, FarSide, Shown
-from tests.channels.discord.discord_place import CALM, SENDS, Record, book, piece, running, sender
+from tests.channels.discord.discord_place import CALM, SENDS, Record, book, running, sender
 from tests.support.discord_server import DiscordServer
 from tests.support.discord_world import Channel as Place
 
@@ -82,40 +82,6 @@ class TestContract(ChannelContract):
 # -- receiving -----------------------------------------------------------------------------------
 
 
-async def test_messages_of_every_kind_of_place_arrive(
-    server: DiscordServer, general: Place, state: Path
-) -> None:
-    """A channel, a thread and a direct channel each are a chat; a thread names its channel and its server."""
-    thread = server.thread(general)
-    assert general.guild is not None
-    async with running(server, state) as run:
-        server.write(general, "in a channel", mentions_bot=True)
-        server.write(thread, "in a thread")
-        server.write(server.dm("ada"), "alone")
-        channel, in_thread, direct = [
-            await run.record.text(text) for text in ("in a channel", "in a thread", "alone")
-        ]
-
-    assert (channel.group, channel.group_ids) == (True, (general.id, general.guild.id))
-    assert channel.mentioned
-    assert in_thread.group_ids == (thread.id, general.id, general.guild.id)
-    assert not in_thread.mentioned
-    assert (direct.group, direct.chat_id) == (False, server.dm("ada").id)
-
-
-async def test_own_messages_are_skipped_and_those_of_bots_are_marked(
-    server: DiscordServer, general: Place, state: Path
-) -> None:
-    """What the bot itself wrote never comes back; who is a program is said."""
-    async with running(server, state) as run:
-        await run.channel.send(piece(general.id, "own words"))
-        server.write(general, "beep", user="robot", bot=True)
-        beep = await run.record.text("beep")
-
-        assert beep.from_bot
-        assert run.record.texts() == ["beep"]
-
-
 async def test_holes_in_the_gateway_are_found_by_the_sweep(
     server: DiscordServer, general: Place, state: Path
 ) -> None:
@@ -175,35 +141,6 @@ async def test_a_cursor_stays_before_what_was_not_taken(
     async with running(server, state) as run:
         await run.record.text("30")
         assert run.record.texts(general.id) == ["50", "40", "30"]
-
-
-async def test_a_restart_in_the_middle_loses_nothing_and_keeps_the_order(
-    server: DiscordServer, general: Place, state: Path
-) -> None:
-    """Adapters that are cancelled again and again hand on everything, each channel in its order."""
-    places = [general, server.thread(general), server.dm("ada")]
-    for place in places:
-        # Discord tells its time in whole seconds: what was written in the very second of the start is heard.
-        server.write(place, "before the first start", at=datetime.now(UTC) - timedelta(seconds=2))
-    record, written = Record(), 0
-    for round_ in range(4):
-        async with running(server, state, record=record, allow_from=(server.user("ada").id,)):
-            for place in places:
-                for number in range(20):
-                    server.write(place, f"{round_}.{number:02}")
-            written += 60
-            await record.count(written - 50)
-            record.gate.clear()
-        record.gate.set()
-        for place in places:
-            server.write(place, f"{round_}.gap")
-        written += 3
-    async with running(server, state, record=record, allow_from=(server.user("ada").id,)):
-        await record.count(written)
-
-    for place in places:
-        expected = [f"{r}.{n}" for r in range(4) for n in (*(f"{n:02}" for n in range(20)), "gap")]
-        assert record.texts(place.id) == expected
 
 
 async def test_a_killed_process_loses_nothing(server: DiscordServer, general: Place, state: Path) -> None:

@@ -1,22 +1,31 @@
-"""Commands of Discord and the promise of an answer."""
+"""Commands of Discord, the promise of an answer, and answers that are streamed where one was promised."""
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from channels.base import Piece
 from channels.errors import SendUnknown
+from channels.message import Button, Outbound
+from gateway.queue.mailbox import Post, outbound
 from session.turn.command_names import DESCRIPTIONS
 from tests.channels.discord.discord_place import Record, adapter, piece, running
+from tests.gateway.delivery_place import Place as Delivery
+from tests.gateway.outbound.test_drafts import stage
+from tests.support.discord_rest import Interaction
 from tests.support.discord_server import DiscordServer
-from tests.support.discord_world import Channel as Place
+from tests.support.discord_world import Channel
 
 # -- commands ------------------------------------------------------------------------------------
 
 
 async def test_a_command_is_promised_an_answer_at_once_and_waits_for_its_turn(
-    server: DiscordServer, general: Place, state: Path
+    server: DiscordServer, general: Channel, state: Path
 ) -> None:
     """Though the queue is away the interaction is deferred; the command comes after earlier messages."""
     record = Record()
@@ -37,26 +46,9 @@ async def test_a_command_is_promised_an_answer_at_once_and_waits_for_its_turn(
         assert command.answers == ["done"]
 
 
-async def test_an_answer_of_several_pieces_to_a_command(
-    server: DiscordServer, general: Place, state: Path
-) -> None:
-    """The first piece fills what was promised, also when it is repeated; the others go to the channel."""
-    async with running(server, state) as run:
-        command = server.interact("status", channel=general)
-        meta = (await run.record.text("/status")).meta
-        one = await run.channel.send(piece(general.id, "one", "a", meta=meta))
-        again = await run.channel.send(piece(general.id, "one", "a", meta=meta))
-        two = await run.channel.send(piece(general.id, "two", "b", meta=meta))
-        await run.channel.edit(general.id, one, piece(general.id, "One").content)  # type: ignore[arg-type]
-
-        assert one == again != two
-        assert command.answers == ["One"]
-        assert [each.text for each in server.sent if each.id == two] == ["two"]
-
-
 @pytest.mark.parametrize("text", ["done", "\n\ndone \n"])
 async def test_an_answer_whose_outcome_is_unknown_is_shown_once(
-    server: DiscordServer, general: Place, state: Path, text: str
+    server: DiscordServer, general: Channel, state: Path, text: str
 ) -> None:
     """What was promised holds it already, without the white space around it."""
     server.fail("PATCH", "/webhooks/*/*/messages/@original", drop="after")
@@ -73,7 +65,7 @@ async def test_an_answer_whose_outcome_is_unknown_is_shown_once(
 
 
 async def test_an_answer_that_comes_too_late_for_its_interaction_is_a_plain_message(
-    server: DiscordServer, general: Place, state: Path
+    server: DiscordServer, general: Channel, state: Path
 ) -> None:
     """After 15 minutes the interaction is over; the answer still reaches the channel."""
     async with running(server, state) as run:
@@ -89,7 +81,7 @@ async def test_an_answer_that_comes_too_late_for_its_interaction_is_a_plain_mess
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", [None, 404, 500])
 async def test_the_promise_of_an_answer_that_will_not_come_is_taken_back(
-    server: DiscordServer, general: Place, state: Path, fault: int | None
+    server: DiscordServer, general: Channel, state: Path, fault: int | None
 ) -> None:
     """Nobody looks at "is thinking…" for a command that was dismissed; where Discord refuses, all goes on."""
     if fault is not None:
@@ -107,7 +99,7 @@ async def test_the_promise_of_an_answer_that_will_not_come_is_taken_back(
 
 @pytest.mark.parametrize("fault", ["answer lost", "refused"])
 async def test_a_deferral_that_goes_wrong(
-    server: DiscordServer, general: Place, state: Path, fault: str
+    server: DiscordServer, general: Channel, state: Path, fault: str
 ) -> None:
     """One whose answer was lost is known to stand; without one the command is answered plainly."""
     if fault == "answer lost":
@@ -134,7 +126,7 @@ async def test_the_menu_is_replaced(server: DiscordServer, state: Path) -> None:
 
 
 async def test_words_are_given_with_each_command_that_takes_some(
-    server: DiscordServer, general: Place, state: Path
+    server: DiscordServer, general: Channel, state: Path
 ) -> None:
     """Those of the gateway's own, and those bound to an agent; what arrives is what a person would type."""
     async with running(server, state) as run:
@@ -153,3 +145,122 @@ async def test_words_are_given_with_each_command_that_takes_some(
         "forget": ["number"],
         "resume": ["number"],
     }
+
+
+SENTENCE = "This is the beginning of"
+
+
+def shown(server: DiscordServer, channel: Channel) -> list[str]:
+    """List what stands in a channel, oldest first; a promise that is not kept yet is no text."""
+    return [server.messages[str(number)].content for number in channel.messages]
+
+
+@pytest.mark.parametrize("words", [3, 1_500])
+async def test_the_answer_to_a_command_fills_its_place_and_stays_in_order(
+    server: DiscordServer, general: Channel, state: Path, words: int
+) -> None:
+    """While it is written nothing stands beside "is thinking…", and its other pieces stand below it."""
+    text = " ".join(f"word{number}" for number in range(words))
+    place = Delivery(state.parent)
+    async with running(server, state) as run:
+        place.channel = run.channel  # type: ignore[assignment]
+        pieces = place.channel_texts(text)
+        command = server.interact("retry", channel=general)
+        arrival = await run.record.text("/retry")
+        key = f"discord:{general.id}"
+        async with stage(place, deliver=True) as on:
+            await on.tell("started", asked=arrival.id, key=key)
+            await on.tell("delta", SENTENCE, asked=arrival.id, key=key)
+            await on.time.pass_by(3)
+            assert shown(server, general) == [""]
+
+            out = Outbound(
+                id=f"{arrival.id}#reply",
+                key=key,
+                channel="discord",
+                chat_id=general.id,
+                text=text,
+                in_reply_to=arrival.id,
+                meta=dict(arrival.meta),
+            )
+            await on.mailbox.put(Post(outbound("discord"), key, out.id, out.to_bytes()))
+            await server.sent_count(len(pieces))
+
+    assert shown(server, general) == pieces
+    assert command.answers == pieces[:1]
+
+
+async def test_a_later_piece_leaves_the_promise_alone(
+    server: DiscordServer, general: Channel, state: Path
+) -> None:
+    """Where the first piece stands elsewhere, another one in its place would be read before it."""
+    place = Delivery(state.parent)
+    text = " ".join(f"word{number}" for number in range(500))
+    async with running(server, state) as run:
+        place.channel = run.channel  # type: ignore[assignment]
+        first, second = place.channel_texts(text)
+        command = server.interact("retry", channel=general)
+        meta = (await run.record.text("/retry")).meta
+        await server.until(lambda: command.deferred)
+        out = Outbound(
+            id="x#reply",
+            key=f"discord:{general.id}",
+            channel="discord",
+            chat_id=general.id,
+            text=text,
+            meta=dict(meta),
+        )
+        async with place.mailbox() as mailbox, place.delivering(mailbox) as ledger:
+            draft = await run.channel.send(piece(general.id, "word0 word1"))
+            await ledger.begin_draft(out.key, out.id)
+            await ledger.draft_sent(out.key, out.id, draft)
+            await mailbox.put(Post(outbound("discord"), out.key, out.id, out.to_bytes()))
+            await server.sent_count(2)
+
+    assert shown(server, general) == ["", first, second]
+
+
+@asynccontextmanager
+async def promised(
+    server: DiscordServer, general: Channel, state: Path
+) -> AsyncIterator[tuple[Any, Interaction, dict[str, Any]]]:
+    """A channel in which a command was promised an answer: its adapter, the command, the meta of both."""
+    async with running(server, state) as run:
+        command = server.interact("retry", channel=general)
+        meta = dict((await run.record.text("/retry")).meta)
+        await server.until(lambda: command.deferred)
+        yield run.channel, command, meta
+
+
+@pytest.mark.parametrize("what", ["a file", "buttons"])
+@pytest.mark.parametrize("tries", [1, 2])
+async def test_what_cannot_fill_the_promise_takes_its_place(
+    server: DiscordServer, general: Channel, state: Path, what: str, tries: int
+) -> None:
+    """A file, or an answer that can be pressed: "is thinking…" stood beside it for fifteen minutes."""
+    (file := state.parent / "plan.txt").write_text("plan")
+    async with promised(server, general, state) as (channel, command, meta):
+        assert shown(server, general) == [""]
+        if what == "a file":
+            answer = Piece(general.id, file, "n1", meta=meta)
+        else:
+            answer = piece(general.id, "May it?", meta=meta, buttons=(Button(label="yes", value="allow"),))
+        sent = {await channel.send(answer) for _ in range(tries)}
+        later = await channel.send(piece(general.id, "done", "n2", meta=meta))
+
+    assert len(sent) == 1
+    assert general.messages == [int(*sent), int(later)]
+    assert command.answers == []
+
+
+async def test_a_promise_that_is_kept_stays_when_a_file_comes_first_in_another_try(
+    server: DiscordServer, general: Channel, state: Path
+) -> None:
+    """What stands there is an answer, of whichever piece."""
+    (file := state.parent / "plan.txt").write_text("plan")
+    async with promised(server, general, state) as (channel, command, meta):
+        await channel.send(piece(general.id, "here it is", meta=meta))
+        await channel.send(Piece(general.id, file, "n2", meta=meta))
+
+    assert command.answers == ["here it is"]
+    assert shown(server, general)[0] == "here it is"

@@ -4,55 +4,23 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import MutableMapping
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 import structlog
 
+from channels.base import Pulse, Site
+from channels.discord.adapter import Discord
+from channels.discord.cursors import Cursors
 from channels.discord.ingress import MAX_WAITING, Tempo
-from channels.pairing import Pairing
-from tests.channels.discord.discord_place import CALM, Record, book, running
+from channels.discord.messages import snowflake_at
+from tests.channels.discord.discord_place import CALM, HURRY, Record, book, running, table
 from tests.support.discord_gateway import DIRECT_MESSAGES, GUILD_MESSAGES
 from tests.support.discord_server import REAL_LIMITS, DiscordServer
 from tests.support.discord_world import Channel as Place
-
-
-@pytest.mark.parametrize("how", ["listed", "paired"])
-async def test_the_first_direct_message_of_an_allowed_person_is_found_after_a_gap(
-    server: DiscordServer, state: Path, how: str
-) -> None:
-    """A listed or paired person may write for the first time while nobody listens."""
-    ada = server.user("ada").id
-    if how == "paired":
-        pairing = Pairing(state)
-        code = pairing.ask("discord", ada, kind="person", name="ada", message_id="discord:1")
-        assert code is not None
-        pairing.approve(code)
-    async with running(server, state):
-        pass
-    server.write(server.dm("ada"), "while you were away")
-
-    async with running(server, state, allow_from=(ada,) if how == "listed" else ()) as run:
-        await run.record.text("while you were away")
-
-
-async def test_a_thread_that_was_archived_meanwhile_is_still_read(
-    server: DiscordServer, general: Place, state: Path
-) -> None:
-    """The list of threads has only active ones; those with a cursor are asked for one by one."""
-    thread = server.thread(general)
-    async with running(server, state, sweep_s=0.1) as run:
-        server.write(thread, "open", live=False)
-        await run.record.text("open")
-    server.write(thread, "last words")
-    thread.archived = True
-
-    async with running(server, state) as run:
-        last = await run.record.text("last words")
-
-    assert general.guild is not None
-    assert last.group_ids == (thread.id, general.id, general.guild.id)
 
 
 async def test_a_channel_made_in_the_gap_is_read_from_the_last_complete_sweep_on(
@@ -121,29 +89,12 @@ async def test_a_disk_that_refuses_holds_back_a_direct_message(server: DiscordSe
     assert server.dm("ada").id in book(state, server)["direct"]
 
 
-async def test_edits_come_live_in_their_turn(server: DiscordServer, general: Place, state: Path) -> None:
-    """An edit has its message's id, and an id of its own; a mere preview of a link is none."""
-    async with running(server, state) as run:
-        message = server.write(general, "teh")
-        await run.record.text("teh")
-        server.edit(message, "the")
-        edit = await run.record.text("the")
-        server.announce("MESSAGE_UPDATE", server.messages[message])
-        server.write(general, "next")
-        await run.record.text("next")
-
-        assert [each.kind for each in run.record.arrivals] == ["message", "edit", "message"]
-        assert run.record.repeats == 0
-    edited_at = server.messages[message].edited_at
-    assert edited_at is not None
-    assert edit.platform_id == message
-    assert edit.id == f"discord:{message}:e{int(edited_at.timestamp() * 1000)}"
-
-
 async def test_deletions_come_live_in_their_turn(server: DiscordServer, general: Place, state: Path) -> None:
-    """Those of single messages and of many, in servers and in direct channels."""
+    """Those of single messages and of many, in servers and in direct channels; not where nobody was heard."""
     async with running(server, state) as run:
         direct = server.dm("ada")
+        unheard = {"id": "5", "channel_id": server.dm("stranger").id}
+        server.gateway.dispatch("MESSAGE_DELETE", DIRECT_MESSAGES, unheard)
         messages = [server.write(place, "oops") for place in (general, general, direct)]
         await run.record.count(3)
         server.delete(messages[0])
@@ -155,18 +106,6 @@ async def test_deletions_come_live_in_their_turn(server: DiscordServer, general:
         deletions = [each for each in run.record.arrivals if each.kind == "edit"]
     assert {each.platform_id for each in deletions} == set(messages)
     assert [each.sender.id for each in deletions if not each.group] == [server.user("ada").id]
-
-
-async def test_a_deletion_where_nobody_was_heard_is_passed_over(
-    server: DiscordServer, general: Place, state: Path
-) -> None:
-    async with running(server, state) as run:
-        gone = {"id": "5", "channel_id": server.dm("ada").id}
-        server.gateway.dispatch("MESSAGE_DELETE", DIRECT_MESSAGES, gone)
-        server.write(general, "next")
-        await run.record.text("next")
-
-        assert len(run.record.arrivals) == 1
 
 
 async def test_files_are_fetched_when_they_are_asked_for(
@@ -274,3 +213,42 @@ async def test_two_thousand_messages_of_twenty_channels_are_swept_in_time(
         await run.record.count(2_000, within_s=30)
     for place in places:
         assert run.record.texts(place.id) == [str(number) for number in range(100)]
+
+
+@pytest.mark.parametrize("by", [timedelta(seconds=60), timedelta(days=3650)])
+async def test_discords_messages_of_the_first_minute_are_heard(
+    server: DiscordServer, tmp_path: Path, by: timedelta
+) -> None:
+    """What came while the gateway was away is found behind a first start that the platform dates."""
+    record, ada = Record(), server.user("ada").id
+    site = Site(tmp_path, Pulse(), {}, datetime.now(UTC) + by)
+    channel = Discord(table(server, allow_from=(ada,)), site, tempo=HURRY)
+    server.gateway.refuse = "reset"
+    running = asyncio.create_task(channel.run(record.emit))
+    try:
+        await server.called("GET", "/gateway/bot")
+        server.write(server.dm("ada"), "in the gap")
+        server.gateway.refuse = ""
+        await record.count(1)
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        await channel.aclose()
+
+    assert record.texts() == ["in the gap"]
+
+
+@pytest.mark.parametrize("by", [timedelta(seconds=60), timedelta(days=3650)])
+async def test_a_first_start_that_was_kept_by_a_clock_ahead_is_corrected(
+    tmp_path: Path, by: timedelta
+) -> None:
+    """Channels are read from now on, not from a time that is yet to come; the file says so, too."""
+    now = datetime(2026, 6, 1, 12, tzinfo=UTC)
+    kept = {"first_start": (now + by).isoformat(), "swept_at": None}
+    (tmp_path / "discord.json").write_bytes(orjson.dumps({"v": 1, "bots": {"1": kept}}))
+
+    cursors = await Cursors.open(tmp_path, "1", lambda: now)
+
+    assert cursors.start("10") <= snowflake_at(now)
+    again = await Cursors.open(tmp_path, "1", lambda: now + 2 * by)
+    assert again.start("10") <= snowflake_at(now)

@@ -58,16 +58,16 @@ def test_a_message_of_a_server() -> None:
     assert arrival.sent_at == datetime(2015, 1, 1, 0, 0, 1, tzinfo=UTC)
 
 
-def test_a_direct_message_has_no_group() -> None:
-    """Without a server nobody else reads along."""
-    arrival = arrived(raw(), Location("10"))
+@pytest.mark.parametrize(
+    ("location", "group_ids"), [(Location("10"), ()), (Location("12", "1", "10"), ("12", "10", "1"))]
+)
+def test_a_thread_may_be_allowed_by_its_channel_or_server(
+    location: Location, group_ids: tuple[str, ...]
+) -> None:
+    """The thread's own id comes first; a direct message has no group."""
+    arrival = arrived(raw(), location)
 
-    assert (arrival.group, arrival.group_ids) == (False, ())
-
-
-def test_a_thread_may_be_allowed_by_its_channel_or_server() -> None:
-    """The thread's own id comes first."""
-    assert arrived(raw(), Location("12", "1", "10")).group_ids == ("12", "10", "1")
+    assert (arrival.group, arrival.group_ids) == (bool(group_ids), group_ids)
 
 
 @pytest.mark.parametrize(
@@ -162,12 +162,6 @@ def test_what_nobody_said_is_skipped(message: dict[str, Any]) -> None:
     assert not skip.strange
 
 
-def test_stickers_and_polls_are_said_in_words() -> None:
-    """What has no text of its own is named."""
-    assert arrived(raw("", sticker_items=[{"name": "Wave"}])).text == "[sticker: Wave]"
-    assert arrived(raw("", poll={"question": {"text": "Tea?"}})).text == "[poll: Tea?]"
-
-
 HOOK = {"webhook_id": "9", "author": {"id": "9", "username": "ci", "bot": True}}
 COPY = {"url": "https://elsewhere.example/a", "proxy_url": "https://proxy.example/a"}
 TEXT = COPY | {"content_type": "text/plain"}
@@ -203,6 +197,8 @@ TEA = {
         ({"components": [{"type": 13, "name": "log", "file": TEXT}]}, "", ["document"]),
         ({"components": [{"type": 11, "media": COPY, "description": "A logo"}]}, "A logo", []),
         ({"stickers": [{"name": "Wave"}]}, "[sticker: Wave]", []),
+        ({"sticker_items": [{"name": "Wave"}]}, "[sticker: Wave]", []),
+        ({"poll": {"question": {"text": "Tea?"}}}, "[poll: Tea?]", []),
         ({"poll": TEA}, "[poll: Tea?: yes (3) / no; several answers; closed]", []),
     ],
 )  # fmt: skip

@@ -53,17 +53,6 @@ async def test_who_may_not_quote_answers_without(server: DiscordServer, general:
     assert [each.text for each in server.sent] == ["because"]
 
 
-async def test_the_same_nonce_is_the_same_message(server: DiscordServer, general: Place, state: Path) -> None:
-    """A piece that is sent again after an unknown outcome is shown once."""
-    server.fail("POST", SENDS, drop="after")
-    async with sender(server, state) as channel:
-        with pytest.raises(SendUnknown):
-            await channel.send(piece(general.id, "once", "x" * 25))
-        known = await channel.send(piece(general.id, "once", "x" * 25))
-
-    assert [each.id for each in server.sent] == [known]
-
-
 async def test_a_server_that_cannot_be_reached_was_sent_nothing(
     server: DiscordServer, general: Place, state: Path
 ) -> None:

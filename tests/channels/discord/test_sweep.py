@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 import structlog
 
+from channels.discord.ingress import MAX_CHANGES, MAX_WAITING
 from channels.discord.messages import snowflake_at
 from channels.errors import CredentialsRefused
 from channels.pairing import Pairing
 from tests.channels.discord.discord_place import book
-from tests.channels.discord.sweep_place import old, rig
+from tests.channels.discord.sweep_place import Rig, old, rig
 from tests.support.discord_server import DiscordServer
+from tests.support.discord_world import EPHEMERAL
 from tests.support.discord_world import Channel as Place
+from tests.support.until import until
 
 
 async def test_it_reads_what_has_messages_and_news(server: DiscordServer, state: Path) -> None:
@@ -93,13 +100,23 @@ async def test_a_list_that_cannot_be_had_leaves_the_sweep_open(
     assert book(state, server)["swept_at"] is None
 
 
-async def test_a_channel_that_does_not_answer_leaves_the_sweep_open(
-    server: DiscordServer, general: Place, state: Path
+@pytest.mark.parametrize(
+    ("method", "route", "whole"),
+    [
+        ("GET", "/channels/*/messages", False),
+        ("GET", "/channels/12345", True),
+        ("POST", "/users/@me/channels", False),
+    ],
+    ids=["channel", "thread", "person"],
+)
+async def test_what_does_not_answer_leaves_the_sweep_open(
+    server: DiscordServer, general: Place, state: Path, method: str, route: str, whole: bool
 ) -> None:
     old(server, general)
-    fault = server.fail("GET", "/channels/*/messages", status=503, html=True, times=None)
-    async with rig(server, state, request_timeout_s=0.5) as rigged:
-        assert await rigged.sweep()
+    fault = server.fail(method, route, status=503, html=True, times=None)
+    async with rig(server, state, allow_from=(server.user("ada").id,), request_timeout_s=0.5) as rigged:
+        await rigged.cursors.advance("12345", snowflake_at(datetime.now(UTC)))
+        assert await rigged.sweep(whole=whole)
         assert rigged.beats == []
         fault.times = 0
         assert not await rigged.sweep()
@@ -160,16 +177,11 @@ async def test_a_whole_sweep_looks_for_what_no_list_shows(
         assert threads["shut"].id in rigged.cursors.known
 
 
-async def test_a_thread_that_cannot_be_looked_up_leaves_the_sweep_open(
-    server: DiscordServer, general: Place, state: Path
-) -> None:
-    server.fail("GET", "/channels/12345", status=503, html=True, times=None)
-    async with rig(server, state, request_timeout_s=0.5) as rigged:
-        await rigged.cursors.advance("12345", snowflake_at(datetime.now(UTC)))
-        assert await rigged.sweep(whole=True)
-        assert rigged.beats == []
-        assert not await rigged.sweep()
-        assert len(rigged.beats) == 1
+def told(server: DiscordServer, thread: Place) -> dict[str, Any]:
+    """What the gateway shows of each message of ada in a thread."""
+    assert thread.guild is not None
+    author = {"id": server.user("ada").id, "username": "ada"}
+    return {"channel_id": thread.id, "guild_id": thread.guild.id, "author": author, "type": 0}
 
 
 async def test_a_thread_is_not_judged_before_its_channel_is_known(
@@ -179,14 +191,7 @@ async def test_a_thread_is_not_judged_before_its_channel_is_known(
     thread = server.thread(general, "aside")
     asked = f"/channels/{thread.id}"
     fault = server.fail("GET", asked, status=503, html=True, times=None)
-    raw = {
-        "id": server.write(thread, "hello", live=False),
-        "channel_id": thread.id,
-        "guild_id": thread.guild.id,  # type: ignore[union-attr]
-        "author": {"id": server.user("ada").id, "username": "ada"},
-        "content": "hello",
-        "type": 0,
-    }
+    raw = told(server, thread) | {"id": server.write(thread, "hello", live=False), "content": "hello"}
     async with rig(server, state, request_timeout_s=0.1) as rigged:
         rigged.ingress.message(raw)
         await server.until(lambda: fault.used >= 12)
@@ -204,12 +209,7 @@ async def test_a_thread_that_may_not_be_looked_up_is_asked_for_again(
     """Its messages are taken as those of a channel; a refusal now says nothing of the next message."""
     thread = server.thread(general, "aside")
     server.fail("GET", f"/channels/{thread.id}", status=403, times=2)
-    raw = {
-        "channel_id": thread.id,
-        "guild_id": thread.guild.id,  # type: ignore[union-attr]
-        "author": {"id": server.user("ada").id, "username": "ada"},
-        "type": 0,
-    }
+    raw = told(server, thread)
     async with rig(server, state) as rigged:
         rigged.ingress.message(raw | {"id": server.write(thread, "one", live=False), "content": "one"})
         first = await rigged.record.text("one")
@@ -273,19 +273,6 @@ async def test_who_may_write_is_asked_for_once(server: DiscordServer, state: Pat
         assert rigged.asked("POST", "/users/@me/channels") == []
 
 
-async def test_a_person_who_cannot_be_asked_for_leaves_the_sweep_open(
-    server: DiscordServer, state: Path
-) -> None:
-    ada = server.user("ada").id
-    fault = server.fail("POST", "/users/@me/channels", status=503, html=True, times=None)
-    async with rig(server, state, allow_from=(ada,), request_timeout_s=0.5) as rigged:
-        assert await rigged.sweep()
-        assert rigged.beats == []
-        fault.times = 0
-        assert not await rigged.sweep()
-        assert len(rigged.beats) == 1
-
-
 async def test_who_is_listed_waits_for_no_damaged_file(server: DiscordServer, state: Path) -> None:
     ada = server.user("ada").id
     state.mkdir()
@@ -322,3 +309,126 @@ async def test_where_nothing_may_be_read_back_is_said_once(
                 await rigged.sweep()
                 rigged.cursors.forget(general.id)
     assert [each["channel"] for each in logs if each["event"] == "history.forbidden"] == [general.id]
+
+
+@asynccontextmanager
+async def swept(rigged: Rig) -> AsyncIterator[None]:
+    """Let it sweep by itself."""
+    task = asyncio.create_task(rigged.sweeper.run())
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+
+
+def looks(server: DiscordServer, channel: str) -> Callable[[], int]:
+    return lambda: sum(call.path == f"/channels/{channel}" for call in server.calls)
+
+
+async def test_the_first_sweep_waits_until_it_is_wanted_or_patience_ends(
+    server: DiscordServer, general: Place, state: Path
+) -> None:
+    async with rig(server, state, patience_s=600.0, sweep_s=600.0) as rigged, swept(rigged):
+        await asyncio.sleep(0.02)
+        assert rigged.beats == []
+        rigged.sweeper.want()
+        await until(lambda: len(rigged.beats) == 1)
+        rigged.sweeper.want()
+        await until(lambda: len(rigged.beats) == 2)
+    async with rig(server, state, patience_s=0.01, sweep_s=600.0) as rigged, swept(rigged):
+        await until(lambda: len(rigged.beats) == 1)
+
+
+async def test_a_whole_sweep_is_made_until_it_is_complete_and_when_it_is_wanted(
+    server: DiscordServer, general: Place, state: Path
+) -> None:
+    """The regular ones between look up nothing."""
+    fault = server.fail("GET", "/channels/12345", status=503, html=True, times=None)
+    async with rig(server, state, patience_s=0.01, sweep_s=0.02, request_timeout_s=0.2) as rigged:
+        await rigged.cursors.advance("12345", snowflake_at(datetime.now(UTC)))
+        looked = looks(server, "12345")
+        async with swept(rigged):
+            await until(lambda: fault.used >= 2)
+            assert rigged.beats == []
+            fault.status = 403
+            await until(lambda: len(rigged.beats) >= 1)
+            before, beats = looked(), len(rigged.beats)
+            await until(lambda: len(rigged.beats) >= beats + 3)
+            assert looked() == before
+            rigged.sweeper.want()
+            await until(lambda: looked() == before + 1)
+            beats = len(rigged.beats)
+            await until(lambda: len(rigged.beats) >= beats + 3)
+            assert looked() == before + 1
+
+
+async def test_what_did_not_answer_is_tried_again_within_seconds(
+    server: DiscordServer, general: Place, state: Path
+) -> None:
+    """However long the pause between two sweeps is otherwise."""
+    fault = server.fail("GET", "/guilds/*/channels", status=503, html=True, times=None)
+    async with (
+        rig(server, state, patience_s=0.01, sweep_s=600.0, request_timeout_s=0.2) as rigged,
+        swept(rigged),
+    ):
+        await until(lambda: fault.used >= 1)
+        fault.times = 0
+        await until(lambda: len(rigged.beats) == 1)
+        assert len(server.calls) < 50
+
+
+EDITED = {"edited_timestamp": "2026-01-01T00:00:00+00:00"}
+
+
+def shown(server: DiscordServer, place: Place, number: int, **more: Any) -> dict[str, Any]:
+    """A message as the gateway shows it."""
+    author = {"id": server.user("ada").id, "username": "ada"}
+    found = {"id": str(number), "author": author, "content": f"text {number}", "type": 0}
+    return {"channel_id": place.id, "guild_id": place.guild.id, **found, **more}  # type: ignore[union-attr]
+
+
+async def test_changes_are_taken_up_to_a_bound(server: DiscordServer, general: Place, state: Path) -> None:
+    """Beyond it they are lost, which the log says once; links that were unfolded take nobody's place."""
+    with structlog.testing.capture_logs() as logs:
+        async with rig(server, state) as rigged:
+            rigged.record.gate.clear()
+            for number in range(1, 2 * MAX_CHANGES):
+                rigged.ingress.edited(shown(server, general, number))
+            rigged.ingress.edited(shown(server, general, 1, **EDITED))
+            for number in range(2, 2 * MAX_CHANGES, 2):
+                rigged.ingress.edited(shown(server, general, number, **EDITED))
+                rigged.ingress.deleted(shown(server, general, number + 1))
+            rigged.record.gate.set()
+            # Whatever was taken stands before this one.
+            await rigged.ingress.sweep(rigged.place(general))
+            taken = len(rigged.record.arrivals)
+            rigged.ingress.edited(shown(server, general, 9_999_999, **EDITED))
+            await rigged.record.text("text 9999999")
+
+    assert rigged.record.texts()[0] == "text 1"
+    assert MAX_WAITING < taken <= MAX_CHANGES
+    assert [each["event"] for each in logs if each["log_level"] == "warning"] == ["changes.dropped"]
+
+
+async def test_a_command_beyond_the_bound_is_answered_at_once(
+    server: DiscordServer, general: Place, state: Path
+) -> None:
+    """Who gave it reads that it was not taken, and alone."""
+    server.interactions.deadline_s = 60.0
+    async with rig(server, state) as rigged:
+        rigged.record.gate.clear()
+        for number in range(1, MAX_CHANGES + 10):
+            rigged.ingress.edited(shown(server, general, number, **EDITED))
+        command = server.interact("help", channel=general)
+        raw = {"type": 2, "token": command.token, "application_id": server.application_id}
+        raw |= {"data": {"name": "help", "type": 1}, "member": {"user": {"id": "7", "username": "ada"}}}
+        rigged.ingress.interaction(shown(server, general, int(command.id)) | raw)
+        await server.until(lambda: command.acked)
+        rigged.record.gate.set()
+        await rigged.ingress.sweep(rigged.place(general))
+
+    assert "/help" not in rigged.record.texts()
+    assert command.original is not None
+    assert command.original.flags & EPHEMERAL
+    assert "try again" in command.answers[0].lower()
