@@ -18,7 +18,9 @@ from channels.cron.jobs_file import Contents, CronFile
 from channels.cron.scheduler import CronScheduler
 from channels.errors import ChannelError
 from channels.message import Inbound, read_inbound
+from tests.support import peers
 from tests.support.clock import Clock
+from tests.support.peers import Peer
 
 NOON = datetime(2026, 6, 1, 12, tzinfo=UTC)
 
@@ -140,8 +142,6 @@ class File(CronFile):
 
 
 class Place:
-    """A workspace with a clock of its own, and what was put."""
-
     def __init__(self, workspace: Path) -> None:
         self.workspace = workspace
         self.state = workspace / "state"
@@ -193,13 +193,11 @@ class Place:
         await self.count(2)
 
     async def count(self, number: int) -> list[str]:
-        """Wait until so many were put; return the slots."""
         async with asyncio.timeout(PATIENCE_S), self.changed:
             await self.changed.wait_for(lambda: len(self.put) >= number)
         return self.slots
 
     async def noted(self, said: Callable[[dict[str, dict[str, Any]]], bool]) -> None:
-        """Wait until the file says so."""
         async with asyncio.timeout(PATIENCE_S):
             while not said(self.on_disk()):
                 self.time.end_rests()
@@ -257,3 +255,41 @@ def every(seconds: float, job_id: str = "a", **fields: Any) -> dict[str, Any]:
 
 def ms(instant: datetime) -> int:
     return round(instant.timestamp() * 1000)
+
+
+def job(job_id: str, **fields: Any) -> dict[str, Any]:
+    """A job as a person writes it: what is needed and no more."""
+    return {
+        "id": job_id,
+        "name": job_id,
+        "schedule": {"kind": "every", "everyMs": 60_000},
+        "payload": {"message": f"message of {job_id}"},
+        **fields,
+    }
+
+
+def put(file: CronFile, content: object) -> bytes:
+    data = content if isinstance(content, bytes) else json.dumps(content).encode()
+    file.path.parent.mkdir(exist_ok=True)
+    file.path.write_bytes(data)
+    return data
+
+
+def on_disk(file: CronFile) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(file.path.read_bytes())
+    return found
+
+
+# -- real nanobots -------------------------------------------------------------------------------------
+
+
+class Theirs:
+    """One version of nanobot on one workspace."""
+
+    def __init__(self, peer: Peer, folder: Path) -> None:
+        self.peer, self.workspace, self._home = peer, folder / "workspace", folder / "home"
+        self.workspace.mkdir()
+        self._home.mkdir()
+
+    def do(self, do: str, **request: Any) -> Any:
+        return peers.ask(self.peer, self._home, do=do, workspace=str(self.workspace), **request)

@@ -17,7 +17,7 @@ from channels.cron.jobs_file import CronFile, Damaged
 from channels.cron.owner import Asker, Owner
 from channels.cron.schedule import At, BadSchedule, Every, asked
 from channels.message import read_inbound
-from tests.channels.cron.cron_file_place import NOON, put
+from tests.channels.cron.cron_place import NOON, put
 from tests.support.guarantee import guarantee
 
 CHAT = "telegram:-100"

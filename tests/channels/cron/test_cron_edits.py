@@ -99,18 +99,6 @@ async def test_the_last_good_jobs_run_on_while_the_file_is_broken(place: Place) 
     assert list(place.workspace.glob("cron/*corrupt*")) == []
 
 
-async def test_from_a_broken_file_the_jobs_that_stand_whole_run(place: Place) -> None:
-    place.write(hourly("a"), hourly("b"))
-    text = place.file.path.read_text()
-    place.text(text[: text.rindex("hello")])
-
-    async with place.running():
-        await place.time.to(NOON + HOUR)
-        await place.count(1)
-
-    assert place.slots == ["a@01T13:00:00Z"]
-
-
 @pytest.mark.parametrize(
     "schedule",
     [

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from itertools import pairwise
 from zoneinfo import ZoneInfo
 
@@ -63,34 +65,57 @@ def test_intervals(text: str, seconds: int) -> None:
     assert parse_every(text) == seconds * 1000
 
 
-@pytest.mark.parametrize("text", ["", "5", "0s", "-5s", "1.5h", "h", "5x", "5s!", "٥s ", "9999999d"])
-def test_what_is_no_interval_has_a_cure(text: str) -> None:
-    with pytest.raises(BadSchedule) as caught:
-        parse_every(text)
-
-    assert caught.value.hint
+EVERY_MINUTE = {"kind": "cron", "expr": "* * * * *"}
+NO_INTERVALS = ("", "5", "0s", "-5s", "1.5h", "h", "5x", "5s!", "٥s ", "9999999d")
+NO_EXPRESSIONS = (
+    "* * * * * *",
+    "* * * *",
+    "61 * * * *",
+    "0 0 30 2 *",
+    "@reboot",
+    "a b c d e",
+    "*/0 * * * *",
+    "",
+)
+NO_EXPRESSIONS += ("0 9 * * L5", "22-4 * * * *", "H * * * *", "0 0 31 2,4 *")
+WITHOUT_SLOTS: tuple[dict[str, object], ...] = (
+    {},
+    {"kind": ["at"]},
+    {"kind": "at"},
+    *({"kind": "at", "atMs": at} for at in ("soon", True, 10**30, -62_135_596_800_000, 253_402_300_799_000)),
+    *({"kind": "every", "everyMs": every} for every in (0, 999, None)),
+    {"kind": "cron"},
+    {"kind": "cron", "expr": 5},
+    *(EVERY_MINUTE | {"tz": zone} for zone in ("Mars/Olympus", "../../etc/passwd", 5)),
+)
+NO_WISHES: tuple[dict[str, str], ...] = (
+    {},
+    *(
+        {"at": at}
+        for at in ("2026-06-01T11:59", "tomorrow", "9999-12-31T23:59-12:00", "9999-12-31T23:59:59Z")
+    ),
+    {"at": "9999-12-31T12:00", "tz": "Pacific/Kiritimati"},
+    {"at": "2026-06-02T09:00", "tz": "Mars/Olympus"},
+    *({"at": at, "tz": "Europe/Berlin"} for at in ("2026-06-02T09:00Z", "2026-06-01T13:59")),
+    {"at": "2027-01-01", "every": "1h"},
+    *({"every": "1h", "tz": zone} for zone in ("UTC", "Europe/Berlin")),
+    {"expr": "0 9 * * *", "tz": ""},
+)
 
 
 @pytest.mark.parametrize(
-    "expr",
+    "make",
     [
-        "* * * * * *",
-        "* * * *",
-        "61 * * * *",
-        "0 0 30 2 *",
-        "@reboot",
-        "a b c d e",
-        "*/0 * * * *",
-        "",
-        "0 9 * * L5",
-        "22-4 * * * *",
-        "H * * * *",
-        "0 0 31 2,4 *",
+        *(partial(parse_every, text) for text in NO_INTERVALS),
+        *(partial(cron, expr, UTC) for expr in NO_EXPRESSIONS),
+        *(partial(read, fields, anchor_ms=0, zone=UTC) for fields in WITHOUT_SLOTS),
+        *(partial(asked, **wanted, zone=UTC, now=NOON) for wanted in NO_WISHES),
     ],
+    ids=lambda make: f"{make.func.__name__} {make.args} {make.keywords.get('at', '')}",
 )
-def test_what_is_no_expression_has_a_cure(expr: str) -> None:
+def test_what_nobody_can_mean_has_a_cure(make: Callable[[], object]) -> None:
     with pytest.raises(BadSchedule) as caught:
-        cron(expr, UTC)
+        make()
 
     assert caught.value.hint
 
@@ -98,34 +123,6 @@ def test_what_is_no_expression_has_a_cure(expr: str) -> None:
 def test_words_and_question_marks_stand_for_fields() -> None:
     assert slots(cron("@daily", UTC), NOON, 1) == [at("2026-06-02T00:00+00:00")]
     assert slots(cron("0 9 ? * 1", UTC), NOON, 1) == [at("2026-06-08T09:00+00:00")]
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {},
-        {"kind": "at"},
-        {"kind": "at", "atMs": "soon"},
-        {"kind": "at", "atMs": True},
-        {"kind": "at", "atMs": 10**30},
-        {"kind": "at", "atMs": -62_135_596_800_000},
-        {"kind": "at", "atMs": 253_402_300_799_000},
-        {"kind": "every", "everyMs": 0},
-        {"kind": "every", "everyMs": 999},
-        {"kind": "every", "everyMs": None},
-        {"kind": "cron"},
-        {"kind": "cron", "expr": "* * * * *", "tz": "Mars/Olympus"},
-        {"kind": "cron", "expr": "* * * * *", "tz": "../../etc/passwd"},
-        {"kind": "cron", "expr": 5},
-        {"kind": "cron", "expr": "* * * * *", "tz": 5},
-        {"kind": ["at"]},
-    ],
-)
-def test_a_schedule_without_slots_says_why(fields: dict[str, object]) -> None:
-    with pytest.raises(BadSchedule) as caught:
-        read(fields, anchor_ms=0, zone=UTC)
-
-    assert caught.value.hint
 
 
 def test_an_expression_without_a_zone_is_on_the_configured_clocks() -> None:
@@ -140,31 +137,6 @@ def test_what_a_person_asks_for() -> None:
     assert asked(at="2026-06-02T09:00Z", zone=BERLIN, now=NOON) == At(at("2026-06-02T09:00+00:00"))
     assert in_words(asked(expr="0 9 * * *", zone=BERLIN, now=NOON), UTC) == "0 9 * * * Europe/Berlin"
     assert in_words(asked(every="1h30m", zone=UTC, now=NOON), UTC) == "every 1h30m"
-
-
-@pytest.mark.parametrize(
-    "wanted",
-    [
-        {"at": "2026-06-01T11:59"},
-        {"at": "tomorrow"},
-        {"at": "9999-12-31T23:59-12:00"},
-        {"at": "9999-12-31T23:59:59Z"},
-        {"at": "9999-12-31T12:00", "tz": "Pacific/Kiritimati"},
-        {"every": "1h", "tz": "UTC"},
-        {"at": "2027-01-01", "every": "1h"},
-        {},
-        {"expr": "0 9 * * *", "tz": ""},
-        {"at": "2026-06-02T09:00", "tz": "Mars/Olympus"},
-        {"at": "2026-06-02T09:00Z", "tz": "Europe/Berlin"},
-        {"at": "2026-06-01T13:59", "tz": "Europe/Berlin"},
-        {"every": "1h", "tz": "Europe/Berlin"},
-    ],
-)
-def test_what_nobody_can_mean_has_a_cure(wanted: dict[str, str]) -> None:
-    with pytest.raises(BadSchedule) as caught:
-        asked(**wanted, zone=UTC, now=NOON)
-
-    assert caught.value.hint
 
 
 # -- slots ---------------------------------------------------------------------------------------------
