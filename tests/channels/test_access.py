@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -29,91 +30,76 @@ def verdict(arrival: Arrival, approved: Approved = NOBODY, **table: Any) -> obje
     return decide(arrival, name="telegram", table=Platform(**table), approved=approved)
 
 
-def ignored(given: object) -> bool:
-    return isinstance(given, Ignore)
+def known(*people: str, groups: Iterable[str] = ()) -> Approved:
+    return Approved(people=frozenset(people), groups=frozenset(groups))
+
+
+IN = Accept()
+CODE, GROUP_CODE = AskCode("person"), AskCode("group")
+LISTED, EVERYONE = {"allow_from": (ADA,)}, {"allow_from": ("*",)}
+ALL, ALL_LISTED = {"groups": "all"}, {"groups": "all", "group_allow": ("*",)}
+IMPOSTOR = Sender(id=BOB, name="ada", username="ada")
 
 
 @pytest.mark.parametrize("mode", ["pairing", "allowlist", "open"])
 def test_who_is_listed_or_approved_may_talk_directly(mode: str) -> None:
-    assert verdict(direct(ADA), direct=mode, allow_from=(ADA,)) == Accept()
-    assert verdict(direct(ADA), Approved(people=frozenset({ADA})), direct=mode) == Accept()
-    assert verdict(direct(ADA), direct=mode, allow_from=("*",)) == Accept()
+    assert verdict(direct(ADA), direct=mode, **LISTED) == IN
+    assert verdict(direct(ADA), known(ADA), direct=mode) == IN
+    assert verdict(direct(ADA), direct=mode, **EVERYONE) == IN
 
 
-def test_a_stranger_is_asked_for_a_code_ignored_or_let_in_as_the_mode_says() -> None:
-    assert verdict(direct(), direct="pairing", allow_from=(ADA,)) == AskCode("person")
-    assert ignored(verdict(direct(), direct="allowlist", allow_from=(ADA,)))
-    assert verdict(direct(), direct="open", allow_from=(ADA,)) == Accept()
+@pytest.mark.parametrize(
+    ("arrival", "approved", "table", "expected"),
+    [
+        # A stranger is asked for a code, ignored or let in, as the mode says.
+        (direct(), NOBODY, LISTED | {"direct": "pairing"}, CODE),
+        (direct(), NOBODY, LISTED | {"direct": "allowlist"}, None),
+        (direct(), NOBODY, LISTED | {"direct": "open"}, IN),
+        # An empty list lets in nobody, an approved group is no person nor a person a group, a name is no id.
+        (direct(), NOBODY, {"direct": "allowlist"}, None),
+        (direct("", sender=Sender()), NOBODY, {"direct": "allowlist"}, None),
+        (direct(ADA), known(groups=[ADA]), {"direct": "allowlist"}, None),
+        (in_group(), known("-5"), ALL, None),
+        (direct(sender=IMPOSTOR), NOBODY, {"direct": "allowlist", "allow_from": ("ada", "@ada")}, None),
+        # A stranger's command is no more than a message, an edit is nothing.
+        (direct(text="/new", kind="command"), NOBODY, {}, CODE),
+        (direct(kind="edit"), NOBODY, {}, None),
+        (in_group(ADA, mentioned=True, kind="edit"), NOBODY, LISTED, None),
+        # In a listed or approved group everyone may talk.
+        *((in_group(), NOBODY, ALL | {"group_allow": (listed,)}, IN) for listed in ("-5", "-6", "*")),
+        *(
+            (in_group(mentioned=True), NOBODY, {"groups": "mention", "group_allow": (listed,)}, IN)
+            for listed in ("-5", "-6", "*")
+        ),
+        (in_group(), known(groups=["-6"]), ALL, IN),
+        # With "mention" nothing else is heard, not even of the operator; with "off" nothing at all.
+        (in_group(ADA), NOBODY, ALL_LISTED | LISTED | {"groups": "mention"}, None),
+        (in_group(ADA, mentioned=True), NOBODY, ALL_LISTED | LISTED | {"groups": "off"}, None),
+        # An unlisted group is silent until an allowed person mentions the bot.
+        *(
+            (arrival, approved, table | {"groups": groups}, expected)
+            for groups in ("mention", "all")
+            for arrival, approved, table, expected in (
+                (in_group(BOB, mentioned=True), known(ADA), {}, None),
+                (in_group(ADA), known(ADA), {}, None),
+                (in_group(ADA, mentioned=True), known(ADA), {}, GROUP_CODE),
+                (in_group(ADA, mentioned=True), NOBODY, LISTED, GROUP_CODE),
+            )
+        ),
+        (in_group(mentioned=True), NOBODY, {"direct": "open"}, None),
+        # A bot is heard where its own id is listed, and gets no code for a group.
+        (direct(BOT, from_bot=True), NOBODY, {"direct": "open"}, None),
+        (direct(BOT, from_bot=True), NOBODY, EVERYONE, None),
+        (direct(BOT, from_bot=True), known(BOT), {}, None),
+        (in_group(BOT, from_bot=True, mentioned=True), NOBODY, ALL_LISTED, None),
+        (direct(BOT, from_bot=True), NOBODY, {"allow_from": (BOT,)}, IN),
+        (in_group(BOT, from_bot=True, mentioned=True), NOBODY, {"allow_from": (BOT,)}, None),
+    ],
+)
+def test_who_may_talk(arrival: Arrival, approved: Approved, table: dict[str, Any], expected: object) -> None:
+    found = verdict(arrival, approved, **table)
 
-
-def test_an_empty_allow_list_lets_in_nobody() -> None:
-    assert ignored(verdict(direct(), direct="allowlist"))
-    assert ignored(verdict(direct("", sender=Sender()), direct="allowlist"))
-
-
-def test_an_approved_group_is_no_approved_person() -> None:
-    assert ignored(verdict(direct(ADA), Approved(groups=frozenset({ADA})), direct="allowlist"))
-    assert ignored(verdict(in_group(), Approved(people=frozenset({"-5"})), groups="all"))
-
-
-def test_a_user_name_that_is_listed_lets_nobody_in() -> None:
-    impostor = Sender(id=BOB, name="ada", username="ada")
-
-    assert ignored(verdict(direct(sender=impostor), direct="allowlist", allow_from=("ada", "@ada")))
-
-
-def test_a_command_of_a_stranger_is_no_more_than_a_message_and_an_edit_is_nothing() -> None:
-    assert verdict(direct(text="/new", kind="command")) == AskCode("person")
-    assert ignored(verdict(direct(kind="edit")))
-    assert ignored(verdict(in_group(ADA, mentioned=True, kind="edit"), allow_from=(ADA,)))
-
-
-@pytest.mark.parametrize("listed", [("-5",), ("-6",), ("*",)])
-def test_in_a_listed_group_everyone_may_talk(listed: tuple[str, ...]) -> None:
-    assert verdict(in_group(), groups="all", group_allow=listed) == Accept()
-    assert verdict(in_group(mentioned=True), groups="mention", group_allow=listed) == Accept()
-
-
-def test_in_an_approved_group_everyone_may_talk() -> None:
-    assert verdict(in_group(), Approved(groups=frozenset({"-6"})), groups="all") == Accept()
-
-
-def test_with_mention_nothing_else_is_heard_in_a_group_not_even_of_the_operator() -> None:
-    assert ignored(verdict(in_group(ADA), groups="mention", group_allow=("*",), allow_from=(ADA,)))
-
-
-def test_with_off_no_group_is_heard() -> None:
-    arrival = in_group(ADA, mentioned=True)
-
-    assert ignored(verdict(arrival, groups="off", group_allow=("*",), allow_from=(ADA,)))
-
-
-@pytest.mark.parametrize("groups", ["mention", "all"])
-def test_an_unlisted_group_is_silent_until_an_allowed_person_mentions_the_bot(groups: str) -> None:
-    approved = Approved(people=frozenset({ADA}))
-
-    assert ignored(verdict(in_group(BOB, mentioned=True), approved, groups=groups))
-    assert ignored(verdict(in_group(ADA), approved, groups=groups))
-    assert verdict(in_group(ADA, mentioned=True), approved, groups=groups) == AskCode("group")
-    assert verdict(in_group(ADA, mentioned=True), groups=groups, allow_from=(ADA,)) == AskCode("group")
-
-
-def test_an_open_direct_chat_opens_no_group() -> None:
-    assert ignored(verdict(in_group(mentioned=True), direct="open"))
-
-
-def test_a_bot_is_ignored_unless_its_own_id_is_listed() -> None:
-    bot = direct(BOT, from_bot=True)
-
-    assert ignored(verdict(bot, direct="open"))
-    assert ignored(verdict(bot, allow_from=("*",)))
-    assert ignored(verdict(bot, Approved(people=frozenset({BOT}))))
-    assert ignored(verdict(in_group(BOT, from_bot=True, mentioned=True), groups="all", group_allow=("*",)))
-    assert verdict(bot, allow_from=(BOT,)) == Accept()
-
-
-def test_a_listed_bot_gets_no_code_for_a_group() -> None:
-    assert ignored(verdict(in_group(BOT, from_bot=True, mentioned=True), allow_from=(BOT,)))
+    assert isinstance(found, Ignore) if expected is None else found == expected
 
 
 def test_two_bots_end_after_five_messages_until_a_person_speaks() -> None:

@@ -48,20 +48,6 @@ async def test_items_of_a_key_wait_for_each_other_and_for_no_other_key() -> None
     assert (list(hall.lanes.items("a")), hall.lanes.waiting) == ([], 0)
 
 
-async def test_a_closed_lane_begins_nothing_further() -> None:
-    """What is under way ends; what waits is left."""
-    hall = Hall()
-    hall.lanes.put("a", "a1")
-    hall.lanes.put("a", "a2")
-    await begun(hall, "a1")
-
-    hall.lanes.close()
-    hall.ends["a1"].set_result(None)
-    await asyncio.wait(hall.tasks, timeout=WITHIN_S)
-
-    assert (hall.begun, hall.lanes.waiting) == (["a1"], 0)
-
-
 async def test_an_error_ends_its_lane_and_leaves_nothing_behind() -> None:
     """Whoever runs the lane gets it; nothing of the key is left."""
     hall = Hall()

@@ -33,17 +33,12 @@ async def test_the_second_waits_until_the_first_lets_go(tmp_path: Path) -> None:
     assert order == ["first", "second"]
 
 
-async def test_leases_of_two_names_are_two(tmp_path: Path) -> None:
-    async with lease(tmp_path, "telegram"), lease(tmp_path, "discord"):
-        assert held(tmp_path, "telegram")
-        assert held(tmp_path, "discord")
-
-
-async def test_held_says_whether_anybody_has_it(tmp_path: Path) -> None:
-    assert not held(tmp_path, "telegram")
-    async with lease(tmp_path, "telegram"):
-        assert held(tmp_path, "telegram")
-    assert not held(tmp_path, "telegram")
+async def test_held_says_whether_anybody_has_it_by_name(tmp_path: Path) -> None:
+    for _ in range(2):
+        assert not held(tmp_path, "telegram")
+        async with lease(tmp_path, "telegram"), lease(tmp_path, "discord"):
+            assert held(tmp_path, "telegram")
+            assert held(tmp_path, "discord")
 
 
 async def test_two_who_ask_at_once_are_no_holders(tmp_path: Path) -> None:

@@ -86,16 +86,6 @@ async def test_a_file_lies_under_the_hash_of_what_it_holds(tmp_path: Path) -> No
     assert (tmp_path / f"media/{digest[:2]}/{digest}.png").read_bytes() == PNG
 
 
-async def test_a_file_of_many_blocks_is_whole(tmp_path: Path) -> None:
-    pieces = [os.urandom(700_000) for _ in range(9)]
-
-    saved = await media(tmp_path).save(Source(pieces).file(kind="document", name="a.bin"))
-
-    assert isinstance(saved, Attachment)
-    assert (tmp_path / saved.ref).read_bytes() == b"".join(pieces)
-    assert hashlib.sha256(b"".join(pieces)).hexdigest() in saved.ref
-
-
 async def test_folders_and_files_are_for_the_owner_alone(tmp_path: Path) -> None:
     old = os.umask(0)
     try:
@@ -117,83 +107,59 @@ async def test_the_same_content_is_stored_once_whatever_its_name(tmp_path: Path)
     assert len(leftovers(tmp_path)) == 1
 
 
-async def test_a_file_said_to_be_too_large_is_not_fetched(tmp_path: Path) -> None:
-    source = Source([PNG])
-
-    saved = await media(tmp_path).save(source.file(size=20 * MB + 1))
-
-    assert saved == FileRefused("[photo not loaded: over 20 MB]")
-    assert source.begun == 0
-
-
-async def test_a_file_that_grows_too_large_is_given_up_while_it_streams(tmp_path: Path) -> None:
-    """What the platform says of the size is a hint; the download ends where the cap is passed."""
-    source = Source([b"x" * (MB // 2)] * 100)
-
-    saved = await media(tmp_path, max_mb=2).save(source.file(size=10))
-
-    assert saved == FileRefused("[photo not loaded: over 2 MB]")
-    assert (source.pieces, source.closed) == (5, 1)
-    assert leftovers(tmp_path) == []
-
-
 async def test_a_file_of_just_the_largest_size_is_kept(tmp_path: Path) -> None:
     saved = await media(tmp_path, max_mb=1).save(Source([b"x" * MB]).file(size=MB))
 
     assert isinstance(saved, Attachment)
 
 
-async def test_a_download_that_hangs_is_given_up_in_time(tmp_path: Path) -> None:
-    source = Source([b"x" * 2 * MB, None])
-
-    saved = await media(tmp_path, timeout_s=0.05).save(source.file(kind="video"))
-
-    assert saved == FileRefused("[video not loaded: it took longer than 0.05 s]")
-    assert source.closed == 1
-    assert leftovers(tmp_path) == []
-
-
-async def test_a_platform_that_is_away_for_a_moment_is_asked_again(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("tries", "waits"),
+    [
+        ([[PNG[:4], ChannelDown("reset")], [SendLater("slow", after_s=7.0)]], [1.0, 7.0]),
+        ([[ChannelDown("502")]] * 4, [1.0, 2.0, 4.0, 8.0]),
+    ],
+)
+async def test_an_outage_of_some_seconds_costs_no_file(
+    tmp_path: Path, tries: list[list[Any]], waits: list[float]
+) -> None:
     slept: list[float] = []
-    source = Source([PNG[:4], ChannelDown("reset")], [SendLater("slow", after_s=7.0)], [PNG])
 
-    saved = await media(tmp_path, slept=slept).save(source.file())
+    saved = await media(tmp_path, slept=slept).save(Source(*tries, [PNG]).file())
 
     assert isinstance(saved, Attachment)
     assert (tmp_path / saved.ref).read_bytes() == PNG
-    assert slept == [1.0, 7.0]
+    assert slept == waits
     assert len(leftovers(tmp_path)) == 1
 
 
-async def test_an_outage_of_some_seconds_costs_no_file(tmp_path: Path) -> None:
-    slept: list[float] = []
-    source = Source(*[[ChannelDown("502")]] * 4, [PNG])
-
-    saved = await media(tmp_path, slept=slept).save(source.file())
-
-    assert isinstance(saved, Attachment)
-    assert slept == [1.0, 2.0, 4.0, 8.0]
+REFUSED = "the platform does not give it"
+HALF = b"x" * (MB // 2)
 
 
 @pytest.mark.parametrize(
-    ("error", "begun"),
+    ("script", "size", "why", "begun", "pieces"),
     [
-        (ChannelDown("https://host/file/bot1:SECRET/x"), 5),
-        (SendNever("gone"), 1),
-        (ChannelError("odd"), 1),
-        (RuntimeError("a bug of the adapter"), 1),
-        (ConnectionResetError(104, "reset"), 1),
+        # Too large as the platform says, or as it turns out: what it says is a hint.
+        ([PNG], 2 * MB + 1, "over 2 MB", 0, 0),
+        ([HALF] * 100, 10, "over 2 MB", 1, 5),
+        ([b"x" * MB, None], None, "it took longer than 0.5 s", 1, 1),
+        ([b"half", ChannelDown("https://host/file/bot1:SECRET/x")], None, REFUSED, 5, 5),
+        ([b"half", SendNever("gone")], None, REFUSED, 1, 1),
+        ([b"half", ChannelError("odd")], None, REFUSED, 1, 1),
+        ([b"half", RuntimeError("a bug of the adapter")], None, REFUSED, 1, 1),
+        ([b"half", ConnectionResetError(104, "reset")], None, REFUSED, 1, 1),
     ],
 )
-async def test_an_unreachable_file_is_a_line_and_no_exception(
-    tmp_path: Path, error: Exception, begun: int
+async def test_a_file_that_cannot_be_had_is_a_line_and_no_exception(
+    tmp_path: Path, script: list[Any], size: int | None, why: str, begun: int, pieces: int
 ) -> None:
-    source = Source([b"half", error])
+    source = Source(script)
 
-    saved = await media(tmp_path).save(source.file(kind="voice"))
+    saved = await media(tmp_path, max_mb=2, timeout_s=0.5).save(source.file(kind="voice", size=size))
 
-    assert saved == FileRefused("[voice not loaded: the platform does not give it]")
-    assert source.begun == begun
+    assert saved == FileRefused(f"[voice not loaded: {why}]")
+    assert (source.begun, source.closed, source.pieces) == (begun, begun, pieces)
     assert leftovers(tmp_path) == []
 
 

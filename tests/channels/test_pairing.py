@@ -190,28 +190,6 @@ def test_rows_show_who_waits_and_who_was_let_in(tmp_path: Path) -> None:
     assert pairing.rows() == [group]
 
 
-def _approve(state: Path, code: str) -> None:
-    Pairing(state, clock=Clock()).approve(code)
-
-
-def test_an_approval_of_another_process_counts_at_the_next_look(tmp_path: Path) -> None:
-    code = code_for(place(tmp_path))
-    assert approved(tmp_path, "telegram") == Approved()
-
-    other = multiprocessing.get_context("spawn").Process(target=_approve, args=(tmp_path, code))
-    other.start()
-    other.join()
-
-    assert approved(tmp_path, "telegram").people == {ADA}
-
-
-def test_an_unchanged_file_is_not_read_again(tmp_path: Path) -> None:
-    pairing = place(tmp_path)
-    pairing.approve(code_for(pairing))
-
-    assert approved(tmp_path, "telegram") is approved(tmp_path, "telegram")
-
-
 def test_the_files_are_for_the_owner_alone(tmp_path: Path) -> None:
     old = os.umask(0)
     try:
@@ -223,31 +201,27 @@ def test_the_files_are_for_the_owner_alone(tmp_path: Path) -> None:
     assert {each.stat().st_mode & 0o777 for each in (tmp_path / "state").iterdir()} == {0o600}
 
 
-def test_a_newer_file_is_refused_and_left_alone(tmp_path: Path) -> None:
-    file = tmp_path / "pairing.json"
-    file.write_text('{"v": 2, "entries": "of another kind"}')
-    before = file.read_bytes()
-
-    with pytest.raises(NewerFile):
-        ask(place(tmp_path))
-    with pytest.raises(NewerFile):
-        approved(tmp_path, "telegram")
-
-    assert file.read_bytes() == before
-
-
 @pytest.mark.parametrize(
-    "damage", ["", "{", "[]", "{}", '{"v": 1, "entries": [{}]}', '{"v": 1, "entries": 5}']
+    ("text", "error", "words"),
+    [
+        ('{"v": 2, "entries": "of another kind"}', NewerFile, ""),
+        *(
+            (damage, ChannelError, r"pairing\.json is damaged")
+            for damage in ("", "{", "[]", "{}", '{"v": 1, "entries": [{}]}', '{"v": 1, "entries": 5}')
+        ),
+    ],
 )
-def test_a_damaged_file_is_never_overwritten_nor_does_it_let_anyone_in(tmp_path: Path, damage: str) -> None:
+def test_a_newer_or_damaged_file_is_never_overwritten_nor_does_it_let_anyone_in(
+    tmp_path: Path, text: str, error: type[Exception], words: str
+) -> None:
     file = tmp_path / "pairing.json"
-    file.write_text(damage)
+    file.write_text(text)
 
     for work in (lambda: ask(place(tmp_path)), lambda: approved(tmp_path, "telegram"), place(tmp_path).rows):
-        with pytest.raises(ChannelError, match=r"pairing\.json is damaged"):
+        with pytest.raises(error, match=words or None):
             work()
 
-    assert file.read_text() == damage
+    assert file.read_text() == text
 
 
 def test_a_full_disk_keeps_what_was_there(tmp_path: Path) -> None:

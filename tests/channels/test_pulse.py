@@ -1,12 +1,14 @@
-"""When an adapter counts as stalled: one that says nothing, and none that says what is wrong."""
+"""When an adapter counts as stalled, and what the time is by its platform."""
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 
-from channels.base import PATIENCE, Pulse
+from channels.base import PATIENCE, Pulse, Site
+from channels.platform_time import PlatformTime
 from tests.support.clock import Clock
 
 WITHIN_S = 100.0
@@ -81,3 +83,17 @@ def test_a_clock_that_is_set_makes_nothing_overdue(clock: Clock, pulse: Pulse, b
     assert not pulse.stalled()
     clock.forward(WITHIN_S + 1)
     assert pulse.stalled()
+
+
+@pytest.mark.parametrize("date", [None, "", "yesterday", "Mon, 99 Foo 2026"])
+def test_an_answer_without_a_date_tells_no_time(date: str | None) -> None:
+    time = PlatformTime()
+    time.note(date)
+
+    assert time.now() is None
+
+
+def test_without_a_platforms_time_the_machines_counts() -> None:
+    began = datetime(2026, 1, 1, tzinfo=UTC)
+
+    assert Site(Path(), Pulse(), {}, began).first_start(None) == began

