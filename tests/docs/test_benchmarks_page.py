@@ -7,7 +7,6 @@ import re
 import pytest
 
 from bench import report
-from bench.row import Row
 from tests.support.harness import ROOT
 
 CLAIM = re.compile(r"\[([^\]]*\d[^\]]*)\]\((?:docs/)?benchmarks\.md#([a-z]+)\)")
@@ -38,29 +37,6 @@ def test_a_claim_stands_in_its_rows(page: str, words: str, noun: str) -> None:
     section = report.PAGE.read_text().partition(f"\n## {noun}\n")[2].partition("\n## ")[0]
     rows = [line for line in section.splitlines() if line.startswith("| ")]
     assert any(_numbers(words) <= _numbers(row) for row in rows), f"{page}: {words} is in no row of {noun}"
-
-
-LOST = [
-    Row("messages lost by kill -9", 0, theirs, "of 2,000", peer, 0.0)
-    for peer, theirs in (("bare relay", 0), ("nanobot <3>", 1_500))
-]
-
-
-def test_a_plot_has_a_bar_for_each_peer_as_long_as_its_figure() -> None:
-    """Ours once, by what its name says beyond the title; names are escaped."""
-    drawn = report.svg("messages lost by kill -9", LOST)
-
-    names = re.findall(r'text-anchor="end">([^<]*)<', drawn)
-    lengths = [float(found) for found in re.findall(r'<rect x="250" [^>]*width="([\d.]+)"', drawn)]
-    assert names == ["chat-gateway", "bare relay", "nanobot &lt;3&gt;"]
-    assert lengths[:2] == [0, 0]
-    assert lengths[2] > 300
-
-
-def test_where_nobody_lost_anything_no_bar_has_a_length() -> None:
-    drawn = report.svg("messages lost by kill -9", LOST[:1])
-
-    assert set(re.findall(r'<rect x="250" [^>]*width="([\d.]+)"', drawn)) == {"0.0"}
 
 
 def _numbers(text: str) -> set[str]:

@@ -62,25 +62,6 @@ def test_what_is_wrong_is_found(text: str, fault: str) -> None:
     assert fault in found
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "# One `two`: three!\n\n# One `two`: three!\n\n[a](#one-two-three) [b](#one-two-three-1)\n",
-        "```toml\n[http]\nport = 1\ntoken_file = 'x'\n\n[people]\nada = ['telegram:1']\n```\n",
-        "```toml\n[project]\nname = 'x'\n```\n",
-        "```sh\n.venv/bin/chat-gateway chat -m hi | cat   # prints\n```\n",
-        "say `chat-gateway parked retry`, `chat-gateway memory show KEY` and `other-program --oops`\n",
-        "| a | b |\n|---|---|\n| `x\\|y` | z |\n",
-        "[a](README.md#try-it) <https://example.org/>\n",
-        "````markdown\n```\nx\n```\n````\n",
-        "- a\n    - b\n- c\n  d\n\n    words\n\n- e\n",
-        "```sh\necho\n  - x\n- y\n```\n",
-    ],
-)
-def test_what_is_right_is_let_be(text: str) -> None:
-    assert faults(parse(text, ROOT / "page.md")) == []
-
-
 @pytest.mark.parametrize("folder", ["docs", "docs/decisions"])
 def test_the_index_of_a_folder_lists_every_page(folder: str) -> None:
     index = ROOT / folder / "README.md"

@@ -34,15 +34,3 @@ def test_every_setting_is_held_by_a_test_of_a_running_gateway() -> None:
     assert len(named) > 40
     assert sorted(named - held) == [], "mark a test in tests/system that sets them and sees their effects"
     assert sorted(held - named) == [], "docs/seeds.md names no such setting"
-
-
-def test_only_the_markers_of_tests_count() -> None:
-    source = """
-@pytest.mark.setting("a.b", *('c.d = "e"',))
-@pytest.mark.parametrize("f", ["g"])
-async def test_one(): ...
-
-@pytest.mark.setting("h.i")
-def helper(): ...
-"""
-    assert list(held_in(source)) == ["a.b", 'c.d = "e"']
