@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 from session.models.model import Usage
 from session.models.usage_lines import SpendingRow
@@ -40,12 +41,7 @@ PEOPLE = [
     ("discord:99120444", "release-notes", "Draft the notes for 2.4", "Here is a draft with four points."),
     ("telegram:50033871", "Mia · homework", "What is a prime number?", "A number with exactly two divisors."),
     ("cli:direct", "Terminal", "explain this stack trace", "The pool was closed before the last query."),
-    (
-        "discord:99120517",
-        "support",
-        "The invoice shows the wrong address",
-        "I changed it; a new one is on its way.",
-    ),
+    ("discord:99120517", "support", "The invoice shows the wrong address", "I changed it; it is on its way."),
     ("cron:daily-brief", "Morning brief", "What is new today?", "Two meetings, light rain, no alerts."),
     (
         "telegram:77120033",
@@ -70,83 +66,32 @@ def fill(workspace: Path) -> None:
 def _operations(workspace: Path) -> None:
     key, begun = "web:operations", NOW - timedelta(minutes=50)
     last_week = NOW - timedelta(days=6)
-    before = list(
-        exchange(
-            1, "Set up the backups of both hosts", "Done: nightly at 02:30, kept for 30 days.", last_week
-        )
-    )
-    write_session(
-        workspace,
-        key,
-        before,
-        name="Setting up backups",
-        begun=last_week,
-        ended=last_week + timedelta(hours=1),
-    )
-    call = [
-        {
-            "id": "call_1",
-            "type": "function",
-            "function": {
-                "name": "shell",
-                "arguments": json.dumps({"command": "df -h --output=target,avail,pcent"}),
-            },
-        }
+    asked, answered = "Set up the backups of both hosts", "Done: nightly at 02:30, kept for 30 days."
+    before = list(exchange(1, asked, answered, last_week))
+    ended = last_week + timedelta(hours=1)
+    write_session(workspace, key, before, name="Setting up backups", begun=last_week, ended=ended)
+
+    def line(role: str, text: str, seconds: int, number: int = 3, **more: Any) -> Line:
+        at = stamp(begun + timedelta(minutes=3, seconds=seconds), UTC)
+        return make_line(role, text, at, message_id=f"web:m{number}", **more)
+
+    arguments = json.dumps({"command": "df -h --output=target,avail,pcent"})
+    call = {"id": "call_1", "type": "function", "function": {"name": "shell", "arguments": arguments}}
+    disks = "Mounted on   Avail Use%\n/            210G  61%\n/srv          38G  83%"
+    hosts = {"kind": "document", "name": "hosts.txt", "mime": "text/plain", "size": 1834}
+    noted = "Noted: Monday, 09:00, *renew the certificate of mail.example.org*."
+    spent = [
+        {"prompt": 2480, "completion": 212, "cost_usd": 0.0093},
+        {"prompt": 2710, "completion": 31, "cost_usd": 0.0058},
     ]
     lines: list[Line] = [
         *exchange(2, "Good morning", "Good morning! What shall we look at?", begun),
-        make_line(
-            "user",
-            "What changed on the servers since Friday?",
-            stamp(begun + timedelta(minutes=3), UTC),
-            message_id="web:m3",
-        ),
-        make_line(
-            "assistant",
-            "I look at the disks first.",
-            stamp(begun + timedelta(minutes=3, seconds=4), UTC),
-            tool_calls=call,
-            message_id="web:m3",
-        ),
-        make_line(
-            "tool",
-            "Mounted on   Avail Use%\n/            210G  61%\n/srv          38G  83%",
-            stamp(begun + timedelta(minutes=3, seconds=5), UTC),
-            tool_call_id="call_1",
-            name="shell",
-            message_id="web:m3",
-        ),
-        make_line(
-            "assistant",
-            ANSWER,
-            stamp(begun + timedelta(minutes=3, seconds=12), UTC),
-            message_id="web:m3",
-            final=True,
-            usage={"prompt": 2480, "completion": 212, "cost_usd": 0.0093},
-        ),
-        make_line(
-            "user",
-            "Yes, on Monday at nine.",
-            stamp(begun + timedelta(minutes=9), UTC),
-            message_id="web:m4",
-            attachments=[
-                {
-                    "kind": "document",
-                    "name": "hosts.txt",
-                    "mime": "text/plain",
-                    "size": 1834,
-                    "ref": "media/ab/hosts.txt",
-                }
-            ],
-        ),
-        make_line(
-            "assistant",
-            "Noted: Monday, 09:00, *renew the certificate of mail.example.org*.",
-            stamp(begun + timedelta(minutes=9, seconds=5), UTC),
-            message_id="web:m4",
-            final=True,
-            usage={"prompt": 2710, "completion": 31, "cost_usd": 0.0058},
-        ),
+        line("user", "What changed on the servers since Friday?", 0),
+        line("assistant", "I look at the disks first.", 4, tool_calls=[call]),
+        line("tool", disks, 5, tool_call_id="call_1", name="shell"),
+        line("assistant", ANSWER, 12, final=True, usage=spent[0]),
+        line("user", "Yes, on Monday at nine.", 360, 4, attachments=[hosts | {"ref": "media/ab/hosts.txt"}]),
+        line("assistant", noted, 365, 4, final=True, usage=spent[1]),
     ]
     write_session(workspace, key, lines, name="Operations", begun=begun)
 
@@ -159,54 +104,31 @@ def _memory(workspace: Path) -> None:
     )
     (folder / "USER.md").write_text("Ada runs two small servers for her family. She likes short answers.\n")
     (folder / "HISTORY.md").write_text("[2026-11-17 08:30] Backups of alpha and beta were set up.\n")
-    facts = [
-        ("01KJMMA2G01YBHZZBBY3RWPAP1", "Backups of both hosts run at 02:30", "project", 0.97),
-        ("01KJMMA2G01YBHZZBBY3RWPAP2", "Ada prefers short answers", "preference", 0.91),
-    ]
+    told = {"key": "web:operations", "message_id": "web:m1", "replaced_by": None}
+    told["created_at"] = stamp(NOW - timedelta(days=6), UTC)
+    backups = {"text": "Backups of both hosts run at 02:30", "category": "project", "confidence": 0.97}
+    style = {"text": "Ada prefers short answers", "category": "preference", "confidence": 0.91}
     rows = [
-        {
-            "id": id_,
-            "text": text,
-            "category": category,
-            "confidence": sure,
-            "key": "web:operations",
-            "message_id": "web:m1",
-            "created_at": stamp(NOW - timedelta(days=6), UTC),
-            "replaced_by": None,
-        }
-        for id_, text, category, sure in facts
+        {"id": f"01KJMMA2G01YBHZZBBY3RWPAP{n}", **fact, **told} for n, fact in enumerate((backups, style), 1)
     ]
     (folder / "facts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
 def _jobs(workspace: Path) -> None:
-    ms = int(NOW.timestamp() * 1000)
+    ms, day_ms = int(NOW.timestamp() * 1000), 86_400_000
     past = [
-        {"runAtMs": ms - day * 86_400_000, "status": "ok", "durationMs": 4200 + day * 310, "error": None}
-        for day in (3, 2, 1)
+        {"runAtMs": ms - day * day_ms, "status": "ok", "durationMs": 4200 + day * 310} for day in (3, 2, 1)
     ]
+    message = {"kind": "agent_turn", "message": "What is new today? Mail, calendar, weather."}
     job = {
         "id": "daily-brief",
         "name": "Morning brief",
         "enabled": True,
-        "schedule": {"kind": "cron", "atMs": None, "everyMs": None, "expr": "0 7 * * *", "tz": "Europe/Oslo"},
-        "payload": {
-            "kind": "agent_turn",
-            "message": "What is new today? Mail, calendar, weather.",
-            "deliver": True,
-            "channel": "telegram",
-            "to": "48201133",
-        },
-        "state": {
-            "nextRunAtMs": None,
-            "lastRunAtMs": ms - 86_400_000,
-            "lastStatus": "ok",
-            "lastError": None,
-            "runHistory": past,
-        },
-        "createdAtMs": ms - 9 * 86_400_000,
-        "updatedAtMs": ms - 86_400_000,
-        "deleteAfterRun": False,
+        "schedule": {"kind": "cron", "expr": "0 7 * * *", "tz": "Europe/Oslo"},
+        "payload": message | {"deliver": True, "channel": "telegram", "to": "48201133"},
+        "state": {"lastRunAtMs": ms - day_ms, "lastStatus": "ok", "runHistory": past},
+        "createdAtMs": ms - 9 * day_ms,
+        "updatedAtMs": ms - day_ms,
     }
     (workspace / "cron").mkdir(parents=True, exist_ok=True)
     (workspace / "cron" / "jobs.json").write_text(json.dumps({"version": 1, "jobs": [job]}))

@@ -44,7 +44,6 @@ class Console:
     faults: list[str] = field(default_factory=list)
 
     async def begin(self) -> None:
-        """Note what goes wrong from now on."""
         await self.context.add_init_script(NOTES_VIOLATIONS)
         host = urlsplit(self.gateway.url).netloc
         self.page.on("pageerror", lambda error: self.faults.append(f"error: {error}"))
@@ -70,13 +69,11 @@ class Console:
         return self.page
 
     async def say(self, text: str) -> None:
-        """Write a message and send it by the keyboard."""
         box = self.page.get_by_role("textbox", name="Message")
         await box.fill(text)
         await box.press("Enter")
 
     def entry(self, text: str) -> Locator:
-        """Return the row of the conversation that holds a text."""
         return self.page.locator("article.entry", has_text=text)
 
     async def sees(self, text: str) -> Locator:

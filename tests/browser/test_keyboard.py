@@ -61,10 +61,3 @@ async def test_the_list_is_walked_and_the_focus_is_not_lost(console: Console) ->
     await page.keyboard.press("ArrowUp")
 
     await expect(page.get_by_role("searchbox", name="Filter chats")).to_be_focused()
-
-
-async def test_an_answer_is_told_to_a_screen_reader(console: Console) -> None:
-    page = await console.open("chats/web:heard")
-    await console.say("can you hear me?")
-
-    await expect(page.locator("#announcer")).to_have_text("Answer: stub: can you hear me?")

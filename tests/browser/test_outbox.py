@@ -51,27 +51,6 @@ async def door(console: Console, **shut: int) -> Door:
     return made
 
 
-async def test_what_is_typed_while_another_message_waits_is_taken_behind_it(console: Console) -> None:
-    """The first is refused again and again; the others wait for it, and are said to."""
-    before = await door(console, one=AWAY)
-    page = await console.open("chats/web:in-line")
-    await console.say("one")
-    await until(lambda: before.tries)
-    await console.say("two")
-    await console.say("three")
-    await expect(page.locator("article.pending", has_text="not sent yet, trying again")).to_have_count(3)
-    await until(lambda: before.tries.count("one") > 3)
-    assert before.through == []
-    before.shut.clear()
-
-    for text in ("stub: one", "stub: two", "stub: three"):
-        await console.sees(text)
-    assert before.order == ["one", "two", "three"]
-    await expect(page.locator("article.pending")).to_have_count(0)
-    mine = await page.locator("article.entry.mine").all_inner_texts()
-    assert [next(text for text in before.order if text in words) for words in mine] == before.order
-
-
 async def test_a_message_that_is_refused_for_good_holds_up_none(console: Console) -> None:
     before = await door(console, one=AWAY)
     page = await console.open("chats/web:refused")
@@ -108,23 +87,6 @@ async def test_a_try_that_hangs_holds_up_none_for_long(console: Console) -> None
     await console.sees("stub: one")
     await console.sees("stub: two")
     assert tries[0] == tries[1]
-
-
-async def test_a_reload_keeps_the_order(console: Console) -> None:
-    before = await door(console, one=AWAY, two=AWAY)
-    page = await console.open("chats/web:reloaded")
-    await console.say("one")
-    await console.say("two")
-    await expect(page.locator("article.pending", has_text="not sent yet, trying again")).to_have_count(2)
-    del before.shut["two"]
-    tried = before.tries.count("one")
-    await page.reload()
-    await until(lambda: before.tries.count("one") > tried + 1)
-    before.shut.clear()
-
-    await console.sees("stub: one")
-    await console.sees("stub: two")
-    assert before.order == ["one", "two"]
 
 
 async def test_a_view_that_was_left_hands_in_what_waits_and_keeps_the_order(console: Console) -> None:

@@ -21,11 +21,19 @@ async def daemon(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Daem
         yield one
 
 
-async def test_the_token_is_asked_for_once(browser: Browser, daemon: Daemon) -> None:
-    """A wrong one is refused, the right one opens everything, also after a reload; to sign out ends it."""
+@pytest_asyncio.fixture(loop_scope="session")
+async def stranger(browser: Browser, daemon: Daemon) -> AsyncIterator[Console]:
     context = await browser.new_context()
     console = Console(await context.new_page(), context, Gateway(daemon, ModelServer(), daemon.workspace))
     await console.begin()
+    yield console
+    await console.end()
+    await context.close()
+
+
+async def test_the_token_is_asked_for_once(stranger: Console) -> None:
+    """A wrong one is refused, the right one opens everything, also after a reload; to sign out ends it."""
+    console, context = stranger, stranger.context
     page = await console.open("chats/web:ada")
     login = page.get_by_role("dialog", name="Sign in")
     await login.get_by_label("Token").fill("a wrong one")
@@ -49,22 +57,17 @@ async def test_the_token_is_asked_for_once(browser: Browser, daemon: Daemon) -> 
     assert "echo: hello" not in await page.content()
     await page.reload()
     await expect(login).to_be_visible()
-    await console.end()
-    await context.close()
 
 
-async def test_a_token_that_may_only_look_is_told_so(browser: Browser, daemon: Daemon) -> None:
+async def test_a_token_that_may_only_look_is_told_so(stranger: Console, daemon: Daemon) -> None:
     """It sees everything, what it sends is refused with the reason; once it is revoked it sees nothing."""
     code, out = await command(daemon.workspace, "tokens", "add", "wall", "--right", "read")
     assert code == 0, out
-    context = await browser.new_context()
-    console = Console(await context.new_page(), context, Gateway(daemon, ModelServer(), daemon.workspace))
-    await console.begin()
-    page = await console.open("chats/web:ada")
+    page = await stranger.open("chats/web:ada")
     await page.get_by_role("dialog", name="Sign in").get_by_label("Token").fill(out.split()[-1])
     await page.keyboard.press("Enter")
     await expect(page.locator(".right")).to_have_text("Read only")
-    await console.say("hello")
+    await stranger.say("hello")
 
     await expect(page.locator("article.pending .error")).to_contain_text("the right read")
     code, out = await command(daemon.workspace, "tokens", "revoke", "wall")
@@ -72,5 +75,3 @@ async def test_a_token_that_may_only_look_is_told_so(browser: Browser, daemon: D
     await expect(page.get_by_role("dialog", name="Sign in")).to_contain_text("the token was revoked")
     await expect(page.locator("main")).to_be_hidden()
     await expect(page.locator(".rail")).to_be_hidden()
-    await console.end()
-    await context.close()

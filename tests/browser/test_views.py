@@ -208,20 +208,18 @@ def planted_fact(number: int) -> str:
     return json.dumps({**fact, **at, "key": "web:many", "message_id": None}) + "\n"
 
 
+CHAT = {"id": "01JGFJJZ00000000000000000A", "name": None, "agent": "default", "active": True, "sessions": 1}
+CHAT |= {"source": "interactive", "last_role": "user", "last_text": "hello", "message_count": 2}
+CHAT |= {"created_at": "2026-01-01T00:00:00"}
+
+
 async def test_of_many_chats_the_newest_are_offered(console: Console) -> None:
     """A chat that began after the page was opened stands behind all others in what the gateway tells."""
-    chat = {"id": None, "name": None, "agent": "default", "active": True, "source": "interactive"}
-    chat |= {
-        "last_text": "hello",
-        "last_role": "user",
-        "message_count": 2,
-        "created_at": "2026-01-01T00:00:00",
-    }
     days = [
         *(f"2026-01-01T{number // 60:02}:{number % 60:02}:00" for number in range(600)),
         "2026-01-02T00:00:00",
     ]
-    chats = [{**chat, "key": f"web:many-{at}", "last_message_at": f"{at}+00:00"} for at in days]
+    chats = [{**CHAT, "key": f"web:many-{at}", "last_message_at": f"{at}+00:00"} for at in days]
 
     async def told(route: Route) -> None:
         found = {"chats": chats, "lanes": [], "count": len(chats), "now": "2026-01-03T00:00:00+00:00"}
@@ -245,18 +243,8 @@ async def test_of_many_chats_the_newest_are_offered(console: Console) -> None:
 
 async def test_many_chats_come_in_pages(console: Console) -> None:
     """The newest are shown first, the others come behind them: no answer holds them all."""
-    chat = {
-        "id": "01JGFJJZ00000000000000000A",
-        "name": None,
-        "active": True,
-        "source": "interactive",
-        "last_role": "user",
-        "last_text": "hello",
-        "sessions": 1,
-        "message_count": 2,
-    }
     at = [f"2026-01-01T{number // 60:02}:{number % 60:02}:00+00:00" for number in range(1400)]
-    chats = [{**chat, "key": f"web:many-{n}", "last_message_at": at[n]} for n in reversed(range(1400))]
+    chats = [{**CHAT, "key": f"web:many-{n}", "last_message_at": at[n]} for n in reversed(range(1400))]
     asked: list[dict[str, list[str]]] = []
     held = asyncio.Event()
 
@@ -336,42 +324,11 @@ async def test_a_schedule_has_the_zone_that_its_form_shows(console: Console, bro
     await context.close()
 
 
-async def test_a_parked_message_is_looked_at_tried_again_and_dropped(console: Console) -> None:
-    """What is too long to be answered is set aside with its reason; tried again, it comes back."""
-    gateway = console.gateway
-    text = "x" * (2**20 + 10)
-    async with httpx.AsyncClient(timeout=30) as http:
-        for number in (1, 2):
-            await http.post(
-                f"{gateway.url}/v1/messages", json={"chat_id": "parks", "text": text, "id": f"big{number}"}
-            )
+async def test_parked_messages_are_looked_at_dropped_and_tried_again(console: Console) -> None:
+    """What is too long to be answered is set aside with its reason; tried again, it comes back.
 
-        async def parked() -> int:
-            rows = (await http.get(f"{gateway.url}/v1/parked")).json()["parked"]
-            return sum(row["key"] == "web:parks" for row in rows)
-
-        async def both() -> bool:
-            return await parked() == 2
-
-        await until(both, 60)
-        page = await console.open("parked")
-        card = page.locator(".row-card", has_text="web:parks")
-        await expect(card).to_have_count(2)
-        assert await axe(page) == []
-        await card.first.get_by_role("button", name="Show").click()
-        await expect(page.get_by_role("dialog").locator("pre")).to_contain_text('"chat_id"')
-        await page.keyboard.press("Escape")
-        await card.first.get_by_role("button", name="Drop").click()
-        await page.get_by_role("dialog").get_by_role("button", name="Drop").click()
-        await expect(card).to_have_count(1)
-        await card.first.get_by_role("button", name="Retry").click()
-        await expect(page.locator(".toast", has_text="Queued again")).to_be_visible()
-        # It is over the limit still, and so comes back.
-        await until(parked, 60)
-
-
-async def test_all_parked_messages_are_tried_again_whatever_becomes_of_one(console: Console) -> None:
-    """One was dropped by somebody else meanwhile, one is refused: the others are put back, and it is told."""
+    Of all that are tried again at once one was dropped by somebody else and one is refused, which is told.
+    """
     async with httpx.AsyncClient(base_url=console.gateway.url, timeout=30) as http:
 
         async def parked() -> list[str]:
@@ -380,31 +337,46 @@ async def test_all_parked_messages_are_tried_again_whatever_becomes_of_one(conso
         async def are_there(*ids: str) -> bool:
             return set(ids) <= set(await parked())
 
-        for number in (1, 2, 3):
-            body = {"chat_id": "all-parked", "text": "x" * (2**20 + 10), "id": f"all{number}"}
+        for number in range(5):
+            body = {"chat_id": "parks", "text": "x" * (2**20 + 10), "id": f"big{number}"}
             await http.post("/v1/messages", json=body)
-        await until(lambda: are_there("web:all1", "web:all2", "web:all3"), 60)
+        await until(lambda: are_there(*(f"web:big{number}" for number in range(5))), 60)
         page = await console.open("parked")
+        card, dialog = page.locator(".row-card", has_text="web:parks"), page.get_by_role("dialog")
+        await expect(card).to_have_count(5)
+        assert await axe(page) == []
+        first = page.locator(".row-card[aria-label='web:big0']")
+        await first.get_by_role("button", name="Show").click()
+        await expect(dialog.locator("pre")).to_contain_text('"chat_id"')
+        await page.keyboard.press("Escape")
+        await first.get_by_role("button", name="Drop").click()
+        await dialog.get_by_role("button", name="Drop").click()
+        await expect(first).to_have_count(0)
+        await page.locator(".row-card[aria-label='web:big1']").get_by_role("button", name="Retry").click()
+        await expect(page.locator(".toast", has_text="Queued again")).to_be_visible()
+        # It is over the limit still, and so comes back.
+        await until(lambda: are_there("web:big1"), 60)
+
+        await page.reload()
         count = len(await parked())
         await expect(page.locator(".row-card")).to_have_count(count)
         await page.get_by_role("button", name="Retry all").click()
-        again = page.get_by_role("dialog").get_by_role("button", name="Retry all")
+        again = dialog.get_by_role("button", name="Retry all")
         await expect(again).to_be_visible()
-        await http.delete("/v1/parked/web:all1", params={"key": "web:all-parked"})
+        await http.delete("/v1/parked/web:big2", params={"key": "web:parks"})
 
         async def away(route: Route) -> None:
             await route.fulfill(status=503, json={"error": "the queue is away", "hint": "wait"})
 
-        await page.route("**/v1/parked/web%3Aall2/retry*", away)
+        await page.route("**/v1/parked/web%3Abig3/retry*", away)
         await again.click()
 
-        text = f"{count - 2} message{' was' if count == 3 else 's were'} queued again, 1 could not be"
+        text = f"{count - 2} messages were queued again, 1 could not be"
         await expect(page.locator(".toast.error")).to_contain_text(text)
-        await expect(page.locator(".row-card[aria-label='web:all1']")).to_have_count(0)
-        # It is over the limit still, and so comes back.
-        await until(lambda: are_there("web:all2", "web:all3"), 60)
-        for name in ("web:all2", "web:all3"):
-            await http.delete(f"/v1/parked/{name}", params={"key": "web:all-parked"})
+        await expect(page.locator(".row-card[aria-label='web:big2']")).to_have_count(0)
+        await until(lambda: are_there("web:big1", "web:big3", "web:big4"), 60)
+        for number in (1, 3, 4):
+            await http.delete(f"/v1/parked/web:big{number}", params={"key": "web:parks"})
 
 
 async def test_a_stranger_is_let_in_with_one_press(console: Console) -> None:

@@ -14,8 +14,7 @@ import pytest
 # Of each test one variant in so many stays, the last one among them.
 ONE_IN = {
     "browser/test_history.py::test_a_conversation_that_is_read_twice_at_once_stands_there_once": 2,
-    "browser/test_hostile.py::test_no_line_keeps_the_page_busy": 4,
-    "browser/test_hostile.py::test_no_markdown_keeps_the_page_busy": 4,
+    "browser/test_hostile.py::test_no_text_keeps_the_page_busy": 4,
     "channels/telegram/test_telegram_format.py::test_more_than_a_block_of_anything_is_rendered_soon": 4,
     "channels/telegram/test_telegram_format.py::test_twice_the_text_is_about_twice_the_work": 4,
     "disk/test_mounted.py::test_whatever_the_disk_refuses_is_told_as_such": 2,
@@ -94,8 +93,6 @@ ONE_IN = {
 # Whole tests that only `make chaos-all` runs: each takes ten seconds or more. The one named behind it stays,
 # and fails for most of what would break it.
 _LATER = """\
-browser/test_outbox.py::test_what_is_typed_while_another_message_waits_is_taken_behind_it
-    browser/test_outbox.py::test_two_tabs_keep_the_order_and_each_other_s_messages
 browser/test_outbox.py::test_where_the_browser_stores_nothing_a_view_opened_again_has_what_waits
     browser/test_outbox.py::test_a_view_that_was_left_hands_in_what_waits_and_keeps_the_order
 deploy/test_deb.py::test_a_loop_that_is_blocked_is_started_anew_and_one_whose_model_is_slow_is_not
