@@ -50,7 +50,7 @@ def test_the_times_are_those_of_the_unit() -> None:
 
     assert unit()["WatchdogSec"] == "60"
     assert "Every 20 seconds" in text
-    assert "If it stands still for 60" in text
+    assert "hears nothing for 60 seconds" in text
 
 
 @pytest.mark.parametrize("name", PAGES)
