@@ -135,14 +135,14 @@ class MediaFolder:
             return self._too_large(file)
         except ChannelError as error:
             log.warning("file.unreachable", kind=file.kind, error=str(error))
-            return FileRefused(f"[{file.kind} not loaded: the platform does not give it]")
+            return FileRefused(f"[{file.kind} not loaded: the platform does not provide it]")
         except _Unsaved as error:
             log.warning("file.unsaved", kind=file.kind, error=str(error))
             return FileRefused(f"[{file.kind} not loaded: it could not be saved]", "disk")
         except Exception:
             # One file ends here, whatever its adapter did.
             log.exception("file.failed", kind=file.kind)
-            return FileRefused(f"[{file.kind} not loaded: the platform does not give it]")
+            return FileRefused(f"[{file.kind} not loaded: the platform does not provide it]")
 
     def _too_large(self, file: File) -> FileRefused:
         return FileRefused(f"[{file.kind} not loaded: over {self._max_mb} MB]", "large")

@@ -28,7 +28,7 @@ async def run_now(file: CronFile, job_id: str, put: Put, text_of: TextOf = messa
     """
     job = await asyncio.to_thread(file.job, job_id)
     if not job.asks:
-        raise BadJob(f"the job {job_id} is nanobot's own", hint="it has no message")
+        raise BadJob(f"the job {job_id} has no message", hint="only nanobot itself can run it")
     text = await text_of(job)
     if text is None:
         raise BadJob(NOTHING, hint="write a task in it")

@@ -410,7 +410,7 @@ def lane_lines(lane: Lane | None) -> list[str]:
     if running is not None:
         lines.append(f"answering: for {asyncio.get_running_loop().time() - running.begun_at:.0f} s")
     waiting = len(asked) - bool(asked and (running is not None or asked[0].tried))
-    return [*lines, f"waiting: {waiting} messages"]
+    return [*lines, f"waiting: {waiting} message{'s' * (waiting != 1)}"]
 
 
 def _is_status(entry: Entry) -> bool:

@@ -91,7 +91,7 @@ def model_warnings(settings: Settings) -> list[tuple[str, str]]:
         return found
     lib = library.load()
     return found + [
-        (f"no price of {name} is known: {', '.join(caps)} cannot count it", "set limits.tokens_per_day")
+        (f"no price is known for {name}, so {', '.join(caps)} cannot count it", "set limits.tokens_per_day")
         for name in asked
         if dollars(lib, name, prompt_tokens=1, completion_tokens=1) is None
     ]

@@ -102,7 +102,7 @@ def share(fd: int, *, wait_s: float = WAIT_S) -> None:
     while not durable.try_lock(fd, shared=True):
         if durable.monotonic() >= until:
             raise StateInUse(
-                "another process moves files of the workspace and does not finish",
+                "another process is moving files of the workspace and has not finished",
                 hint=f"check the process that locks state/{LOCK}, then start again",
             )
         durable.pause(_POLL_S)

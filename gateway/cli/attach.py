@@ -102,9 +102,11 @@ async def until_ended(settings: Settings) -> None:
     registry, last = DaemonRegistry(settings.workspace), durable.monotonic() + _ENDS_WITHIN_S
     while settings.broker.embedded and (ending := registry.ending()):
         if durable.monotonic() > last:
-            most = f"its running turns have {settings.limits.drain_s:g} s at most"
-            hint = "wait until it has ended, which chat-gateway status shows, and call this again"
-            raise StateInUse(f"process {ending[0].pid} is ending and holds the queue; {most}", hint=hint)
+            most = f"its running turns have up to {settings.limits.drain_s:g} s"
+            hint = "run this again once chat-gateway status no longer shows that process"
+            raise StateInUse(
+                f"process {ending[0].pid} is shutting down and uses the queue; {most}", hint=hint
+            )
         await asyncio.sleep(_LOOK_S)
 
 

@@ -167,7 +167,7 @@ async def _import(
         for conversation in sorted(found, key=lambda one: not one.has_ended):
             target = SessionKey(key or _key_of(conversation))
             if (again or not conversation.lines) and await _is_here(services.store, target, conversation):
-                output.words(f"{conversation.origin}: {target} is already here")
+                output.words(f"{conversation.origin}: {target} already has its messages")
                 continue
             archive = await _make_way(services, target)
             if archive is not None and target in last:

@@ -275,9 +275,9 @@ def restore(opts: GlobalOptions, key: str, version: str, agent: str | None, as_j
     if as_json:
         output.document(done.as_dict())
     elif not done.changed:
-        output.words(f"{done.file} has this text already")
+        output.words(f"{done.file} already has this text")
     else:
-        kept = f"; the text before is version {done.former}" if done.former else ""
+        kept = f"; the previous text is version {done.former}" if done.former else ""
         output.words(f"{done.file} is restored{kept}")
 
 

@@ -22,7 +22,7 @@ COLUMNS = ("code", "who", "name", "channel", "state", "at")
 def list_(opts: GlobalOptions, as_json: bool) -> None:
     """List requests and approvals."""
     rows = _pairing(opts).rows()
-    output.listed(rows, COLUMNS, "no requests, and nobody was approved by a code", as_json=as_json)
+    output.listed(rows, COLUMNS, "no requests, and nobody was approved with a code", as_json=as_json)
 
 
 @pairing.command()
@@ -33,7 +33,7 @@ def list_(opts: GlobalOptions, as_json: bool) -> None:
     shell_complete=known.complete_codes,
 )
 def approve(opts: GlobalOptions, code: str) -> None:
-    """Approve whoever got a code."""
+    """Approve the person or group that got this code."""
     entry = _pairing(opts).approve(code)
     output.words(f"{_shown(entry)} is approved; the next message will be answered")
 

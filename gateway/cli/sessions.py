@@ -211,14 +211,13 @@ def prune(opts: GlobalOptions, dry_run: bool, as_json: bool) -> None:
         output.document(steps)
     else:
         output.rows(steps, ("do", "id", "key", "since"))
+    due = f" older than session.retention_days = {days:g}"
     if not days:
         output.words("session.retention_days is 0: everything is kept")
     elif dry_run:
-        output.words(
-            f"older than {days:g} days: {output.counted(len(steps), 'session')}; nothing was changed"
-        )
+        output.words(f"would delete or archive {output.counted(len(steps), 'session')}{due}")
     else:
-        output.words(f"older than {days:g} days: {output.counted(len(steps), 'session')} deleted or archived")
+        output.words(f"deleted or archived {output.counted(len(steps), 'session')}{due}")
 
 
 @sessions.command()

@@ -159,7 +159,7 @@ def take_memory(place: NanobotWorkspace, settings: Settings) -> list[Refused]:
             taken.append(note.name)
         elif edit.read(target) != data:
             cure = f"merge {note} into {target} by hand, or move that away and import again"
-            refused.append((f"memory/{note.name} exists here with other text, and is kept", cure))
+            refused.append((f"memory/{note.name} already exists here with different text and was kept", cure))
     if taken:
         output.words(f"memory: {', '.join(taken)}")
     return refused
@@ -269,7 +269,7 @@ def _take_job(file: CronFile, row: Any) -> Refused | str:
         if _asks(known[job_id]) == _asks(row):
             return "here"
         cure = f"chat-gateway cron remove {job_id}, then import again"
-        return f"the job {job_id} exists here with other content, and is kept", cure
+        return f"the job {job_id} already exists here with different content and was kept", cure
     try:
         file.add(row if isinstance(row, dict) else {})
     except ChannelError as error:

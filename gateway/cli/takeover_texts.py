@@ -52,7 +52,7 @@ class _Copies:
     def differs(self, path: Path, place: str) -> None:
         """Note what is here already, and says something else."""
         cure = f"merge {path} into {self.workspace / place} by hand, or move that away and import again"
-        self.refused.append((f"{place} exists here with other text, and is kept", cure))
+        self.refused.append((f"{place} already exists here with different text and was kept", cure))
 
 
 def take_texts(place: NanobotWorkspace, workspace: Path) -> list[Refused]:

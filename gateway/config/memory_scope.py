@@ -60,7 +60,7 @@ def _left_behind(settings: Settings) -> Finding | None:
     if settings.memory.scope != "chat":
         if not settings.people:
             return None
-        return "ok", "scope workspace: [people] has no effect on memory, all direct chats share one", ""
+        return "ok", "scope workspace: [people] has no effect on memory; all direct chats share one", ""
     for name, keys in settings.people.items():
         for key in keys:
             own = memory / "chats" / plain_stem(key)

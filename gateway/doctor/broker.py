@@ -127,7 +127,7 @@ async def _queue(settings: Settings) -> list[Check] | Running:
         if running := registry.running():
             return running[0]
         if ending := registry.ending():
-            return [Check("broker", "ok", f"{what}: held by process {ending[0].pid}, which is ending")]
+            return [Check("broker", "ok", f"{what}: held by process {ending[0].pid}, which is shutting down")]
         raise
     finally:
         for task in (serve, ready):
@@ -193,8 +193,8 @@ def of_version(version: str) -> Check:
 def of_clock(ahead_s: float | None, unasked: str) -> Check:
     """Judge by how many seconds this machine is ahead of its broker; None: that is not known."""
     if ahead_s is None:
-        why = unasked or "it puts no time on messages"
-        return Check("clock", "ok", f"the broker's is not known: {why}")
+        why = unasked or "it does not add timestamps to messages"
+        return Check("clock", "ok", f"the broker's time is unknown: {why}")
     if abs(ahead_s) <= APART_S:
         return Check("clock", "ok", f"within {APART_S:g} s of the broker's")
     way = "ahead of" if ahead_s > 0 else "behind"

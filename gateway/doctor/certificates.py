@@ -54,7 +54,7 @@ def own(broker: Broker) -> list[Finding]:
     except (OSError, ValueError):
         return []
     name = f"the gateway's own certificate {broker.cert_file}"
-    return [_judged(name, until, "renew broker.cert_file with its key; the next connection takes them")]
+    return [_judged(name, until, "renew broker.cert_file with its key; the next connection uses them")]
 
 
 def valid_until(pem: str) -> datetime:

@@ -102,7 +102,7 @@ def _folders(settings: Settings) -> Iterator[str]:
 
 def _daemons(settings: Settings) -> Iterator[str]:
     if gone := DaemonRegistry(settings.workspace).forget_gone():
-        yield f"{gone} that crashed removed from state/daemon.json"
+        yield f"removed crashed processes from state/daemon.json: {gone}"
 
 
 def _leftovers(settings: Settings) -> Iterator[str]:

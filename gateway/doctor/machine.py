@@ -100,7 +100,7 @@ def check(workspace: Path, local_dir: Path | None = None) -> Iterator[NamedFindi
     limit = descriptors.limit()
     if limit < OPEN_FILES:
         cure = "raise it: ulimit -n, or LimitNOFILE= of the unit"
-        yield "open files", "warn", f"this user's processes may hold {limit} open", cure
+        yield "open files", "warn", f"each process of this user may have only {limit} open", cure
     else:
         yield "open files", "ok", f"up to {limit}", ""
 
@@ -111,7 +111,7 @@ def _inodes(workspace: Path) -> NamedFinding:
     if found.f_files and found.f_favail < FREE_FILES:
         text = f"the disk has room for only {found.f_favail} more files, whatever their size"
         return "inodes", "warn", text, "delete small files there: messages wait while no file can be created"
-    return "inodes", "ok", f"room for {found.f_favail} files" if found.f_files else "the disk counts none", ""
+    return "inodes", "ok", f"room for {found.f_favail} files" if found.f_files else "no fixed limit", ""
 
 
 @dataclass(frozen=True, slots=True)

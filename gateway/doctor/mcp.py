@@ -68,7 +68,7 @@ async def _asked(name: str, server: Server) -> Check:
         return Check(name, "warn", withheld(problems), "report it to the author of the server")
     if record.changes:
         kind, tool, _ = record.changes[0]
-        text = f"changed since they were approved: {len(record.changes)} tools, first: {kind} {shown(tool)}"
+        text = f"{len(record.changes)} of its tools changed since approval, first: {kind} {shown(tool)}"
         cure = f"chat-gateway mcp list, then chat-gateway mcp approve {server.spec.name}"
         return Check(name, "warn", text, cure)
-    return Check(name, "ok", f"{len(record.usable)} tools, protocol {protocol}")
+    return Check(name, "ok", f"{(n := len(record.usable))} tool{'s' * (n != 1)}, protocol {protocol}")

@@ -228,7 +228,7 @@ def _media(settings: Settings) -> list[Check]:
     text = f"{size / 2**20:.0f} MB in media/"
     if size <= MEDIA_MANY_BYTES:
         return [Check("media", "ok", text)]
-    cure = "set session.retention_days, or sessions clear KEY --everything: files go with their sessions"
+    cure = "set session.retention_days, or run chat-gateway sessions clear KEY --everything"
     return [Check("media", "warn", text, cure)]
 
 

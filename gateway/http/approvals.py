@@ -22,8 +22,8 @@ from session.disk.threads import start_thread
 
 BY = "{} (over HTTP)"
 
-Key = Annotated[str | None, Query(max_length=MAX_KEY_CHARS, description="key of the chat that was asked")]
-Id = Annotated[str, Path(min_length=1, max_length=64, description="from the list")]
+Key = Annotated[str | None, Query(max_length=MAX_KEY_CHARS, description="the chat where the call waits")]
+Id = Annotated[str, Path(min_length=1, max_length=64, description="from GET /v1/approvals")]
 
 
 class Decision(BaseModel):
@@ -94,7 +94,7 @@ def routes(chats: ChatService) -> APIRouter:
         if done.refusal == "unknown" or done.approval is None:
             raise HttpError(404, f"there is no approval {id}", hint="GET /v1/approvals lists them")
         if done.refusal is not None:
-            raise HttpError(409, words_of(done), hint="GET /v1/approvals lists what still waits")
+            raise HttpError(409, words_of(done), hint="GET /v1/approvals lists the calls that still wait")
         return json_response(_out(done.approval))
 
     return router

@@ -88,7 +88,7 @@ def routes(chats: ChatService, peers: Peers) -> APIRouter:
     async def get_chats(
         since: Annotated[
             int | None,
-            Query(ge=0, le=2**53, description="only changes since then: `now` of the previous answer"),
+            Query(ge=0, le=2**53, description="only changes since `now` of the previous answer"),
         ] = None,
         limit: Annotated[int | None, Query(ge=1, le=PAGE_LIMIT, description="maximum number")] = None,
         cursor: Cursor = None,
@@ -127,7 +127,7 @@ def routes(chats: ChatService, peers: Peers) -> APIRouter:
         q: Annotated[str, Query(min_length=1, max_length=MAX_TEXT_CHARS, description="a question or words")],
         limit: Annotated[int, Query(ge=1, le=MAX_LIMIT, description="maximum number")] = 20,
         start: Annotated[
-            int, Query(ge=0, le=2**31, description="start with this chat: `next` of the previous answer")
+            int, Query(ge=0, le=2**31, description="where to continue: `next` of the previous answer")
         ] = 0,
     ) -> Response:
         return json_response(await search.search(q, limit=limit, start=start))

@@ -217,7 +217,9 @@ def _refusals(id_: str) -> Iterator[None]:
     try:
         yield
     except Conflict:
-        raise HttpError(409, f"the id {id_} belongs to another message", hint="use a new key") from None
+        raise HttpError(
+            409, f"the id {id_} belongs to another message", hint="use a new Idempotency-Key"
+        ) from None
     except (Closing, MailboxDown) as error:
         cure = "send the request again with the same Idempotency-Key"
         raise unavailable(str(error) or "the gateway is shutting down", cure) from None

@@ -182,7 +182,7 @@ def _add_to_one(router: APIRouter, chats: ChatService, file: Callable[[], CronFi
 def _check_agent(settings: Settings, body: JobIn) -> None:
     """Refuse an agent that is not configured (400), or that the chat may not choose (403)."""
     if unknown := no_agent(settings, body.agent):
-        raise HttpError(400, unknown, hint="leave it out, or use one of GET /v1/models")
+        raise HttpError(400, unknown, hint="leave it out, or use one listed by GET /v1/models")
     choice = AgentChoice(tuple(settings.agents), agents_of(settings))
     if body.agent and (refusal := choice.refusal(body.to or f"{CHANNEL}:", body.agent)):
         raise HttpError(403, refusal, hint="chat-gateway cron add --agent accepts any agent")

@@ -59,7 +59,7 @@ def routes(chats: ChatService) -> APIRouter:
 
     @router.post(
         "/{code}/approve",
-        summary="Approve whoever got a code",
+        summary="Approve the person or group that got a code",
         response_model=PairingRow,
         **needs("admin", 404),
     )

@@ -204,6 +204,6 @@ _RIGHTS_SAID = (
     f"`http.token` has all rights, a named token one of {', '.join(RIGHTS)}, including those before it."
 )
 _ABOUT = (
-    "The API of one gateway. Every error is an object with `error` and `hint`. Each answer carries "
-    "`X-Request-Id`: that of the request where it names one, else a new one; the log names it, too."
+    "The API of one gateway. Every error is an object with `error` and `hint`. Each answer "
+    "has an `X-Request-Id`, taken from the request or generated; the log contains it, too."
 )

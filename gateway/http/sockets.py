@@ -124,4 +124,4 @@ async def _left(websocket: WebSocket) -> tuple[int, str]:
     message = await websocket.receive()
     if message["type"] == "websocket.disconnect":
         return 0, ""
-    return UNREAD, "this socket only sends: POST /v1/messages"
+    return UNREAD, "this socket only sends events: use POST /v1/messages"

@@ -58,7 +58,7 @@ UNREADABLE_SAID: Final = "I cannot read this kind of message. Please send what i
 FORBIDDEN_SAID: Final = "In a group, only administrators and people approved by the operator can use /{}."
 UNDECIDED_SAID: Final = "In a group, only people approved by the operator can decide this."
 UNKNOWN_SAID: Final = (
-    "/{} is for the administrators of this group, and who they are cannot be found out now. Try again."
+    "/{} is for the administrators of this group, but I cannot find out who they are right now. Try again."
 )
 
 

@@ -266,7 +266,7 @@ def _sent(row: SentRow) -> Step:
         more = row.unknown - 1
         words = f"{channel} accepted part {row.piece} of the {what}"
         if more > 0:
-            words += f"; {more} earlier attempts were never confirmed"
+            words += f"; {more} earlier {'attempt was' if more == 1 else 'attempts were'} never confirmed"
         return Step(row.at, "sent", words, LEDGER, fields)
     if row.unknown:
         words = f"part {row.piece} of the {what} was sent to {channel}, which never confirmed it"

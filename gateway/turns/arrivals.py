@@ -148,5 +148,6 @@ class Arrivals:
         if lane.crowded or waiting <= self._pending:
             return
         lane.crowded = True
-        text = f"{waiting - 1} messages of this chat wait. {self._collecting.said(inbound)}"
+        held = "1 message of this chat is" if waiting == 2 else f"{waiting - 1} messages of this chat are"
+        text = f"{held} waiting. {self._collecting.said(inbound)}"
         self._spawn(self._notices.put(inbound, "busy", text), "notice busy")

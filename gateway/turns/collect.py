@@ -28,9 +28,9 @@ UNCOUNTED_PARTS_S = 1.0
 # How those are answered that wait.
 ANSWERED_SAID: Mapping[QueueMode, str] = {
     "followup": "All will be answered, one after the other.",
-    "collect": "All will be answered, those that one person wrote in a row together.",
-    "steer": "All will be answered, those that one person wrote in a row together.",
-    "interrupt": "All will be answered, those that one person wrote in a row together.",
+    "collect": "All will be answered; consecutive messages from one person are answered together.",
+    "steer": "All will be answered; consecutive messages from one person are answered together.",
+    "interrupt": "All will be answered; consecutive messages from one person are answered together.",
 }
 
 

@@ -32,8 +32,8 @@ log = structlog.get_logger("flood")
 
 REASON = "flood"
 SAID = (
-    "{} messages of this chat wait already. This one is not answered, nor are further ones "
-    "until some of those are."
+    "{} messages of this chat are already waiting. Until some of them are answered, "
+    "new messages are rejected, including this one."
 )
 CRASHES_MAX = 3
 # With those that led to the parking.

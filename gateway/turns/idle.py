@@ -21,7 +21,7 @@ log = structlog.get_logger("idle")
 
 REASON = "idle"
 MAX_HOURS = 24.0 * FOR_EVER_DAYS
-SAID = "This chat was silent for a while, so a new conversation begins. /resume goes on with the one before."
+SAID = "This chat was quiet for a while, so a new conversation begins. /resume continues the previous one."
 
 
 class IdleBoundary:

@@ -34,10 +34,10 @@ FENCED_TRIES = 12
 TRUSTED_S = 15.0
 UNANSWERED = "This message could not be answered."
 OUTAGE_SAID = (
-    "The model was not available for {:g} hours, so this message was not answered. The operator can see why."
+    "The model was not available for {:g} h, so this message was not answered. The operator can see why."
 )
 TOO_LARGE_SAID = "The answer to this message is too large to be stored, so it was not sent."
-ATTEMPTS_SAID = "Answering this message failed {} times, so it was given up. The operator can see why."
+ATTEMPTS_SAID = "The gateway gave up on this message after attempt {}. The operator can see why."
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 
 REASON = "limit"
 TURNS_SAID = (
-    "The limit of {} messages per hour is reached. Messages will be answered again in about {} minutes."
+    "You have reached the hourly message limit ({}). Your messages will be answered again in about {} min."
 )
-TOO_LITTLE_SAID = "The rest of {} is too small for this message. {}"
-BROKEN_OFF_SAID = "This answer was stopped: the rest of {} is too small to continue. {}"
+TOO_LITTLE_SAID = "Too little of {} is left for this message. {}"
+BROKEN_OFF_SAID = "This answer was stopped, because too little of {} is left to continue. {}"
 KNOWN_MAX = 10_000
 _WHOLE = {
     "cost_per_day_usd": "today's budget",

@@ -37,11 +37,11 @@ Finding = tuple[Path, str, Callable[[], None] | None]
 NOTES: Final = ("MEMORY.md", "HISTORY.md", "USER.md")
 ULID_CHARS: Final = 26
 _VERSION_MAX: Final = 2**31
-_NOT_RUN: Final = f"the call was not run; {KEPT.total_seconds() / 3600:g} hours later the file can be deleted"
+_NOT_RUN: Final = f"the call was not run; the file can be deleted after {KEPT.total_seconds() / 3600:g} h"
 # What is not known without a file, by the folder of ``state/`` that it lies in.
 _LOST: Final[Mapping[str, str]] = {
     "subagents": ", and results of the subagents of its chat are parked",
-    "memory": ", and with it how much of its scope was moved into memory",
+    "memory": ", so it is unknown how much of its scope was moved into memory",
 }
 
 

@@ -25,7 +25,7 @@ FORGOTTEN = "Forgotten: {}"
 GONE = "This fact no longer exists."
 NO_FACTS = "No facts are known about this chat."
 NO_NUMBER = "Add the number of a fact from /memory, such as /forget 1."
-NO_SUCH_NUMBER = "/memory shows {} facts: use a number from 1 to {}."
+NO_SUCH_NUMBER = "The facts in /memory are numbered from 1 to {}."
 MORE = "… ({} older ones)"
 
 
@@ -132,7 +132,7 @@ def _chosen(rest: str, ids: Sequence[str]) -> int | _Refused:
     if not (word.isascii() and word.isdigit() and len(word) < 9):
         return _Refused(NO_NUMBER)
     if not 1 <= int(word) <= len(ids):
-        return _Refused(NO_SUCH_NUMBER.format(len(ids), len(ids)))
+        return _Refused(NO_SUCH_NUMBER.format(len(ids)))
     return int(word) - 1
 
 

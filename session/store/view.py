@@ -221,4 +221,4 @@ def _position(finals: Sequence[int], at: int) -> int:
 
 
 async def _refuse(build: Build) -> JournalState:
-    raise StoreError("this conversation was only looked at")
+    raise StoreError("this conversation was opened read-only")

@@ -213,7 +213,7 @@ class Lines(Sequence[bytes]):
         lines = data.split(b"\n")
         if len(data) != end - begin + 1 or lines[0] or lines[-1] or len(lines) != stop - first + 2:
             self.broken = True
-            raise StoreError("a transcript was changed while it was read", hint="it is read again")
+            raise StoreError("a transcript was changed while it was read", hint="try again")
         return lines[1:-1]
 
 

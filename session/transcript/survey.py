@@ -114,7 +114,7 @@ def blocks(fd: int, at: int, size: int) -> Iterator[bytes]:
     while at < size:
         block = pread(fd, min(_BLOCK_BYTES, size - at), at)
         if not block:
-            raise StoreError("a transcript became shorter while it was read", hint="it is read again")
+            raise StoreError("a transcript became shorter while it was read", hint="try again")
         at += len(block)
         cut = block.rfind(b"\n")
         if cut < 0:

@@ -47,7 +47,7 @@ SUBAGENTS_STOPPED = "Stopped, including its subagents."
 BEGUN = "A new conversation begins. The previous one is kept and moved into memory in the background."
 BEGUN_EMPTY = "A new conversation begins."
 NOTHING_OLDER = "There is no older conversation to go back to."
-NO_SUCH_NUMBER = "There are {} older conversations: use a number from 1 (newest) to {}."
+NO_SUCH_NUMBER = "The older conversations are numbered from 1 (newest) to {}."
 NO_SUCH_ONE = "There is no such older conversation here."
 ANOTHERS = "That conversation is with {}: /agent {} first, then /resume."
 REOPENED = "The conversation continues{}: {} messages."
@@ -301,7 +301,7 @@ async def _choose(session: Session, rest: str) -> str:
         raise NotChosen(NOTHING_OLDER)
     number = int(rest) if rest.isascii() and rest.isdigit() and len(rest) < 9 else 0 if rest else 1
     if not 1 <= number <= len(older):
-        raise NotChosen(NO_SUCH_NUMBER.format(len(older), len(older)))
+        raise NotChosen(NO_SUCH_NUMBER.format(len(older)))
     return older[number - 1]
 
 
@@ -333,7 +333,9 @@ def _compacted(done: Compacted) -> str:
 def _of_session(session: Session) -> list[str]:
     name = session.metadata.get("name")
     count = message_count(session.transcript)
-    lines = [f"session: {session.session_id}{f' ({name})' if name else ''}, {count} messages"]
+    lines = [
+        f"session: {session.session_id}{f' ({name})' if name else ''}, {count} message{'s' * (count != 1)}"
+    ]
     for at in reversed(session.records()):
         record = session.line(at)
         if record["kind"] in ("overlay", "compact"):

@@ -72,7 +72,7 @@ async def test_what_was_spent(console: Console) -> None:
         name: await cells(page.locator(".card", has=page.get_by_role("heading", name=name)).locator("table"))
         for name in ("By model", "By chat", "By person")
     }
-    budgets = await page.locator(".card", has_text="Budgets of today").inner_text()
+    budgets = await page.locator(".card", has_text="Today's budgets").inner_text()
     columns = page.locator("figure", has_text="Tokens by day").locator("rect.column")
     tallest = max([await each.evaluate("(one) => one.getBBox().height") for each in await columns.all()])
     await page.get_by_role("button", name="7 days").click()

@@ -133,7 +133,7 @@ async def test_an_outage_of_some_seconds_costs_no_file(
     assert len(leftovers(tmp_path)) == 1
 
 
-REFUSED = "the platform does not give it"
+REFUSED = "the platform does not provide it"
 HALF = b"x" * (MB // 2)
 
 

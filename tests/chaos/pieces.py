@@ -26,7 +26,7 @@ _SEEN_WITHIN_S = 2.0
 # The models' answers begin so; of a message that was no command, all else is a notice.
 _ANSWER = ("stub: ", "echo: ")
 # What a command may be told besides its answer: that it waits, or that too many do.
-_WAITS = re.compile(r"\d+ messages of this chat wait|Your message is saved, ")
+_WAITS = re.compile(r"\d+ messages? of this chat (?:is|are) (?:already )?waiting|Your message is saved, ")
 # A letter is set aside as one that may have been sent after so many tries without an outcome, or more.
 TRIES = 2
 _BREAK = "\n\n"

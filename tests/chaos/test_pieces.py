@@ -168,7 +168,7 @@ def test_a_stop_that_overtook_its_letter_is_answered_without_its_number() -> Non
 @pytest.mark.parametrize(
     ("word", "fine"),
     [
-        ("50 messages of this chat wait. All will be answered, one after the other.", True),
+        ("50 messages of this chat are waiting. All will be answered, one after the other.", True),
         ("Your message is saved, but the gateway cannot write to its disk. It will be answered later.", True),
         ("Another session begins.", False),
     ],

@@ -156,14 +156,11 @@ async def test_a_second_sigterm_ends_it_within_3_s(tmp_path: Path) -> None:
     assert "is not running" not in shown.stderr
     for verb, done in zip(verbs[:-1], told, strict=False):
         assert done.returncode == 73, (verb, done)
-        assert f"process {daemon.pid} is ending and holds the queue; its running turns " in done.stderr
-        assert (
-            "try: wait until it has ended, which chat-gateway status shows, and call this again"
-            in done.stderr
-        )
+        assert f"process {daemon.pid} is shutting down and uses the queue; its running turns " in done.stderr
+        assert "try: run this again once chat-gateway status no longer shows that process" in done.stderr
     queue = next(check for check in json.loads(told[-1].stdout) if check["name"] == "broker")
     assert queue["level"] == "ok"
-    assert queue["text"].endswith("which is ending")
+    assert queue["text"].endswith("which is shutting down")
     assert json.loads(found.stdout)["ending"] and DaemonRegistry(tmp_path).ending() == []
     # So long it lets itself be held up.
     assert LAST_WORDS_S <= 3

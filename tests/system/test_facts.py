@@ -89,7 +89,7 @@ async def test_facts_are_drawn_after_a_silence_told_later_and_forgotten(tmp_path
             shown = await say(daemon, "4", "/memory")
             assert shown.split("\n")[-2:] == ["1. Ada lives in Milan.", f"2. {rows[1]['text']}"]
             assert await say(daemon, "5", "/memory forget 2") == f"Forgotten: {rows[1]['text']}"
-            assert await say(daemon, "6", "/forget 7") == "/memory shows 2 facts: use a number from 1 to 2."
+            assert await say(daemon, "6", "/forget 7") == "The facts in /memory are numbered from 1 to 2."
 
             async with httpx.AsyncClient(base_url=daemon.url) as http:
                 told_by_http = (await http.get("/v1/memory", params={"key": KEY})).json()

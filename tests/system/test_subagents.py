@@ -236,7 +236,7 @@ async def test_what_it_costs_is_its_parents(tmp_path: Path) -> None:
             for line in path.read_text().splitlines()
         ]
         assert {row["key"] for row in rows if "key" in row} == {KEY}
-        assert "The limit of 1 messages per hour" in await say(daemon, "2", "hello")
+        assert "You have reached the hourly message limit (1)" in await say(daemon, "2", "hello")
         assert len(team.asked) == 1
         assert await daemon.stop() == 0
 

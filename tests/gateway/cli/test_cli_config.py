@@ -148,7 +148,7 @@ cost_per_chat_per_day_usd = 1.0
     warnings = json.loads(checked.stdout)["warnings"]
     assert checked.returncode == 0
     assert sum("ollama_chat/" in warning for warning in warnings) == 2
-    (unpriced,) = [warning for warning in warnings if "no price of openai/of-our-own" in warning]
+    (unpriced,) = [warning for warning in warnings if "no price is known for openai/of-our-own" in warning]
     assert "limits.cost_per_chat_per_day_usd cannot count it" in unpriced
 
 

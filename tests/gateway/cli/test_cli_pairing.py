@@ -27,7 +27,7 @@ def asked(workspace: Path, id: str = "100", name: str = "Ada", channel: str = "t
 
 
 def test_list_shows_codes_and_whom_they_were_told(tmp_path: Path) -> None:
-    assert run(tmp_path, "list") == (0, "", "no requests, and nobody was approved by a code\n")
+    assert run(tmp_path, "list") == (0, "", "no requests, and nobody was approved with a code\n")
     assert run(tmp_path, "list", "--json") == (0, "[]\n", "")
     code = asked(tmp_path, name="Ada\x1b[31m\n")
 

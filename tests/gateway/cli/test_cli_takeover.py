@@ -137,7 +137,7 @@ def test_what_is_ours_is_never_written_over(tmp_path: Path, work: Path) -> None:
     jobs = {row["id"]: row["payload"]["message"] for row in rows}
     assert jobs == {"aaaa1111": "ours", "bbbb2222": "what is new?"}
     for name in ("AGENTS.md", "memory/USER.md", "memory/MEMORY.md", "skills/invoices"):
-        assert f"error: {name} exists here with other text" in done.err
+        assert f"error: {name} already exists here with different text" in done.err
     assert "try: chat-gateway cron remove aaaa1111" in done.err
     assert done.err.count("try: ") == 5
     assert len(listed(ours)) == 3
@@ -196,7 +196,7 @@ def test_whatever_stands_in_the_way_stays(tmp_path: Path, work: Path, what: str)
     done = take(ours, work)
 
     assert done.code == 1
-    assert "error: skills/invoices exists here with other text, and is kept" in done.err
+    assert "error: skills/invoices already exists here with different text and was kept" in done.err
     assert not (tmp_path / "nowhere").exists()
     assert (ours / "AGENTS.md").read_text() == "Be kind.\n"
 

@@ -78,7 +78,7 @@ def test_daemons_that_are_gone_leave_the_list(settings: Settings) -> None:
         path.write_bytes(orjson.dumps(content))
         path.chmod(0o600)
 
-        assert mended(settings) == ["daemons: 1 that crashed removed from state/daemon.json"]
+        assert mended(settings) == ["daemons: removed crashed processes from state/daemon.json: 1"]
         assert [one.pid for one in DaemonRegistry(settings.workspace).running()] == [os.getpid()]
 
 

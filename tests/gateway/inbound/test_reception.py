@@ -118,8 +118,8 @@ async def test_a_file_is_in_the_workspace_before_its_letter(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("text", "stored"),
     [
-        ("look", "look\n[photo not loaded: over 1 MB]\n[voice not loaded: the platform does not give it]"),
-        ("", "[photo not loaded: over 1 MB]\n[voice not loaded: the platform does not give it]"),
+        ("look", "look\n[photo not loaded: over 1 MB]\n[voice not loaded: the platform does not provide it]"),
+        ("", "[photo not loaded: over 1 MB]\n[voice not loaded: the platform does not provide it]"),
     ],
 )
 async def test_a_file_that_cannot_be_had_is_a_line_of_the_text(

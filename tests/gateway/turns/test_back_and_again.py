@@ -85,7 +85,7 @@ async def test_resume_undoes_the_last_boundary(tmp_path: Path) -> None:
         for text in ("/resume 2", "/resume 0", "/resume x", "/resume 01KJMMA2G01YBHZZBBY3RWPAPM"):
             await place.put(text, text)
         assert await place.texts(4) == [
-            *[commands.NO_SUCH_NUMBER.format(1, 1)] * 3,
+            *[commands.NO_SUCH_NUMBER.format(1)] * 3,
             commands.NO_SUCH_ONE,
         ]
 

@@ -77,8 +77,8 @@ async def test_over_the_turns_of_an_hour_the_chat_is_told_once_and_the_model_not
         await r.settled()
 
         assert [reply.id for reply in replies] == ["m0#reply", "m1#reply", "m2#notice.limit"]
-        assert "2 messages per hour" in replies[2].text
-        assert "60 minutes" in replies[2].text
+        assert "hourly message limit (2)" in replies[2].text
+        assert "about 60 min." in replies[2].text
         assert len(r.model.prompts) == 2
         assert [line["content"] for line in await r.lines() if line["role"] == "user"] == [
             "message 0",
@@ -222,7 +222,7 @@ async def test_a_message_that_could_cost_too_much_is_not_asked_and_leaves_no_lin
 
         replies = await r.replies(3)
         assert [reply.id for reply in replies] == ["m0#notice.limit", "m2#reply", "m3#notice.limit"]
-        assert "too small for this message" in replies[0].text
+        assert "Too little of today's budget is left for this message" in replies[0].text
         assert [line["role"] for line in await r.lines()] == ["user", "assistant"]
         assert r.unread == 0
 
@@ -239,7 +239,7 @@ async def test_a_turn_that_comes_to_a_cap_ends_with_what_it_had_and_says_why(tmp
         lines = await r.lines()
 
         assert told.id == "m1#notice.limit"
-        assert told.text.startswith("This answer was stopped: the rest of today's budget")
+        assert told.text.startswith("This answer was stopped, because too little of today's budget")
         assert [line["role"] for line in lines] == ["user", "assistant", "tool", "assistant"]
         assert (lines[-1]["content"], lines[-1]["stopped"], lines[-1]["final"]) == ("", True, True)
         assert (len(r.model.prompts), r.unread) == (1, 0)

@@ -114,5 +114,5 @@ async def test_the_answer_tells_what_runs_and_waits(tmp_path: Path) -> None:
     lines = said.json()["reply"].splitlines()
     assert said.json()["kind"] == "reply"
     assert lines[1].startswith("answering: for ")
-    assert lines[2] == "waiting: 1 messages"
+    assert lines[2] == "waiting: 1 message"
     assert "session: " in after.json()["reply"]

@@ -201,7 +201,7 @@ async def test_what_is_no_number_of_a_fact_is_answered(house: Workspace) -> None
     for wild in ("", "x", "-1", "1 2", "²", "9" * 40):
         assert await forgotten(house, wild, id_="f") == NO_NUMBER
     for beyond in ("0", "2"):
-        assert await forgotten(house, beyond, id_="f") == ("/memory shows 1 facts: use a number from 1 to 1.")
+        assert await forgotten(house, beyond, id_="f") == "The facts in /memory are numbered from 1 to 1."
     assert await texts(house) == ["Ada has a dog."]
 
 

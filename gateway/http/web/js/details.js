@@ -86,5 +86,5 @@ function others(key, sessions, current, made) {
   return h("section", {}, h("h3", {}, S.details.sessions), h("ul.plain.session-list", {}, sessions.map((one) => h("li", {},
     h("a", { href: one.active ? href("chats", [key]) : href("chats", [key, one.id]), "aria-current": one.id === current.id ? "true" : null, on: { click: () => made.close() } },
       h("span", { dir: "auto" }, one.name ?? when(one.created_at)), " ", one.active ? badge(S.details.active, "good") : null,
-      h("span.faint", {}, S.details.line(number(one.message_count), when(one.last_message_at))))))));
+      h("span.faint", {}, S.details.line(one.message_count, when(one.last_message_at))))))));
 }

@@ -43,7 +43,7 @@ export const S = {
   },
   chats: {
     title: "Chats", fresh: "New chat", filter: "Filter chats", none: "No chats yet",
-    noneText: "Start one here, or write to the bot on Telegram or Discord.", nothing: "No chat has these words in its name or last message",
+    noneText: "Start one here, or write to the bot on Telegram or Discord.", nothing: "No chat contains these words in its name or last message",
     searchAll: "Search all messages", found: (found, all) => `${found.toLocaleString("en")} of ${plural(all, "chat", "chats")}`,
     unnamed: (id) => `Chat ${id}`, silent: "no messages yet", above: (count) => `${count} new`, they: (text) => text, ended: "ended", kept: "kept", unread: "new",
   },
@@ -90,7 +90,7 @@ export const S = {
     tokens: "Tokens", tokensOf: (prompt, completion) => `${prompt} in, ${completion} out`, cost: "Cost", model: "Model", summary: "Summary", search: "Search this chat",
     end: "End the conversation", endText: "It is archived and can be reopened. The next message starts a new one.", endDone: "The conversation has ended",
     remove: "Delete permanently", removeText: (count) => `Its ${plural(count, "message", "messages")} will be deleted. This cannot be undone.`, removed: "Deleted",
-    sessions: "Conversations of this chat", line: (count, when) => ` ${count} messages, last ${when}`,
+    sessions: "Conversations of this chat", line: (count, when) => ` ${plural(count, "message", "messages")}, last ${when}`,
   },
   approvals: {
     about: "Tool calls waiting for approval. You can allow or deny each one once.", none: "Nothing to approve", noneText: "Tool calls that need approval appear here and in their chat.",
@@ -134,18 +134,18 @@ export const S = {
     missedLabel: "Missed runs", missed: { once: "run once", skip: "skip", all: "run all" },
   },
   people: {
-    about: "People and groups that are new to the bot get a code. Approve them here.", what: "pairing over the page", asking: "Waiting for approval", inside: "Approved", none: "Nobody is waiting", noneText: "People who write to the bot for the first time appear here.", nobody: "Nobody has been approved with a code yet.",
+    about: "People and groups that are new to the bot get a code. Approve them here.", what: "pairing in this console", asking: "Waiting for approval", inside: "Approved", none: "Nobody is waiting", noneText: "People who write to the bot for the first time appear here.", nobody: "Nobody has been approved with a code yet.",
     approve: "Approve", approveOf: (name) => `Approve ${name}`, approved: (name) => `Approved ${name}`, refuse: "Refuse", refuseOf: (name) => `Refuse ${name}`, refused: (name) => `Refused ${name}`, revoke: "Revoke", revokeOf: (name) => `Revoke the access of ${name}`, revokeText: (name) => `${name} will not be answered any more.`, revoked: (name) => `Access of ${name} revoked`, code: "Code",
   },
   usage: {
     about: "Tokens and cost of all model calls, by day in UTC.", what: "the usage of past days", span: "Period", days: (count) => `${count} days`, turns: "Turns", calls: "Background calls (titles, summaries, memory)", prompt: "Tokens in", completion: "Tokens out", tokens: "Tokens", cost: "Cost",
-    budgets: "Budgets of today", left: (left, of) => `${left} left of ${of}`, limits: { tokens_per_day: "Tokens a day", cost_per_day_usd: "Cost a day", cost_per_chat_per_day_usd: "Cost of a chat a day", cost_per_person_per_day_usd: "Cost of a person a day", cost_per_job_per_day_usd: "Cost of a schedule a day" },
+    budgets: "Today's budgets", left: (left, of) => `${left} left of ${of}`, limits: { tokens_per_day: "Tokens per day", cost_per_day_usd: "Cost per day", cost_per_chat_per_day_usd: "Cost per chat and day", cost_per_person_per_day_usd: "Cost per person and day", cost_per_job_per_day_usd: "Cost per schedule and day" },
     none: "No usage in this period", noneText: "The built-in model echo costs nothing. Set model.name to use a real one.", tokensByDay: "Tokens by day", costByDay: "Cost by day", turnsByDay: "Turns by day", cap: "Daily cap", capAbove: (most) => `Daily cap: ${most}, above this chart`, tokensOf: (prompt, completion) => `${prompt} in, ${completion} out`,
     byModel: "By model", byChat: "By chat", byPerson: "By person", who: "Name", unnamed: "unnamed", more: (count) => `and ${count.toLocaleString("en")} more`,
   },
   config: {
-    about: "The configuration in use. Edit the file and restart the gateway to change it.", what: "its configuration over the page", settings: "Settings", doctor: "Doctor", filter: "Filter", readOnly: "Secrets are hidden. chat-gateway config path names the file.", top: "Top level", nothing: "No setting has these words", unset: "not set", yes: "yes", no: "no",
-    doctorWhat: "the doctor over the page", summary: (fail, warn, ok) => `${plural(fail, "failure", "failures")}, ${plural(warn, "warning", "warnings")}, ${ok} fine`, incomplete: "Time ran out before the last check.", again: "Check again", levels: { ok: "ok", warn: "warn", fail: "fail" }, cure: (text) => `Try: ${text}`,
+    about: "The configuration in use. Edit the file and restart the gateway to change it.", what: "its configuration in this console", settings: "Settings", doctor: "Doctor", filter: "Filter", readOnly: "Secrets are hidden. chat-gateway config path names the file.", top: "Top level", nothing: "No setting contains these words", unset: "not set", yes: "yes", no: "no",
+    doctorWhat: "the doctor in this console", summary: (fail, warn, ok) => `${plural(fail, "failure", "failures")}, ${plural(warn, "warning", "warnings")}, ${ok} fine`, incomplete: "Time ran out before the last check.", again: "Check again", levels: { ok: "ok", warn: "warn", fail: "fail" }, cure: (text) => `Try: ${text}`,
   },
   trace: {
     about: "Follow one message from arrival to answer. Logs, transcripts and parked messages show its id.", what: "the trace of messages", id: "Message id", go: "Trace", begin: "Which message?", chat: "Chat", steps: "Steps", unknownTime: "time unknown", unknown: "Unknown",
