@@ -130,7 +130,7 @@ async def test_a_turn_that_waits_holds_no_place(tmp_path: Path) -> None:
             server.write(777, "hello")
             await server.said(777, approved("to bob"))
             server.write(ADA, "/status")
-            await server.said(ADA, approved("waiting for an approval: write\nwaiting: 1 messages"))
+            await server.said(ADA, approved("waiting for an approval: write\nwaiting: 1 message"))
             server.press(ADA, prompt.message_id, buttons["Allow"])
             await server.said(ADA, approved("and more"))
     asked_of = [line["content"] for line in lines_of(tmp_path, f"telegram_{ADA}") if line["role"] == "user"]

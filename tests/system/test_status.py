@@ -89,7 +89,7 @@ async def test_it_says_since_when_a_part_stands_so_and_counts_what_waits_alone(t
             asked.append(asyncio.create_task(ask(daemon, "web:ada", "m2", "two")))
             await until(lambda: _is(lane, ("web:m1", 1, False)))
             said = await ask(daemon, "web:ada", "s1", "/status") or {}
-            assert "waiting: 1 messages" in said["reply"].splitlines()
+            assert "waiting: 1 message" in said["reply"].splitlines()
             model.away = False
             assert [(answer or {})["reply"] for answer in await asyncio.gather(*asked)] == [
                 "stub: one",
