@@ -40,8 +40,7 @@ class StateDatabase(Database):
     a fight for the interpreter's lock with a busy event loop, each further row of it next to nothing.
 
     Args:
-        folder: ``state/`` of the workspace, where the lock is.
-        place: returns the folder of the file itself, asked once the lock is held.
+        folder: ``state/`` of the workspace.
         down: makes the error that a job gets when the disk refused.
         newer: the error for a file of a newer version.
         at: as for ``Database``.
@@ -51,14 +50,12 @@ class StateDatabase(Database):
         self,
         folder: Path,
         *,
-        place: Callable[[], Path],
         down: Callable[[Exception], Exception],
         newer: type[NewerVersion] = NewerVersion,
         at: Callable[[str], None] | None = None,
     ) -> None:
         super().__init__(folder / STATE_FILE, state_schema(newer), down=down, alone=True, at=at)
         self._folder = folder
-        self._place = place
         self._lock: int | None = None
         self._rows: dict[str, list[Sequence[Any]]] = {}
 
@@ -73,7 +70,6 @@ class StateDatabase(Database):
         make_folder(self._folder)
         self._lock = _hold(self._folder / STATE_LOCK)
         try:
-            self._path = self._place() / STATE_FILE
             super().open()
         except BaseException as error:
             self._release()

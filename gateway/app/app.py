@@ -182,12 +182,10 @@ class Application:
     async def _entered(self) -> AsyncIterator[None]:
         """Move this machine's files to where they are wanted, then hold a share of the workspace."""
         settings = self.settings
-        workspace, embedded = settings.workspace, settings.broker.embedded
+        workspace = settings.workspace
         beside = partial(others, workspace)
         with ExitStack() as held:
-            moving = partial(
-                local_dir.settle, workspace, settings.local_dir, embedded=embedded, beside=beside
-            )
+            moving = partial(local_dir.settle, workspace, settings.local_dir, beside=beside)
             # A program that may not work on the workspace moves none of its files.
             await asyncio.to_thread(state_folder.check, settings.state)
             await asyncio.to_thread(moving)

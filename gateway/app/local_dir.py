@@ -36,7 +36,6 @@ def settle(
     workspace: Path,
     wanted: Path | None,
     *,
-    embedded: bool,
     beside: state_folder.Beside,
     at: At = lambda _: None,
     wait_s: float = state_folder.WAIT_S,
@@ -46,7 +45,6 @@ def settle(
     Args:
         workspace: it may be new.
         wanted: the folder of ``state.local_dir``; None: in the workspace.
-        embedded: whether the queue is one of them.
         beside: names the other processes that work here.
         at: called with the name of each instant, so that a test can end the process right there.
         wait_s: how long another process that moves them is waited for.
@@ -61,7 +59,7 @@ def settle(
     if wanted is None and not (state / local_files.FOLDER).is_dir():
         return
     durable.make_folder(state)
-    move = _Move(workspace, wanted, embedded=embedded, at=at)
+    move = _Move(workspace, wanted, at=at)
     # Processes of one machine that start together would each make a folder.
     with durable.locked(state / LOCK, wait_s=wait_s):
         if move.is_done():
@@ -73,7 +71,7 @@ def settle(
             move.run()
 
 
-def check(workspace: Path, wanted: Path | None, *, embedded: bool) -> None:
+def check(workspace: Path, wanted: Path | None) -> None:
     """Refuse what ``settle`` would refuse, for a verb that moves nothing.
 
     Raises:
@@ -81,17 +79,16 @@ def check(workspace: Path, wanted: Path | None, *, embedded: bool) -> None:
         StoreError: it cannot be told.
     """
     if (workspace / "state" / local_files.FOLDER).is_dir():
-        _Move(workspace, wanted, embedded=embedded, at=lambda _: None).check()
+        _Move(workspace, wanted, at=lambda _: None).check()
 
 
 class _Move:
     """What a start has to do to the files of one workspace."""
 
-    def __init__(self, workspace: Path, wanted: Path | None, *, embedded: bool, at: At) -> None:
+    def __init__(self, workspace: Path, wanted: Path | None, *, at: At) -> None:
         self._state = workspace / "state"
         self._real = os.path.realpath(workspace)
         self._wanted = wanted
-        self._embedded = embedded
         self._at = at
 
     def is_done(self) -> bool:
@@ -103,10 +100,7 @@ class _Move:
         if home is None or not self._is_wanted(home):
             return False
         return not (
-            self._unfinished() is not None
-            or home.queue < self._embedded
-            or home.workspace != self._real
-            or any(files_in(self._state))
+            self._unfinished() is not None or home.workspace != self._real or any(files_in(self._state))
         )
 
     def must_be_alone(self) -> bool:
@@ -127,7 +121,7 @@ class _Move:
         if home is None or not self._is_wanted(home):
             self._arrive(home)
         else:
-            self._gather(replace(home, workspace=self._real, queue=home.queue or self._embedded))
+            self._gather(replace(home, workspace=self._real))
         self._forget_old()
 
     # -- what there is -----------------------------------------------------------------------------
@@ -155,11 +149,9 @@ class _Move:
                 raise ConfigError([f"state.local_dir: {words}"])
         homes = homes_of(self._state)
         away = [home for home in homes if not home.here and home.counts]
-        if self._wanted is not None:
-            # Whoever shares a broker loses nothing with another machine's files.
-            away = [home for home in away if home.queue and self._embedded]
-        if away and (self._wanted is None or self._home() is None):
-            raise _elsewhere(self._state, away[-1], unset=self._wanted is None)
+        # Who has a folder of its own loses nothing with another machine's files.
+        if away and self._wanted is None:
+            raise _elsewhere(self._state, away[-1])
         for home in homes:
             if home.here and home.workspace != self._real and _is_copied(home, Path(self._real)):
                 raise ConfigError(
@@ -191,7 +183,6 @@ class _Move:
             folder=str(self._wanted),
             workspace=self._real,
             host=socket.gethostname(),
-            queue=self._embedded,
             phase="arriving",
             source=source.id if source is not None else "",
         )
@@ -299,19 +290,17 @@ class _Move:
 
     def _forget_old(self) -> None:
         homes = [home for home in homes_of(self._state) if not home.here]
-        for home in [home for home in homes if home.counts and not home.queue][:-HOMES_MAX]:
+        for home in [home for home in homes if home.counts][:-HOMES_MAX]:
             durable.discard(note_of(self._state, home.id))
 
 
-def _elsewhere(state: Path, home: Home, *, unset: bool) -> ConfigError:
-    files = "queue" if home.queue else "send logs"
+def _elsewhere(state: Path, home: Home) -> ConfigError:
     where = f"on {home.host or 'another machine'}, in {home.path}"
-    said = "state.local_dir is not set" if unset else "that folder does not exist"
     cure = (
         f"set state.local_dir on each machine that shares the workspace (there: {home.folder}), and mount"
         f" its disk; if that machine is gone for good: rm {note_of(state, home.id)}"
     )
-    return ConfigError([f"{files} of this workspace: {where}, but {said}"], hint=cure)
+    return ConfigError([f"send logs of this workspace: {where}, but state.local_dir is not set"], hint=cure)
 
 
 def _is_copied(home: Home, workspace: Path) -> bool:

@@ -38,7 +38,7 @@ def settings_of(opts: GlobalOptions, *, named: bool = False) -> Settings:
     log.setup(settings, at_least="warning")
     name_place(opts, settings if named else None)
     state_folder.check(settings.state)
-    local_dir.check(settings.workspace, settings.local_dir, embedded=settings.broker.embedded)
+    local_dir.check(settings.workspace, settings.local_dir)
     return settings
 
 

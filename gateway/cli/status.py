@@ -180,11 +180,10 @@ async def _queues(settings: Settings) -> dict[str, Any]:
     from gateway.app.daemons import DaemonRegistry
     from gateway.app.replied import RepliedChannels
     from gateway.app.served import served
-    from session.disk.local_files import local_state
 
     # One that is ending holds the embedded queue until its last turn has ended.
     held = bool(DaemonRegistry(settings.workspace).ending())
-    if settings.broker.embedded and (held or not (local_state(settings.state) / "gateway.db").exists()):
+    if settings.broker.embedded and (held or not (settings.state / durable.STATE_FILE).exists()):
         return {"queues": {}, "unserved": []}
     async with attach.queue(settings) as mailbox:
         depths = await mailbox.depths(RepliedChannels(settings.state).names())

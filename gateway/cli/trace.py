@@ -86,11 +86,10 @@ async def _traced(settings: Settings, message_id: str, key: str | None) -> dict[
             return _joined(*await _asked(clients, message_id, key))
     # A verb that a daemon answers starts sooner without the session side in this process.
     from gateway.service.trace import Tracer
-    from session.disk.local_files import local_state
 
     async with AsyncExitStack() as stack:
         mailbox, unasked = None, "there is no queue yet"
-        if not settings.broker.embedded or (local_state(settings.state) / "gateway.db").exists():
+        if not settings.broker.embedded or (settings.state / durable.STATE_FILE).exists():
             try:
                 mailbox = await stack.enter_async_context(attach.queue(settings))
             except* GatewayError as errors:

@@ -19,7 +19,6 @@ from gateway.config.memory_scope import scopes_of
 from gateway.config.settings import Settings
 from gateway.errors import GatewayError, Unreachable
 from gateway.service.client_message import NoAddress, inbound
-from session.disk.local_files import local_state
 
 if TYPE_CHECKING:
     from gateway.app.erasure import Erasure
@@ -190,7 +189,7 @@ async def _erasure(
 
 
 def _has_no_queue(settings: Settings) -> bool:
-    return settings.broker.embedded and not (local_state(settings.state) / "gateway.db").exists()
+    return settings.broker.embedded and not (settings.state / durable.STATE_FILE).exists()
 
 
 def _ask(question: str) -> None:

@@ -29,7 +29,7 @@ from session.errors import NewerFormat, StoreError
 
 FOLDER: Final = "local"
 # What nobody can make anew, and what is made anew of the rest; folders hold any number of files.
-KEPT: Final = ("gateway.db", "delivery-*.db")
+KEPT: Final = ("delivery-*.db",)
 DERIVED: Final = ("vectors.db", "recall/**/*.db")
 # Folders of ``state/`` that hold nothing else.
 TREES: Final = ("recall",)
@@ -50,7 +50,6 @@ class Home:
         folder: what ``state.local_dir`` said, absolute.
         workspace: the workspace as that machine named it, with its links followed.
         host: the machine's name, for people.
-        queue: whether the letters of an embedded queue lie there.
         phase: what of a move was begun, as the module says.
         source: while ``clearing``: the id of the home that the files left; empty for ``state/``.
         stale: while ``clearing``, the files to be taken away there, each with the SHA-256 of what was copied;
@@ -61,7 +60,6 @@ class Home:
     folder: str
     workspace: str
     host: str = ""
-    queue: bool = False
     phase: str = ""
     source: str = ""
     stale: Mapping[str, str] = field(default_factory=dict)
@@ -95,7 +93,7 @@ def local_state(state: Path) -> Path:
 
 
 def local_path(workspace: Path, name: str) -> Path:
-    """Return where the file lies that has this name below the workspace, ``state/gateway.db`` for one."""
+    """Return where the file lies that has this name below the workspace, ``state/vectors.db`` for one."""
     top, _, inner = name.partition("/")
     if top == "state" and is_local(inner):
         return local_state(workspace / top) / inner
@@ -116,7 +114,7 @@ def is_local(name: str) -> bool:
     if rest or head in TREES:
         return head in TREES
     plain = name.split(".db-")[0] + ".db" if ".db-" in name else name
-    return plain in ("gateway.db", "vectors.db") or (plain.startswith("delivery-") and plain.endswith(".db"))
+    return plain == "vectors.db" or (plain.startswith("delivery-") and plain.endswith(".db"))
 
 
 def files_in(place: Path, patterns: tuple[str, ...] = (*KEPT, *DERIVED)) -> Iterator[str]:
@@ -200,4 +198,4 @@ def _read(path: Path) -> Home | None:
             hint=f"look for a folder {path.stem} on each machine and correct the file, or delete {path} "
             "if there is none",
         ) from error
-    return Home(path.stem, **texts, queue=content.get("queue") is True, stale=stale)
+    return Home(path.stem, **texts, stale=stale)

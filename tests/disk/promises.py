@@ -270,7 +270,7 @@ def noted_for_other_machines(folder: Path) -> Iterator[Holds | None]:
 
 
 def _settle(folder: Path, wanted: Path | None) -> None:
-    local_dir.settle(folder / "w", wanted, embedded=True, beside=list)
+    local_dir.settle(folder / "w", wanted, beside=list)
 
 
 def moved_to_the_machine(folder: Path) -> Iterator[Holds | None]:

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Final
 
 import durable
-from session.disk.local_files import local_state
 from session.errors import SessionError
 
 CURE: Final = 'start once with broker.url = "embedded", until they are answered; or move the file away'
@@ -19,7 +18,7 @@ def left_behind(state: Path) -> str:
     A daemon that still works on them has the file to itself: then nothing is left behind.
     """
     try:
-        path = local_state(state) / durable.STATE_FILE
+        path = state / durable.STATE_FILE
         if not path.exists():
             return ""
         with durable.reading(path) as file:

@@ -17,7 +17,6 @@ import orjson
 import durable
 from gateway.errors import MailboxDown, MailboxError, NewerState, StateInUse
 from gateway.queue.mailbox import NO_HEADERS, Parked, Post, Waiting
-from session.disk.local_files import local_state
 
 _INSERT = "INSERT INTO queue VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"
 _REMOVE = "DELETE FROM queue WHERE seq = ?"
@@ -50,9 +49,7 @@ class QueueTable:
 
     def __init__(self, state: Path, *, at: Callable[[str], None] | None = None) -> None:
         self._state = state
-        self._database = durable.StateDatabase(
-            state, place=lambda: local_state(state), down=_down, newer=NewerState, at=at
-        )
+        self._database = durable.StateDatabase(state, down=_down, newer=NewerState, at=at)
         self._inserted: list[Inserted] = []
         self.last_seq = 0
 

@@ -17,7 +17,12 @@ from pathlib import Path
 from gateway.app.local_dir import settle
 from session.disk.local_files import homes_of, local_state
 
-ROWS = {"gateway.db": 3, "delivery-telegram.db": 2, "vectors.db": 1, "recall/chats/" + "a" * 32 + ".db": 4}
+ROWS = {
+    "delivery-discord.db": 3,
+    "delivery-telegram.db": 2,
+    "vectors.db": 1,
+    "recall/chats/" + "a" * 32 + ".db": 4,
+}
 
 
 def fill(place: Path) -> None:
@@ -54,7 +59,7 @@ def start(workspace: Path, wanted: Path | None, *, dies_at: int = 0) -> str:
             os.write(1, f"{instant} ".encode())
             os.kill(os.getpid(), signal.SIGKILL)
 
-    settle(workspace, wanted, embedded=True, beside=list, at=at)
+    settle(workspace, wanted, beside=list, at=at)
     return passed[-1] if passed else ""
 
 

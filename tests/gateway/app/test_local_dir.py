@@ -39,8 +39,8 @@ def workspace(tmp_path: Path) -> Path:
     return tmp_path / "w"
 
 
-def start(workspace: Path, wanted: Path | None, *, embedded: bool = True) -> Path:
-    local_dir.settle(workspace, wanted, embedded=embedded, beside=list)
+def start(workspace: Path, wanted: Path | None) -> Path:
+    local_dir.settle(workspace, wanted, beside=list)
     return local_state(workspace / "state")
 
 
@@ -90,48 +90,47 @@ def test_two_workspaces_share_a_folder_and_no_file(workspace: Path, tmp_path: Pa
 def test_a_file_in_both_places_is_told_with_both_names(workspace: Path, tmp_path: Path) -> None:
     """Nothing is changed, so that a person can choose; what only the workspace has is moved as well."""
     place = start(workspace, tmp_path / "d")
-    with sqlite3.connect(workspace / "state" / "gateway.db") as file:
+    with sqlite3.connect(workspace / "state" / "delivery-discord.db") as file:
         file.execute("CREATE TABLE rows (text TEXT)")
 
     with pytest.raises(ConfigError) as refused:
         start(workspace, tmp_path / "d")
 
-    assert f"{workspace}/state/gateway.db and {place}/gateway.db" in str(refused.value)
+    assert f"{workspace}/state/delivery-discord.db and {place}/delivery-discord.db" in str(refused.value)
     assert "move" in refused.value.hint
     assert refused.value.exit_code == 78
     assert rows(place) == ROWS
-    (workspace / "state" / "gateway.db").rename(workspace / "state" / "delivery-discord.db")
+    (workspace / "state" / "delivery-discord.db").rename(workspace / "state" / "delivery-web.db")
     start(workspace, tmp_path / "d")
-    assert (place / "delivery-discord.db").exists()
-    assert not (workspace / "state" / "delivery-discord.db").exists()
+    assert (place / "delivery-web.db").exists()
+    assert not (workspace / "state" / "delivery-web.db").exists()
 
 
 def test_files_of_another_machine_are_not_begun_anew(workspace: Path, tmp_path: Path) -> None:
-    """Neither where the key is not set, nor where the folder of an embedded queue is not there."""
+    """A machine on which the key is not set is told where they are."""
     place = start(workspace, tmp_path / "d")
     (note,) = homes_of(workspace / "state")
     as_another_machine(tmp_path / "d")
 
-    for wanted in (None, tmp_path / "d"):
-        with pytest.raises(ConfigError, match=str(place)) as refused:
-            start(workspace, wanted)
-        assert str(note_of(workspace / "state", note.id)) in refused.value.hint
-        with pytest.raises(ConfigError):
-            local_dir.check(workspace, wanted, embedded=True)
+    with pytest.raises(ConfigError, match=str(place)) as refused:
+        start(workspace, None)
+    assert str(note_of(workspace / "state", note.id)) in refused.value.hint
+    with pytest.raises(ConfigError):
+        local_dir.check(workspace, None)
     assert not list((workspace / "state").rglob("*.db"))
 
 
 def test_each_machine_that_shares_a_broker_has_a_folder_of_its_own(tmp_path: Path) -> None:
     """A new machine begins; one that has not set the key is told which has."""
-    first = start(tmp_path / "w", tmp_path / "d", embedded=False)
+    first = start(tmp_path / "w", tmp_path / "d")
     as_another_machine(tmp_path / "d")
-    second = start(tmp_path / "w", tmp_path / "d", embedded=False)
+    second = start(tmp_path / "w", tmp_path / "d")
 
     assert first != second
     assert len(homes_of(tmp_path / "w" / "state")) == 2
     shutil.rmtree(tmp_path / "d")
     with pytest.raises(ConfigError, match=r"state\.local_dir is not set"):
-        start(tmp_path / "w", None, embedded=False)
+        start(tmp_path / "w", None)
 
 
 def test_a_copy_of_a_workspace_leaves_the_files_to_the_first(workspace: Path, tmp_path: Path) -> None:
@@ -154,7 +153,7 @@ def test_who_works_there_is_not_moved_away_from(workspace: Path, tmp_path: Path)
     with state_folder.lock_file(workspace / "state") as lock:
         state_folder.share(lock)
         with pytest.raises(StateInUse, match=r"state\.local_dir moves files of"):
-            local_dir.settle(workspace, tmp_path / "d", embedded=True, beside=lambda: ["pid 12"], wait_s=0.1)
+            local_dir.settle(workspace, tmp_path / "d", beside=lambda: ["pid 12"], wait_s=0.1)
 
     assert rows(workspace / "state") == ROWS
     assert not (tmp_path / "d").exists()
@@ -183,17 +182,19 @@ def test_a_folder_that_cannot_be_made_is_told_with_its_cure(workspace: Path, tmp
     assert rows(workspace / "state") == ROWS
 
 
-def test_a_damaged_queue_is_not_moved_and_a_damaged_index_is_let_go(workspace: Path, tmp_path: Path) -> None:
-    for name in ("vectors.db", "gateway.db"):
+def test_a_damaged_send_log_is_not_moved_and_a_damaged_index_is_let_go(
+    workspace: Path, tmp_path: Path
+) -> None:
+    for name in ("vectors.db", "delivery-discord.db"):
         (workspace / "state" / name).write_bytes(b"no database " * 1000)
         (workspace / "state" / f"{name}-wal").unlink()
-    with pytest.raises(GatewayError, match=r"gateway\.db cannot be moved: .*damaged"):
+    with pytest.raises(GatewayError, match=r"delivery-discord\.db cannot be moved: .*damaged"):
         start(workspace, tmp_path / "d")
-    (workspace / "state" / "gateway.db").unlink()
+    (workspace / "state" / "delivery-discord.db").unlink()
 
     place = start(workspace, tmp_path / "d")
 
-    assert set(rows(place)) == set(ROWS) - {"vectors.db", "gateway.db"}
+    assert set(rows(place)) == set(ROWS) - {"vectors.db", "delivery-discord.db"}
 
 
 def test_a_damaged_note_hides_no_file(workspace: Path, tmp_path: Path) -> None:
@@ -238,8 +239,8 @@ async def test_a_backup_holds_them_and_a_restored_workspace_moves_them_again(tmp
 
 def test_verify_names_a_damaged_file_as_if_it_lay_in_the_workspace(tmp_path: Path) -> None:
     place = start(tmp_path / "w", tmp_path / "d")
-    for name in ("gateway.db", "vectors.db"):
-        (place / name).write_bytes(b"no database " * 1000)
+    for path in (tmp_path / "w" / "state" / "gateway.db", place / "vectors.db"):
+        path.write_bytes(b"no database " * 1000)
 
     done = Ran(tmp_path / "w", "sessions", "verify", "--repair", "--json")
 

@@ -140,7 +140,7 @@ def test_nothing_is_called_a_backup_in_which_a_name_stands_twice(tmp_path: Path)
 async def test_a_file_beside_those_of_a_machine_is_in_it_once(workspace: Path, tmp_path: Path) -> None:
     """Their folder holds another one of its name."""
     (workspace / "state").mkdir()
-    local_dir.settle(workspace, tmp_path / "d", embedded=True, beside=list)
+    local_dir.settle(workspace, tmp_path / "d", beside=list)
     (workspace / "state" / "tokens.json").write_text("in use")
     (local_state(workspace / "state") / "tokens.json").write_text("somebody's")
 
