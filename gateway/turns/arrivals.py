@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 import structlog
 
 from channels.errors import Unreadable
 from channels.message import Inbound, read_inbound
-from gateway.queue.mailbox import Letter, Mailbox
-from gateway.turns import chat_migration, edits, outcomes, unreadable
+from durable import first_of
+from gateway.errors import LetterLost
+from gateway.queue.mailbox import Letter, Mailbox, ParkedAs
+from gateway.queue.retry import back_off_s, until_durable
+from gateway.turns import chat_migration, edits, outcomes
 from gateway.turns.agents import ChatAgents
 from gateway.turns.collect import Collecting
 from gateway.turns.events import Events, Spawn
@@ -138,7 +142,7 @@ class Arrivals:
             self._park(letter, broken(error))
 
     def _park(self, letter: Letter, error: Unreadable) -> None:
-        parking = unreadable.park(
+        parking = park_unreadable(
             letter, error, mailbox=self._mailbox, notices=self._notices, closing=self._closing
         )
         self._spawn(parking, "park unreadable")
@@ -151,3 +155,57 @@ class Arrivals:
         held = "1 message of this chat is" if waiting == 2 else f"{waiting - 1} messages of this chat are"
         text = f"{held} waiting. {self._collecting.said(inbound)}"
         self._spawn(self._notices.put(inbound, "busy", text), "notice busy")
+
+
+# After so many errors that nobody foresaw the chat is told nothing: its address may be what breaks.
+TELL_CRASHES_MAX = 2
+# After so many the letter is left in its queue.
+CRASHES_MAX = 5
+
+
+async def park_unreadable(
+    letter: Letter,
+    error: Unreadable,
+    *,
+    mailbox: Mailbox,
+    notices: Notices,
+    closing: asyncio.Event,
+    sleep: Callable[[float], Coroutine[Any, Any, object]] = asyncio.sleep,
+) -> None:
+    """Tell the chat and park the letter, however long the broker is away.
+
+    What fails in a way that nobody foresaw is tried again, at last without the notice. A letter that cannot
+    be parked even then is not acknowledged: it comes again when its queue is opened the next time, and so
+    does one that is not parked when ``closing`` is set.
+    """
+    crashes = 0
+
+    async def pause(after_s: float) -> None:
+        await first_of(closing.wait(), sleep(after_s))
+
+    async def once() -> None:
+        if closing.is_set() or not letter.begin():
+            return
+        address = error.address
+        if address is not None and crashes < TELL_CRASHES_MAX:
+            await notices.put(address, "unreadable", f"This message cannot be read: {error}.")
+        key = address.key if address else None
+        await mailbox.park(letter, ParkedAs(key, f"unreadable: {error}", 0))
+        log.warning("letter.parked", id=letter.id, reason="unreadable", error=str(error))
+
+    while True:
+        try:
+            await until_durable(once, pause=pause)
+        except LetterLost:
+            # It comes again, here or to another daemon, and is parked there.
+            return
+        except Exception:
+            # One letter ends here: nobody but this loop tries it again in this process.
+            crashes += 1
+            log.exception("parking.crashed", id=letter.id, tries=crashes)
+        else:
+            return
+        if crashes >= CRASHES_MAX:
+            log.error("letter.left", id=letter.id, tries=crashes)
+            return
+        await pause(back_off_s(crashes))

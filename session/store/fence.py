@@ -12,7 +12,8 @@ import fcntl
 import os
 import shutil
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -27,14 +28,14 @@ from durable import (
     make_private,
     open_private,
     replacing,
+    sync_file,
     sync_folder,
     try_lock,
 )
 from session.disk.file_system import locks_are_leases
-from session.disk.layout import Layout, OpenFile, OpenFiles, Seen, seen
+from session.disk.layout import Layout, OpenFile, OpenFiles, Seen, copy_rest, seen
 from session.errors import Fenced, StoreError
 from session.store.lock_record import LockPlace, LockRecord, read_record, temp_mark, write_record
-from session.store.settling import renew_files, settle_files
 from session.store.shared_lock import Taking, alone_in, is_still, look_anew, machine_of, take_over
 
 log = structlog.get_logger(__name__)
@@ -393,3 +394,46 @@ class Fence(LockPlace):
                 look_anew(folder, self.mark)
             for epoch in set(epochs):
                 discard(self.temp(folder, epoch))
+
+
+def settle_files(layout: Layout, stem: str) -> None:
+    """Sync transcript and journal with their names, as their last writer left them; none there is fine.
+
+    What a new owner reads is believed from then on: a reply that is told by it must not be made anew after
+    a power cut.
+
+    Raises:
+        StoreError: the disk refused.
+    """
+    try:
+        for path in (layout.transcript(stem), layout.journal(stem)):
+            if path.parent.is_dir():
+                sync_file(path)
+                sync_folder(path.parent)
+    except OSError as error:
+        raise StoreError(f"a conversation could not be synced: {error.strerror}") from error
+
+
+def renew_files(layout: Layout, stem: str, replacing: Callable[[Path], AbstractContextManager[int]]) -> None:
+    """Copy transcript and journal over themselves, so that an overtaken writer goes on in orphans.
+
+    Raises:
+        Fenced: we were overtaken in turn.
+        StoreError: the disk refused; the next claim tries again.
+    """
+    # Another machine may have made it: whoever makes it too knows of that.
+    make_folder(layout.sessions)
+    for path in (layout.transcript(stem), layout.journal(stem)):
+        source = -1
+        try:
+            # The new file comes first: what a client knows of a folder's names is old from then on.
+            with replacing(path) as fd:
+                source = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+                copy_rest(source, fd, 0)
+        except OSError as error:
+            # There was none, where it was not even opened.
+            if source >= 0 or not isinstance(error, FileNotFoundError):
+                raise StoreError(f"{path.name} could not be renewed: {error.strerror}") from error
+        finally:
+            if source >= 0:
+                os.close(source)

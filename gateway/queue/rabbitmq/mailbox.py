@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from typing import Any
+from datetime import datetime
+from typing import Any, Final
 
 import structlog
 
@@ -24,20 +26,19 @@ from gateway.queue.mailbox import (
     ParkedAs,
     Post,
     Topic,
+    outbound,
 )
 from gateway.queue.rabbitmq.connection import Link
 from gateway.queue.rabbitmq.consume import QueueReader
-from gateway.queue.rabbitmq.counts import Counts
 from gateway.queue.rabbitmq.declare import YOUNG_S, Topology
 from gateway.queue.rabbitmq.listen import ListenQueue
 from gateway.queue.rabbitmq.parked import ParkedQueue
 from gateway.queue.rabbitmq.presence import Presence
 from gateway.queue.rabbitmq.publish import ALARM, REFUSED_S, Outbox, Publisher
-from gateway.queue.rabbitmq.pulse import Pulse
 from gateway.queue.rabbitmq.stream import RabbitLetter
 from gateway.queue.rabbitmq.tls import NO_FILES, TlsFiles
 from gateway.queue.rabbitmq.topology import Names, channel_of, partition_of, slot_route
-from gateway.queue.rabbitmq.wire import AccessRefused, LinkDown, Sending
+from gateway.queue.rabbitmq.wire import AccessRefused, LinkDown, NotFound, Sending
 from session.transcript.key import slot_of
 
 LOST_HINT = "start the broker, or correct broker.url"
@@ -387,3 +388,110 @@ def _own(letter: Letter) -> RabbitLetter:
     if not isinstance(letter, RabbitLetter):
         raise TypeError("a letter of another mailbox")
     return letter
+
+
+class Counts:
+    """Counts boxes, and remembers since when letters of a channel wait that nobody takes.
+
+    Args:
+        out: says how many letters of a box this process works on.
+    """
+
+    def __init__(self, names: Names, topology: Topology, out: Callable[[str], int]) -> None:
+        self._names, self._topology, self._out = names, topology, out
+        self._first_put: dict[str, datetime] = {}
+
+    def note_put(self, box: str) -> None:
+        """Note that this process put something into a box."""
+        if box != INBOUND and box not in self._first_put:
+            self._first_put[box] = durable.now()
+
+    async def all(self, link: Link, channels: Collection[str]) -> Mapping[str, Depth]:
+        """Count what waits, by box; of the outbound ones those used here, and those of ``channels``.
+
+        Raises:
+            LinkDown: the broker went away.
+        """
+        boxes = {INBOUND: self._names.queues_of(INBOUND)}
+        for name in sorted(self._topology.channels.union(channels)):
+            boxes[outbound(name)] = self._names.queues_of(outbound(name))
+        boxes["parked"] = [self._names.parked]
+        counts: dict[str, Depth] = {}
+        for box, queues in boxes.items():
+            channel = await link.channel()
+            try:
+                states = [await channel.declare_queue(queue, passive=True) for queue in queues]
+                ready = sum(state.ready for state in states)
+                takers = sum(state.consumers for state in states)
+                counts[box] = Depth(ready + self._out(box), self._alone_since(box, ready, takers), takers)
+            except NotFound:
+                # Nobody ever served this channel, so that it has no queue.
+                counts[box] = Depth(0)
+            finally:
+                await channel.close()
+        return counts
+
+    def _alone_since(self, box: str, ready: int, takers: int) -> datetime | None:
+        """Tell since when letters wait in an outbound box that nobody takes from, as far as was looked."""
+        if not box.startswith(outbound("")) or takers or not ready:
+            self._first_put.pop(box, None)
+            return None
+        looked_before = box in self._first_put
+        since = self._first_put.setdefault(box, durable.now())
+        # What other processes put has waited for longer than this one knows.
+        return since if looked_before or channel_of(box) in self._topology.channels else None
+
+
+# The broker gives a silent client up two heartbeats after its last frame at the earliest.
+LEASE: Final = 1.5
+ASKS_EACH: Final = 0.25
+# Goes on while the machine sleeps, where the system has one that does.
+_CLOCK: Final[int] = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
+class Pulse:
+    """Asks the broker over a connection, again and again, whether the exchanges are there.
+
+    ``missing`` is called where one is not.
+    """
+
+    def __init__(
+        self,
+        link: Link,
+        exchanges: Sequence[tuple[str, str]],
+        missing: Callable[[], None],
+        *,
+        heartbeat_s: float,
+    ) -> None:
+        self._link, self._exchanges, self._missing = link, exchanges, missing
+        self._heartbeat_s = heartbeat_s
+        # It was just opened: the broker has answered its login.
+        self._proven_at = _now()
+
+    @property
+    def proven(self) -> bool:
+        """Whether the broker cannot have given its letters to another process yet."""
+        return _now() - self._proven_at <= LEASE * self._heartbeat_s
+
+    async def run(self) -> None:
+        """Ask until the connection is lost."""
+        while not self._link.ended.is_set():
+            try:
+                channel = await self._link.channel()
+                while True:
+                    for exchange, kind in self._exchanges:
+                        asked_at = _now()
+                        await channel.declare_exchange(exchange, kind, passive=True)
+                        self._proven_at = asked_at
+                    await asyncio.sleep(ASKS_EACH * self._heartbeat_s)
+            except NotFound:
+                # An answer, too: somebody deleted the exchange.
+                self._proven_at = asked_at
+                self._missing()
+                await asyncio.sleep(ASKS_EACH * self._heartbeat_s)
+            except LinkDown:
+                await self._link.ended.wait()
+
+
+def _now() -> float:
+    return time.clock_gettime(_CLOCK)
