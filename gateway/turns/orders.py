@@ -43,19 +43,60 @@ class Orders:
         self._subagents = subagents
         self.aside = Aside(store=store, mailbox=mailbox, clock=clock, spawn=spawn)
         self.approvals: Approvals | None = None
-        self._stops = Stops(lanes=lanes, aside=self.aside)
-        self.look = Statuses(lanes=lanes, aside=self.aside, agents=agents).look
+        self._lanes = lanes
+        self._agents = agents
 
     def stop(self, key: str, asked_id: str = "", *, asked: Inbound | None = None, only: str = "") -> bool:
-        """Stop the turn of ``key`` that runs here, as ``Stops.stop``, and its subagents wherever they run.
+        """Stop the turn of ``key`` that runs here, and its subagents wherever they run.
 
-        With ``only`` nothing is done unless the turn that runs here is that of this message.
+        Args:
+            key: the conversation.
+            asked_id: the id of the ``/stop``; a turn that began behind it goes on.
+            asked: the ``/stop`` itself, where it is known.
+            only: nothing is done unless the turn that runs here is that of this message.
+
+        Returns:
+            False where no turn runs here that began before the asking.
         """
-        if only and not self._stops.runs(key, only):
+        if only and not self._runs(key, only):
             return False
         if self._subagents is not None and not is_subagent(key) and not self.aside.is_past(key, asked_id):
             self._spawn(self._end(self._subagents, key, asked_id), "end subagents")
-        return self._stops.stop(key, asked_id, asked=asked)
+        if self.aside.is_past(key, asked_id):
+            return False
+        # One that was answered comes again, as from a platform after a crash: what runs now came behind.
+        stopped_before = self.aside.stopped_by(key, asked_id) if asked_id else None
+        if stopped_before is not None and not self._runs(key, stopped_before):
+            return False
+        stopped = self._lanes.stop(key, asked_id)
+        if stopped is None:
+            return False
+        if asked_id and not asked_id.startswith(OWN):
+            like = (asked or stopped.inbound).model_copy(update={"id": asked_id})
+            if asked is None:
+                like = like.model_copy(update={"platform_id": None, "meta": {}})
+            self.aside.answer(like, _stopped, stops=stopped.inbound.id)
+        return True
+
+    def _runs(self, key: str, message_id: str) -> bool:
+        """Say whether the turn of ``key`` that runs here, or waits for its next try, is that of a message."""
+        begun = self._lanes.begun(key)
+        return begun is not None and begun.inbound.id == message_id
+
+    def look(self, asked: Inbound) -> None:
+        """Answer ``asked``, a ``/status``, where its chat has messages here; else its turn does that itself.
+
+        Called with the message, and with its copy that comes over control and overtakes what waits.
+        """
+        if self._lanes.get(asked.key) is not None:
+            self.aside.answer(asked, partial(self._status, asked))
+
+    async def _status(self, asked: Inbound, session: Session) -> str:
+        command = outcomes.command(asked)
+        assert command is not None
+        said = await self._agents.of(session).commands.run(session, command, outcomes.request(asked))
+        assert isinstance(said, str)
+        return said
 
     async def _end(self, subagents: Subagents, key: str, by: str) -> None:
         await subagents.end(key, by)
@@ -85,61 +126,6 @@ class Orders:
     async def answered(self, inbound: Inbound, command: Command | None) -> bool:
         """Say, at the turn of a letter, whether its answer is out already."""
         return command is not None and command.name in OUT_OF_LINE and await self.aside.take(inbound)
-
-
-class Statuses:
-    """Answers where the lane of the chat is: that daemon alone knows what waits in it."""
-
-    def __init__(self, *, lanes: Lanes, aside: Aside, agents: ChatAgents) -> None:
-        self._lanes = lanes
-        self._aside = aside
-        self._agents = agents
-
-    def look(self, asked: Inbound) -> None:
-        """Answer ``asked``, a ``/status``, where its chat has letters here; else its letter does that itself.
-
-        Called with the letter, and with its copy that comes over control and overtakes what waits.
-        """
-        if self._lanes.get(asked.key) is not None:
-            self._aside.answer(asked, partial(self._words, asked))
-
-    async def _words(self, asked: Inbound, session: Session) -> str:
-        command = outcomes.command(asked)
-        assert command is not None
-        said = await self._agents.of(session).commands.run(session, command, outcomes.request(asked))
-        assert isinstance(said, str)
-        return said
-
-
-class Stops:
-    """Stops turns where they run."""
-
-    def __init__(self, *, lanes: Lanes, aside: Aside) -> None:
-        self._lanes = lanes
-        self._aside = aside
-
-    def runs(self, key: str, message_id: str) -> bool:
-        """Say whether the turn of ``key`` that runs here, or waits for its next try, is that of a message."""
-        begun = self._lanes.begun(key)
-        return begun is not None and begun.inbound.id == message_id
-
-    def stop(self, key: str, asked_id: str = "", *, asked: Inbound | None = None) -> bool:
-        """Stop the turn of ``key`` that runs here; False where none does that began before the asking."""
-        if self._aside.is_past(key, asked_id):
-            return False
-        # One that was answered comes again, as from a platform after a crash: what runs now came behind.
-        stopped_before = self._aside.stopped_by(key, asked_id) if asked_id else None
-        if stopped_before is not None and not self.runs(key, stopped_before):
-            return False
-        stopped = self._lanes.stop(key, asked_id)
-        if stopped is None:
-            return False
-        if asked_id and not asked_id.startswith(OWN):
-            like = (asked or stopped.inbound).model_copy(update={"id": asked_id})
-            if asked is None:
-                like = like.model_copy(update={"platform_id": None, "meta": {}})
-            self._aside.answer(like, _stopped, stops=stopped.inbound.id)
-        return True
 
 
 async def _stopped(_: Session) -> str:
