@@ -14,7 +14,6 @@ from gateway.config.finding import unread_files, usual_files
 from gateway.config.settings import Settings
 from gateway.doctor import (
     broker,
-    certificates,
     machine,
     mcp,
     model,
@@ -98,8 +97,6 @@ async def _asked(
     if usable or not settings.broker.embedded:
         if not settings.broker.embedded:
             tell(f"asking the broker, {broker.BROKER_S:g} s at most …")
-        for check in await _own_certificate(settings, local_s):
-            yield check
         async for check in broker.check(settings, daemon, local_s=local_s):
             yield check
     if settings.model.name != "echo":
@@ -143,14 +140,6 @@ async def without_settings(
         yield check
     async for check in workspace_checks.contents(settings, within_s=local_s):
         yield check
-
-
-async def _own_certificate(settings: Settings, local_s: float) -> list[Check]:
-    def look() -> list[Check]:
-        return [Check("certificates", *found) for found in certificates.own(settings.broker)]
-
-    where = Path(settings.broker.cert_file).parent
-    return await looked("certificates", look, where, within_s=local_s)
 
 
 def _exposed(settings: Settings) -> list[Check]:

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import ssl
-import subprocess
 import threading
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gateway.config.settings import Broker, Settings
-from gateway.doctor import broker, certificates, platforms
-from tests.support.certificates import Authority
+from gateway.config.settings import Settings
+from gateway.doctor import broker, platforms
 
 
 @pytest.mark.parametrize(
@@ -43,38 +39,6 @@ def test_the_clock_is_compared_with_the_brokers(ahead_s: float | None, level: st
     check = broker.of_clock(ahead_s, "it said nothing")
 
     assert (check.level, check.text) == (level, words)
-
-
-def test_the_end_of_a_certificate_is_read_as_openssl_reads_it(tmp_path: Path) -> None:
-    """With two digits of the year and with four, behind the text and the key that a file may hold."""
-    authority = Authority(tmp_path)
-    for days in (2, 20_000):
-        cert, key = authority.issue(f"c{days}", days=days)
-        told = subprocess.run(
-            ["openssl", "x509", "-in", cert, "-noout", "-enddate"], capture_output=True, text=True, check=True
-        ).stdout.strip()
-        until = datetime.fromtimestamp(ssl.cert_time_to_seconds(told.partition("=")[2]), UTC)
-
-        assert certificates.valid_until(f"a key\n{key.read_text()}\n{cert.read_text()}") == until
-
-    with pytest.raises(ValueError, match=r"substring|cut off|form"):
-        certificates.valid_until(key.read_text())
-
-
-def test_an_own_certificate_that_ends_is_told(tmp_path: Path) -> None:
-    """A month before, and as a fault once it has ended; one that is not there is the broker's check's."""
-    authority = Authority(tmp_path)
-    levels = {}
-    for days in (-1, 2, 400):
-        cert, _ = authority.issue(f"c{days}", days=days)
-        ((levels[days], text, cure),) = certificates.own(Broker(cert_file=str(cert)))
-        assert str(cert) in text
-        assert f"{datetime.now(UTC) + timedelta(days=days):%Y-%m-%d}" in text
-        assert bool(cure) == (days < 400)
-
-    assert levels == {-1: "fail", 2: "warn", 400: "ok"}
-    assert certificates.own(Broker(cert_file=str(tmp_path / "gone.pem"))) == []
-    assert certificates.own(Broker()) == []
 
 
 TOKEN = "123456:AAsecretsecretsecretsecretsecretsec"
