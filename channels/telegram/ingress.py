@@ -119,7 +119,7 @@ class TelegramIngress:
             try:
                 me = TelegramBot(int(found["id"]), str(found["username"]))
             except (KeyError, TypeError, ValueError):
-                await self._suffer(ChannelError("Telegram's answer contains no bot"))
+                await self._suffer(ChannelError("Telegram's answer to getMe does not describe a bot"))
             else:
                 self._named_at = durable.monotonic()
                 return me

@@ -55,7 +55,7 @@ def list_(opts: GlobalOptions, as_json: bool) -> None:
     shell_complete=known.complete_servers,
 )
 def approve(opts: GlobalOptions, name: str) -> None:
-    """Approve the tools of a server as it lists them now."""
+    """Approve the tools that a server lists now."""
     settings = settings_of(opts)
     server = _server(settings, name)
     if server.record.identity != server.spec.identity:

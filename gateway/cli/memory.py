@@ -278,7 +278,7 @@ def restore(opts: GlobalOptions, key: str, version: str, agent: str | None, as_j
         output.words(f"{done.file} already has this text")
     else:
         kept = f"; the previous text is version {done.former}" if done.former else ""
-        output.words(f"{done.file} is restored{kept}")
+        output.words(f"restored {done.file}{kept}")
 
 
 def _said(report: Report, *, newest: int) -> list[str]:

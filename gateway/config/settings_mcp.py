@@ -52,7 +52,9 @@ class McpServer(ConfigTable):
         mine = ("headers_file",) if self.command else ("env", "network", "readable")
         wrong = [name for name in mine if getattr(self, name)]
         if wrong:
-            raise ValueError(f"{wrong[0]} is not for a server with {'command' if self.command else 'url'}")
+            raise ValueError(
+                f"{wrong[0]} cannot be set for a server with {'command' if self.command else 'url'}"
+            )
         return self
 
 

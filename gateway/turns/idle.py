@@ -8,7 +8,7 @@ from functools import partial
 
 import structlog
 
-from gateway.turns.lanes import Entry
+from gateway.turns.context import MessageContext
 from gateway.turns.notices import Notices
 from session.compaction.snapshot import apart
 from session.store import switch_session
@@ -24,8 +24,8 @@ MAX_HOURS = 24.0 * FOR_EVER_DAYS
 SAID = "This chat was quiet for a while, so a new conversation begins. /resume continues the previous one."
 
 
-class IdleBoundary:
-    """Ends sessions in which nobody said anything for a number of hours.
+class RollOver:
+    """The step that ends a session in which nobody said anything for a number of hours.
 
     Args:
         hours: how long a chat may be silent; 0: for ever.
@@ -47,7 +47,7 @@ class IdleBoundary:
         self._ended = ended
         self._clock = clock
 
-    async def before(self, entry: Entry, session: Session) -> None:
+    async def take(self, message: MessageContext) -> None:
         """Draw the boundary before a message that the model is asked; what a crash cut short is finished.
 
         A message of a cron job draws none, nor does a subagent's result, nor one of which the session holds a
@@ -56,8 +56,10 @@ class IdleBoundary:
         Raises:
             Fenced, StoreError, MailboxDown: call it again.
         """
-        inbound = entry.inbound
-        if not self._limit or inbound.source == "cron" or inbound.kind == "result":
+        entry, session, inbound = message.entry, message.session, message.inbound
+        if message.command is not None or not self._limit:
+            return
+        if inbound.source == "cron" or inbound.kind == "result":
             return
         if session.find(inbound.id) is not None:
             return

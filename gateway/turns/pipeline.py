@@ -18,78 +18,29 @@ command that acts out of line does so (``arrivals.py``). No step knows another: 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, field
-from typing import Protocol
 
-from channels.message import Inbound
 from gateway.turns import chat_migration, edits, job_agents, outcomes
-from gateway.turns.agents import Answers, ChatAgents, Refused
-from gateway.turns.approvals import Approvals
-from gateway.turns.attempts import Attempt, Attempts
+from gateway.turns.agents import ChatAgents, Refused
+from gateway.turns.attempts import Attempts
 from gateway.turns.collect import Collecting
-from gateway.turns.idle import IdleBoundary
+from gateway.turns.context import Ending, MessageContext, Step
 from gateway.turns.job_agents import HandedOn
 from gateway.turns.jobs import Jobs, is_job
-from gateway.turns.lanes import Entry, RetryAfter
+from gateway.turns.lanes import RetryAfter
 from gateway.turns.orders import Orders
 from gateway.turns.parking import Parking
 from gateway.turns.policy import ATTEMPTS_SAID, Verdict
 from gateway.turns.quota import Quota
-from gateway.turns.running import TurnRuns
 from gateway.turns.settlement import SOON_S, Settlement
 from gateway.turns.spawning import is_of_subagent
 from gateway.turns.subagents import Subagents
 from session.memory.circles import learn
-from session.models.model import Payer
 from session.store.store import Session, Store
 from session.transcript.attachments import Attachment
 from session.turn import commands
 from session.turn.turn import Reply, Request
 
 Enclosures = Callable[[Session, Request, str], Awaitable[Sequence[Attachment]]]
-# What a step decides: an answer, a wait of the lane, why the message is parked, or its lane elsewhere.
-Ending = Reply | RetryAfter | Verdict | HandedOn
-
-
-@dataclass(slots=True)
-class MessageContext:
-    """One try of a message, and what the steps found out about it so far.
-
-    Args:
-        entry: the message with its delivery, in its lane.
-        session: its conversation, held open.
-        command: the command that it is; None: it is a question.
-        answers: the agent that answers; set by ``route``.
-        payer: for whom its requests count; None: for nobody. Set by ``admit``.
-        attempt: its place among the messages that a crash may have met; set by ``guard``.
-        leave: undone behind the steps, whatever they end in.
-    """
-
-    entry: Entry
-    session: Session
-    command: commands.Command | None = None
-    answers: Answers | None = None
-    payer: Payer | None = None
-    attempt: Attempt | None = None
-    leave: ExitStack = field(default_factory=ExitStack)
-
-    @property
-    def inbound(self) -> Inbound:
-        """The message; an edit replaces it."""
-        return self.entry.inbound
-
-
-class Step(Protocol):
-    """One step of the pipeline."""
-
-    async def take(self, message: MessageContext) -> Ending | None:
-        """Decide how the message ends; None: the next step is asked.
-
-        Raises:
-            MailboxError, SessionError: nothing was decided, and the message is tried again.
-        """
-        ...
 
 
 class Pipeline:
@@ -255,61 +206,6 @@ class Guard:
             return wait
         message.leave.callback(attempt.leave_place)
         return None
-
-
-class RollOver:
-    """Begins a new session where a chat was silent for long."""
-
-    def __init__(self, idle: IdleBoundary) -> None:
-        self._idle = idle
-
-    async def take(self, message: MessageContext) -> Ending | None:
-        """Decide nothing about the message itself."""
-        if message.command is None:
-            await self._idle.before(message.entry, message.session)
-        return None
-
-
-class Run:
-    """Runs the command, or the turn."""
-
-    def __init__(self, runs: TurnRuns, agents: ChatAgents, approvals: Approvals | None) -> None:
-        self._runs = runs
-        self._agents = agents
-        self._approvals = approvals
-
-    async def take(self, message: MessageContext) -> Ending:
-        """Return its answer, or why there is none."""
-        entry, session, attempt = message.entry, message.session, message.attempt
-        assert attempt is not None
-        assert message.answers is not None
-        if message.command is not None:
-            async with attempt:
-                answer = await self._commanded(message, message.command, message.answers)
-            if isinstance(answer, str):
-                return await outcomes.answer_command(session, message.inbound, answer, entry.queued_at)
-            return await self._runs.run(attempt, answer, message.answers, message.payer)
-        request = outcomes.request(
-            message.inbound,
-            message.payer,
-            queued_at=entry.queued_at,
-            typed=entry.typed,
-            begins=not len(session) and not session.metadata.get("previous_session"),
-        )
-        return await self._runs.run(attempt, request, message.answers, message.payer)
-
-    async def _commanded(
-        self, message: MessageContext, command: commands.Command, answers: Answers
-    ) -> str | Request:
-        """Run a command whose turn it is; return its words, or what the model is asked for it."""
-        inbound, session = message.inbound, message.session
-        if command.name in commands.DECIDING and self._approvals is not None:
-            return await self._approvals.words(inbound, session)
-        if command.name == "agent":
-            return await self._agents.said(session, inbound, command)
-        return await answers.commands.run(
-            session, command, outcomes.request(inbound), stop=message.entry.stop
-        )
 
 
 class Complete:

@@ -1,4 +1,4 @@
-"""Runs the turn of a letter: watched, paid for, and what becomes of the letter when it fails."""
+"""Runs the command or the turn of a message: watched, paid for, and what becomes of it when it fails."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from typing import Any
 import structlog
 
 from gateway.turns import jobs, outcomes
-from gateway.turns.agents import Answers
+from gateway.turns.agents import Answers, ChatAgents
 from gateway.turns.approvals import Approvals
 from gateway.turns.attempts import Attempt
 from gateway.turns.collect import Collecting
+from gateway.turns.context import Ending, MessageContext
 from gateway.turns.events import Events
 from gateway.turns.lanes import RetryAfter
 from gateway.turns.outages import Outages
@@ -20,7 +21,6 @@ from gateway.turns.policy import TOO_LARGE_SAID, Verdict, cause_of, park_verdict
 from gateway.turns.quota import Quota
 from gateway.turns.settlement import SOON_S
 from gateway.turns.spawning import is_of_subagent
-from gateway.turns.subagents import Subagents
 from session.approvals.gate import AwaitsApproval
 from session.errors import (
     LineTooLong,
@@ -35,16 +35,18 @@ from session.errors import (
 from session.models.failure import kind_of
 from session.models.model import Meter, Payer, Usage
 from session.store.store import Session
+from session.turn import commands
 from session.turn.turn import Reply, Request, Turns
 
 log = structlog.get_logger(__name__)
 
 
-class TurnRuns:
-    """Runs turns, one for each attempt at a letter.
+class Run:
+    """The step that runs a command or a turn, one for each attempt at a message.
 
     Args:
-        quota: counts what they cost; None: nobody does.
+        quota: counts what turns cost; None: nobody does.
+        agents: answer ``/agent``.
         approvals: hold a turn that has to wait for a person; None: none ever does.
         turn_ended: hears of each that was answered, subagents' left out.
         spawn: runs something beside the lanes.
@@ -57,7 +59,7 @@ class TurnRuns:
         quota: Quota | None,
         outages: Outages,
         collecting: Collecting,
-        subagents: Subagents | None,
+        agents: ChatAgents,
         approvals: Approvals | None,
         turn_ended: Callable[[Session, Reply], None],
         spawn: Callable[[Coroutine[Any, Any, None], str], None],
@@ -66,12 +68,44 @@ class TurnRuns:
         self._quota = quota
         self._outages = outages
         self._collecting = collecting
-        self._subagents = subagents
+        self._agents = agents
         self._approvals = approvals
         self._turn_ended = turn_ended
         self._spawn = spawn
 
-    async def run(
+    async def take(self, message: MessageContext) -> Ending:
+        """Return the answer of the command or the turn, or why there is none."""
+        entry, session, attempt, answers = message.entry, message.session, message.attempt, message.answers
+        assert attempt is not None
+        assert answers is not None
+        if message.command is not None:
+            async with attempt:
+                answer = await self._commanded(message, message.command, answers)
+            if isinstance(answer, str):
+                return await outcomes.answer_command(session, message.inbound, answer, entry.queued_at)
+            return await self._turn(attempt, answer, answers, message.payer)
+        request = outcomes.request(
+            message.inbound,
+            message.payer,
+            queued_at=entry.queued_at,
+            typed=entry.typed,
+            begins=not len(session) and not session.metadata.get("previous_session"),
+        )
+        return await self._turn(attempt, request, answers, message.payer)
+
+    async def _commanded(
+        self, message: MessageContext, command: commands.Command, answers: Answers
+    ) -> str | Request:
+        """Run a command whose turn it is; return its words, or what the model is asked for it."""
+        inbound, session = message.inbound, message.session
+        if command.name in commands.DECIDING and self._approvals is not None:
+            return await self._approvals.words(inbound, session)
+        if command.name == "agent":
+            return await self._agents.said(session, inbound, command)
+        request = outcomes.request(inbound)
+        return await answers.commands.run(session, command, request, stop=message.entry.stop)
+
+    async def _turn(
         self, attempt: Attempt, request: Request, agent: Answers, payer: Payer | None
     ) -> Reply | RetryAfter | Verdict:
         """Run the turn of an agent, for which ``payer`` pays; a ``Verdict`` says why it is parked."""

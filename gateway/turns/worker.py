@@ -20,9 +20,10 @@ from gateway.turns.approvals import Approvals
 from gateway.turns.arrivals import Arrivals
 from gateway.turns.attempts import Attempts
 from gateway.turns.collect import Collecting
+from gateway.turns.context import MessageContext, Step
 from gateway.turns.events import Events
 from gateway.turns.flood import Refusals
-from gateway.turns.idle import IdleBoundary
+from gateway.turns.idle import RollOver
 from gateway.turns.jobs import Jobs
 from gateway.turns.lanes import Entry, Lanes, RetryAfter
 from gateway.turns.letter_rules import LetterRules
@@ -38,16 +39,12 @@ from gateway.turns.pipeline import (
     Deduplicate,
     Enclosures,
     Guard,
-    MessageContext,
     Pipeline,
-    RollOver,
     Route,
-    Run,
-    Step,
 )
 from gateway.turns.policy import Outage
 from gateway.turns.quota import Quota
-from gateway.turns.running import TurnRuns
+from gateway.turns.running import Run
 from gateway.turns.settlement import LetterEnded, Settlement
 from gateway.turns.spawning import is_of_subagent
 from gateway.turns.subagents import Subagents
@@ -116,9 +113,7 @@ class Worker:
         self._arrivals = self._open_arrivals(store, notices, observer)
         self._outages = self._open_outages(notices, clock, confides)
         self.is_away = self._outages.is_away
-        self._runs = self._open_runs(turn_ended)
         ended = agents.every[""].commands.ended
-        idle = IdleBoundary(rules.idle_hours, notices=notices, ended=ended, clock=clock)
         steps: tuple[Step, ...] = (
             Deduplicate(self.orders),
             Command(self._collecting, now=self._turns.now),
@@ -126,8 +121,8 @@ class Worker:
             Batch(self._collecting),
             Admit(quota, self._collecting, subagents),
             Guard(Attempts(rules.attempts), self._collecting, now=self._turns.now),
-            RollOver(idle),
-            Run(self._runs, self._agents, self._approvals),
+            RollOver(rules.idle_hours, notices=notices, ended=ended, clock=clock),
+            self._open_run(turn_ended),
         )
         complete = Complete(settlement, self._parking, enclosures=enclosures, jobs=jobs)
         self._pipeline = Pipeline(steps, complete)
@@ -160,13 +155,13 @@ class Worker:
             confides=confides,
         )
 
-    def _open_runs(self, turn_ended: Callable[[Session, Reply], None]) -> TurnRuns:
-        return TurnRuns(
+    def _open_run(self, turn_ended: Callable[[Session, Reply], None]) -> Run:
+        return Run(
             events=self._events,
             quota=self._quota,
             outages=self._outages,
             collecting=self._collecting,
-            subagents=self._subagents,
+            agents=self._agents,
             approvals=self._approvals,
             turn_ended=turn_ended,
             spawn=self._spawn,

@@ -91,7 +91,7 @@ async def test_while_another_process_works_on_the_memory_nothing_is_restored(tmp
     assert (code, again) == (1, 0)
     assert "another process is changing this memory" in err
     assert "try again in a moment" in err
-    assert said.startswith("MEMORY.md is restored; the previous text is version 0")
+    assert said.startswith("restored MEMORY.md; the previous text is version 0")
     assert (tmp_path / "memory/MEMORY.md").read_text() == "one\n"
 
 

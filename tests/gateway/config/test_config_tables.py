@@ -44,9 +44,9 @@ headers_file = "headers"
         ("[mcp.x]\ncommand = ['a']\nreadable = ['lib']", "mcp.x.readable: use absolute paths"),
         (
             "[mcp.x]\ncommand = ['a']\nheaders_file = 'h'",
-            "mcp.x: headers_file is not for a server with command",
+            "mcp.x: headers_file cannot be set for a server with command",
         ),
-        ("[mcp.x]\nurl = 'http://a/'\nnetwork = true", "mcp.x: network is not for a server with url"),
+        ("[mcp.x]\nurl = 'http://a/'\nnetwork = true", "mcp.x: network cannot be set for a server with url"),
         (
             "[mcp.x]\ncommand = ['a']\npeople = ['ben']",
             "mcp: x: people: [people] has no 'ben'",

@@ -156,7 +156,7 @@ async def test_over_the_messages_of_an_hour_the_one_that_stopped_a_turn_is_asked
         await r.settled()
         assert [(reply.id, reply.text[:4]) for reply in replies] == [
             ("m2#reply", "both"),
-            ("m3#notice.limit", "The "),
+            ("m3#notice.limit", "You "),
         ]
         assert (await r.lines())[-1]["answers"] == ["m1", "m2"]
         assert r.unread == 0

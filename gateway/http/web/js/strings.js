@@ -123,7 +123,7 @@ export const S = {
     noFacts: "No facts yet", noFactsText: "They are extracted once a conversation has been quiet for a while.", former: (count) => plural(count, "former fact", "former facts"), edit: "Edit", editFact: "Edit a fact", fact: "Fact", editOf: (text) => `Edit: ${text}`,
     forget: "Forget", forgetText: (text) => `“${text}” will be deleted.`, forgetOf: (text) => `Forget: ${text}`, forgotten: "Forgotten", sure: (percent) => `${percent} % sure`,
     noHistory: "No history yet", noHistoryText: "Summaries of older messages appear here, by day.", noVersions: "No versions yet", noVersionsText: "Earlier texts of notes, profile and facts are kept here.",
-    restore: "Restore", restoreOf: (file, when) => `Restore ${file} of ${when}`, restoreText: (file, when) => `${file} will be what it was on ${when}. The current text is kept in Versions.`, restored: "Restored", size: (count) => `${count} bytes`,
+    restore: "Restore", restoreOf: (file, when) => `Restore ${file} from ${when}`, restoreText: (file, when) => `${file} will be reverted to its version from ${when}. The current text is kept in Versions.`, restored: "Restored", size: (count) => `${count} bytes`,
   },
   schedules: {
     about: "Scheduled jobs.", none: "No schedules yet", noneText: "A schedule asks the model something at set times and sends the answer to a chat.", add: "Add a schedule", added: "Added",
