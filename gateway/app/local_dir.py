@@ -169,8 +169,7 @@ class _Move:
             if theirs.exists() and _digest(ours) != _digest(theirs):
                 raise ConfigError(
                     [f"{name} exists twice: {ours} and {theirs}"],
-                    hint=f"{theirs} has been in use since state.local_dir was set; move {ours} away, or the "
-                    "other one, if you want to keep this one",
+                    hint=f"move one of them away; {theirs} has been in use since state.local_dir was set",
                 )
 
     # -- the moves ---------------------------------------------------------------------------------

@@ -61,7 +61,7 @@ def name_place(
     for file, why in unread_files(opts.config):
         if file == SERVICE_FILE and settings_file(opts) is None:
             output.words(
-                f"{file} is not read: {why}; for the service of this machine use: sudo chat-gateway …"
+                f"{file} is not read: {why}; to use the service's configuration: sudo chat-gateway …"
             )
         elif shadowed:
             output.words(f"{file} is not read: {why}")

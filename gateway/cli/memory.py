@@ -117,7 +117,7 @@ def search(
 @key
 @as_json
 def consolidate(opts: GlobalOptions, key: str, as_json: bool) -> None:
-    """Summarize older messages into memory now."""
+    """Summarise older messages into memory now."""
 
     async def work(settings: Settings) -> Report:
         async with _services(settings) as services:
@@ -283,9 +283,9 @@ def restore(opts: GlobalOptions, key: str, version: str, agent: str | None, as_j
 
 def _said(report: Report, *, newest: int) -> list[str]:
     if not report.messages:
-        return [f"nothing to summarize: the newest {newest} messages stay in the session"]
-    calls = output.counted(report.calls, "call")
-    lines = [f"{output.counted(report.messages, 'message')} summarized into memory, {calls} of the model"]
+        return [f"nothing to summarise: the newest {newest} messages stay in the session"]
+    calls = output.counted(report.calls, "model call")
+    lines = [f"{output.counted(report.messages, 'message')} summarised into memory with {calls}"]
     if report.raw:
         lines.append(f"{report.raw} of them copied unchanged, because the model gave no usable answer")
     lines += [

@@ -224,7 +224,7 @@ def prune(opts: GlobalOptions, dry_run: bool, as_json: bool) -> None:
 @key
 @click.option("--everything", is_flag=True, help="also closed sessions, memory, facts, journal, media")
 def clear(opts: GlobalOptions, key: str, everything: bool) -> None:
-    """Delete the active session without archiving or summarizing it.
+    """Delete the active session without archiving or summarising it.
 
     Stops the answer in progress. Messages that wait in the queue are still answered.
     """

@@ -158,7 +158,7 @@ def take_memory(place: NanobotWorkspace, settings: Settings) -> list[Refused]:
         if put(target, data):
             taken.append(note.name)
         elif edit.read(target) != data:
-            cure = f"merge {note} into {target} by hand, or move that away and import again"
+            cure = f"merge {note} into {target} by hand, or move {target} away and import again"
             refused.append((f"memory/{note.name} already exists here with different text and was kept", cure))
     if taken:
         output.words(f"memory: {', '.join(taken)}")

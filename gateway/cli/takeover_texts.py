@@ -51,7 +51,8 @@ class _Copies:
 
     def differs(self, path: Path, place: str) -> None:
         """Note what is here already, and says something else."""
-        cure = f"merge {path} into {self.workspace / place} by hand, or move that away and import again"
+        ours = self.workspace / place
+        cure = f"merge {path} into {ours} by hand, or move {ours} away and import again"
         self.refused.append((f"{place} already exists here with different text and was kept", cure))
 
 

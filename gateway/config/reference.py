@@ -78,7 +78,7 @@ WORDS: Mapping[str, str] = {
     "history.max_messages": "Mode `relevant`: maximum number of messages.",
     "history.relevance": "Mode `relevant`: minimum similarity for an older exchange to be sent.",
     "history.full_tool_results": "Number of newest tool results that are sent in full.",
-    "compaction": "How a session that grows too long is summarized. The preset sets the defaults.",
+    "compaction": "How a session that grows too long is summarised. The preset sets the defaults.",
     "compaction.preset": "Compaction method. Each key below overrides one of its defaults.",
     "compaction.threshold": "`archive`, `budget`: share of the window or budget at which compaction starts.",
     "compaction.reserve_tokens": "`overlay`: number of tokens in the window to keep free.",

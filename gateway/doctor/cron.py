@@ -34,7 +34,7 @@ def check(workspace: Path) -> Iterator[Finding]:
         name = f"{bad.id}: " if bad.id else ""
         yield "warn", f"{name}{bad.problem}", bad.cure
     if len(contents.bad) > MOST_NAMED:
-        yield "warn", f"{len(contents.bad) - MOST_NAMED} more jobs cannot run", "chat-gateway cron list"
+        yield "warn", f"{len(contents.bad) - MOST_NAMED} more cannot run", "chat-gateway cron list"
     yield from _open_to_others(file.path)
     for copy in sorted(file.path.parent.glob(f"{file.path.name}.corrupt-*")):
         yield "warn", f"cron/{copy.name} is the original of a damaged file", "check it, then delete it"

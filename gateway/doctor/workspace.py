@@ -175,7 +175,7 @@ def _clock(settings: Settings) -> list[Check]:
     leapt = read_state(settings.state / "retention.json").get("leapt")
     if leapt:
         text = f"it jumped to {leapt}: retention deletes nothing for a week"
-        return [Check("clock", "warn", text, "set the clock; if it is right, do nothing")]
+        return [Check("clock", "warn", text, "set the clock, unless it is right now")]
     return [Check("clock", "ok", durable.now().isoformat(timespec="seconds"))]
 
 

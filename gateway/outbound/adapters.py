@@ -327,9 +327,7 @@ class Adapter:
                 return
             except SendNever as error:
                 # The same list would be refused for ever; another one, after a change, is offered at a start.
-                hint = (
-                    error.hint or "correct what it names and restart the gateway; messages are not affected"
-                )
+                hint = error.hint or "remove the cause and restart the gateway; messages are not affected"
                 log.error("commands.refused", channel=self.name, error=str(error), hint=hint)
                 self._menu_error = f"the menu of commands was refused: {error}"
                 return

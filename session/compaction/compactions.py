@@ -149,7 +149,7 @@ class Compactions:
         if decided is None:
             return False
         if not decided.worth:
-            raise NotCompacted("there is too little to summarize", reason="little")
+            raise NotCompacted("there is too little to summarise", reason="little")
         # A compaction may end the session: what an earlier one archived is owed before that is out of sight.
         await self.follow(session)
         try:

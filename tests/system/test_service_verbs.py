@@ -160,7 +160,7 @@ async def test_a_file_that_is_not_read_is_named(machine: Machine) -> None:
         refused = await machine.told("--config", str(HOME / "none.toml"), "status", code=78)
 
     assert (
-        f"{SERVICE_FILE} is not read: Permission denied; for the service of this machine use: sudo" in closed
+        f"{SERVICE_FILE} is not read: Permission denied; to use the service's configuration: sudo" in closed
     )
     assert ".config/chat-gateway/config.toml is not read: chat-gateway.toml is used instead" in shadowed
     assert f"{SERVICE_FILE} is not read: chat-gateway.toml is used instead" in shadowed

@@ -45,7 +45,7 @@ async def test_consolidate_asks_the_model_and_says_what_it_did(tmp_path: Path) -
 
     assert code == 0
     assert [json.loads(line)["event"] for line in err.splitlines()] == ["model.request_reduced"]
-    assert out.startswith("5 messages summarized into memory, 1 call of the model\nMEMORY.md: 0 → 8 bytes\n")
+    assert out.startswith("5 messages summarised into memory with 1 model call\nMEMORY.md: 0 → 8 bytes\n")
     forced, free = (seen.body["tool_choice"] for seen in server.seen)
     assert (forced["function"]["name"], free) == ("save_memory", "auto")
     assert (tmp_path / "memory/chats/telegram_1/MEMORY.md").read_text() == "- noted\n"
@@ -115,7 +115,7 @@ async def test_what_cannot_be_summarized_says_why(tmp_path: Path) -> None:
     await talked(tmp_path, 6)
     code, out, err = await run(tmp_path, "memory", "consolidate", ADA)
 
-    assert short[:2] == (0, "nothing to summarize: the newest 5 messages stay in the session\n")
+    assert short[:2] == (0, "nothing to summarise: the newest 5 messages stay in the session\n")
     assert server.seen == []
     assert (code, out) == (1, "")
     assert "no language model is configured" in err
