@@ -197,7 +197,7 @@ class SessionServices:
         is_there = is_name(agent) and (agent in self.agents or home_of(self.scopes.workspace, agent).is_dir())
         if not is_there:
             known = ", ".join(map(shown, self.agents))
-            raise NoAgent(f"there is no agent {agent!r}", hint=f"there are: {known}")
+            raise NoAgent(f"there is no agent {agent!r}", hint=f"the agents are: {known}")
         return await self.circles.of_key(key, agent=agent)
 
     async def follow_agent(self, session: Session, session_id: str) -> None:

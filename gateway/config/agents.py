@@ -68,7 +68,7 @@ def _wrong(settings: Settings, by: str, value: str) -> str:
 
 def _nearest(name: str, known: Collection[str]) -> str:
     near = difflib.get_close_matches(name, known, 1, 0.5)
-    return f"; nearest: {near[0]!r}" if near else f"; there are: {', '.join(known)}" if known else ""
+    return f"; nearest: {near[0]!r}" if near else f"; available: {', '.join(known)}" if known else ""
 
 
 def no_agent(settings: Settings, name: str) -> str:

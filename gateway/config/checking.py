@@ -169,7 +169,7 @@ def _unknown_tool(name: str, settings: Settings) -> str:
 
 def _nearest(name: str, known: Collection[str]) -> str:
     near = difflib.get_close_matches(name, known, 1, 0.5)
-    return f"; nearest: {near[0]!r}" if near else f"; there are: {', '.join(sorted(known))}" if known else ""
+    return f"; nearest: {near[0]!r}" if near else f"; available: {', '.join(sorted(known))}" if known else ""
 
 
 @cache

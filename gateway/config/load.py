@@ -318,7 +318,7 @@ class _Reading:
         channels = list(self._model.model_fields["channels"].annotation.model_fields)  # type: ignore[union-attr]
         near = difflib.get_close_matches(name, channels, 1, 0.7)
         meant = f"nearest: channels.{near[0]}" if near else "docs/write-a-channel.md adds one"
-        return f"no adapter of this name is installed; there are: {', '.join(channels)}; {meant}"
+        return f"no adapter of this name is installed; available: {', '.join(channels)}; {meant}"
 
     def _fault(self, path: KeyPath, words: str) -> None:
         key = re.sub(r"\.(\d+)(?=\.|$)", lambda found: f"[{found[1]}]", ".".join(path))

@@ -216,10 +216,10 @@ def _noun(kind: object) -> str:
     nouns: dict[object, str] = {bool: "true or false", int: "a whole number", float: "a number"}
     nouns |= {str: "text in quotes", SecretStr: "text in quotes"}
     if get_origin(kind) is tuple:
-        return "a list of texts"
+        return "a list of quoted texts"
     if get_origin(kind) is Mapping:
         is_list = get_origin(_kind(FieldInfo.from_annotation(get_args(kind)[-1]))) is tuple
-        return f"a table with {'a list of texts' if is_list else 'text in quotes'} for each name"
+        return f"a table with {'a list of quoted texts' if is_list else 'text in quotes'} for each name"
     if _is_table(kind):
         return "a table"
     return nouns.get(kind, "something else")

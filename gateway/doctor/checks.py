@@ -71,12 +71,8 @@ async def examine(
 
 def configuration(settings: Settings) -> Check:
     """Name the workspace, the file that was read, and a usual file that was not."""
-    file = (
-        settings.file.absolute()
-        if settings.file is not None
-        else "no file: defaults and environment variables"
-    )
-    text = f"workspace {settings.workspace}, read from {file}"
+    read = f"read from {settings.file.absolute()}" if settings.file else "no configuration file"
+    text = f"workspace {settings.workspace}, {read}"
     usual = settings.file in (None, *usual_files())
     unread = [f"{path} is not read: {why}" for path, why in unread_files()] if usual else []
     if not unread:

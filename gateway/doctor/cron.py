@@ -87,7 +87,7 @@ def _clock(workspace: Path, contents: Contents) -> Finding:
     jobs = [job for job in contents.jobs.values() if job.enabled and job.asks]
     count = f"{len(jobs)} job{'s' * (len(jobs) != 1)} scheduled" if jobs else "no jobs"
     if not held(workspace / "state", CHANNEL):
-        return "ok", f"{count}; none runs until the gateway is started", ""
+        return "ok", f"{count}; the gateway is not running", ""
     before = durable.now() - OVERDUE
     late = [job.id for job in jobs if 0 < (job.state_ms("nextRunAtMs") or 0) < before.timestamp() * 1000]
     if late and contents.fault is None:

@@ -97,7 +97,7 @@ def _folders(settings: Settings) -> Iterator[str]:
     for name in _NEEDED:
         if not os.path.lexists(settings.workspace / name):
             make_folder(settings.workspace / name)
-            yield f"{name} made"
+            yield f"created {name}"
 
 
 def _daemons(settings: Settings) -> Iterator[str]:

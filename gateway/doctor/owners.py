@@ -47,7 +47,7 @@ class _Barred:
 def check(workspace: Path) -> Finding:
     """Say which files the user of a workspace cannot use, and how that is mended."""
     if not workspace.is_dir():
-        return "ok", "it is empty", ""
+        return "ok", "no workspace yet", ""
     user = user_of(workspace)
     barred = [str(each.path) for each in _barred(workspace, user)]
     if not barred:

@@ -93,7 +93,7 @@ class Tracer:
             looked = () if queue.unseen else ("the queue and the parked messages",)
             files = f"transcripts, archives and journal of {of}"
             where = "; ".join([files, *_SEARCHED, *looked, *queue.unseen])
-            raise NotTraced(f"no trace of a message {message_id}; searched: {where}", hint=_cure(message_id))
+            raise NotTraced(f"no trace of message {message_id}; searched: {where}", hint=_cure(message_id))
         state, words, unknown = standing_of(
             key or "", message_id, steps, entry=entry, letters=letters, parked=parked, sent=found.sent
         )

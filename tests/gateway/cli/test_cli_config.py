@@ -115,7 +115,7 @@ model.name = "nonsense/x"
         "tools.policy.mcp.tme.now: no server 'tme'; nearest: 'time'",
         "tools.policy.people.ada.wirte: no tool 'wirte'; nearest: 'write'",
         "channels.discord.group_allow: 'general' is not a numeric id",
-        "channels.slack: no adapter of this name is installed; there are: telegram, discord, web",
+        "channels.slack: no adapter of this name is installed; available: telegram, discord, web",
         "nearest: channels.telegram",
         "agents.work.model.name: LiteLLM knows no provider 'nonsense'",
     ):

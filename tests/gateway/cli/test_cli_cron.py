@@ -291,7 +291,7 @@ def test_doctor_names_bad_jobs_damage_copies_and_open_folders(tmp_path: Path) ->
     (tmp_path / "cron" / "jobs.json").write_text("{")
     broken = list(check(tmp_path))
 
-    assert [each[:2] for each in none] == [("ok", "no jobs; none runs until the gateway is started")]
+    assert [each[:2] for each in none] == [("ok", "no jobs; the gateway is not running")]
     warned = [text for level, text, cure in findings if level == "warn" and cure]
     words = ("6 fields", "corrupt-X", "others can read")
     assert [any(word in text for text in warned) for word in words] == [True] * 3

@@ -65,7 +65,7 @@ port = 65536
         ),
         ("[[agents]]", "1: agents: expected a table for each name, as [agents.NAME], got a list"),
         ("[[mcp]]", "1: mcp: expected a table for each name, as [mcp.NAME], got a list"),
-        ("[people]\nada = {}", "2: people.ada: expected a list of texts, got a table"),
+        ("[people]\nada = {}", "2: people.ada: expected a list of quoted texts, got a table"),
         (
             '[mcp.x]\nurl = "http://h"\nenv = {PORT = 1}',
             "3: mcp.x.env.PORT: expected text in quotes, got a whole number",

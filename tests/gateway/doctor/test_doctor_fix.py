@@ -63,7 +63,7 @@ def test_folders_and_files_become_the_owners_alone(settings: Settings) -> None:
 def test_missing_folders_are_made(settings: Settings) -> None:
     (settings.workspace / "sessions").rmdir()
 
-    assert mended(settings) == ["folders: sessions made"]
+    assert mended(settings) == ["folders: created sessions"]
     assert stat.S_IMODE((settings.workspace / "sessions").stat().st_mode) == 0o700
 
 
