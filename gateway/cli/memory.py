@@ -236,7 +236,7 @@ def erase(opts: GlobalOptions, key: str | None, person: str | None, yes: bool, a
 @_agent
 @as_json
 def history(opts: GlobalOptions, key: str, file: str | None, agent: str | None, as_json: bool) -> None:
-    """List earlier versions of the memory of a chat, newest first.
+    """List earlier versions of a chat's memory, newest first.
 
     Each row is a replaced version: when, by what, and what changed.
     """

@@ -12,7 +12,7 @@ export const S = {
   save: "Save",
   unknown: "unknown",
   errors: {
-    away: "The gateway does not answer",
+    away: "The gateway is not responding",
     awayHint: "it may be restarting; this page tries again",
     status: (status) => `The gateway answered ${status}`,
   },
@@ -117,7 +117,7 @@ export const S = {
     silent: (count) => `${plural(count, "other daemon does", "other daemons do")} not respond: their chats are not shown.`, unserved: (channel, count) => `${plural(count, "reply waits", "replies wait")} for ${channel}, which is not enabled`, background: "Background work", jobs: "Jobs", jobsOf: (running, waiting) => `${running} running, ${waiting} waiting`, facts: "Chats waiting for fact extraction", next: "Next", reasons: "Reason for waiting", lastError: "Last error", subagents: "Subagents",
   },
   memory: {
-    about: "What the gateway remembers of a chat and gives to the model.", chat: "Chat", agent: "Agent", agentNow: (name) => `${name} (answers here)`, agentFormer: (name) => `${name} (no longer configured)`, agentSilent: (name) => `${name} (no memory yet)`, choose: "Choose a chat", none: "No chat is chosen", noneText: "Choose one above.",
+    about: "The gateway's notes about a chat, which it gives to the model.", chat: "Chat", agent: "Agent", agentNow: (name) => `${name} (answers here)`, agentFormer: (name) => `${name} (no longer configured)`, agentSilent: (name) => `${name} (no memory yet)`, choose: "Choose a chat", none: "No chat is chosen", noneText: "Choose one above.",
     tabs: { notes: "Notes", profile: "Profile", facts: "Facts", history: "History", versions: "Versions" }, notesHint: "What matters from older messages. The model reads it in every turn.", profileHint: "A description of the person. The model reads it in every turn.",
     saved: "Saved. The old text is in Versions", clear: "Clear", clearText: (name) => `All of ${name} will be cleared. The old text is kept in Versions.`, cleared: "Cleared",
     noFacts: "No facts yet", noFactsText: "They are extracted once a conversation has been quiet for a while.", former: (count) => plural(count, "former fact", "former facts"), edit: "Edit", editFact: "Edit a fact", fact: "Fact", editOf: (text) => `Edit: ${text}`,
