@@ -242,8 +242,8 @@ def _state_problem(path: Path) -> str | None:
 
 
 def _databases(layout: Layout, _: str) -> Iterator[Finding]:
-    local = local_state(layout.workspace / "state")
-    for path in sorted([*local.glob("gateway.db"), *local.glob("delivery-*.db")]):
+    state = layout.workspace / "state"
+    for path in [*state.glob(durable.STATE_FILE), *sorted(local_state(state).glob("delivery-*.db"))]:
         if is_damaged(path):
             yield path, "damaged database; stop the gateway and restore a backup of it", None
 
