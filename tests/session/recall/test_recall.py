@@ -520,7 +520,7 @@ async def test_what_a_search_left_unread_or_waited_for_long_waits_for_no_rest(
     """Somebody was told that not all was searched, or the first search would find it unread."""
     if not asked:
         monkeypatch.setattr(recall, "LATEST_S", 0.5)
-    async with place(tmp_path, quiet_s=100 * QUIET_S) as here:
+    async with place(tmp_path, quiet_s=QUIET_S if asked else 100 * QUIET_S) as here:
         await here.say(ADA, *TALKED)
         keeping = asyncio.create_task(here.recall.run())
         if asked:
