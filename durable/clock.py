@@ -5,6 +5,7 @@ Timers of the event loop need no function here: a simulation brings a loop of it
 
 from __future__ import annotations
 
+import base64
 import os
 import random
 import time
@@ -87,8 +88,6 @@ def token_hex(count: int) -> str:
 
 def token_urlsafe(count: int) -> str:
     """Return so many random bytes as URL-safe base64 without padding."""
-    import base64
-
     return base64.urlsafe_b64encode(_world.random_bytes(count)).rstrip(b"=").decode()
 
 

@@ -194,7 +194,7 @@ def _read(path: Path) -> Home | None:
     except (durable.Damaged, KeyError, TypeError, ValueError) as error:
         # Passed over, it would let a start begin an empty queue beside the one that it tells of.
         raise StoreError(
-            f"state/{FOLDER}/{path.name} is damaged; it says where queue and send logs of the workspace are",
+            f"state/{FOLDER}/{path.name} is damaged; it says where send logs of the workspace are",
             hint=f"look for a folder {path.stem} on each machine and correct the file, or delete {path} "
             "if there is none",
         ) from error
