@@ -359,6 +359,15 @@ async def test_calls_that_reach_past_files_and_namespaces_are_refused(there: Yar
     assert (there.folder / "own").stat().st_mode & 0o6000 == 0
 
 
+async def test_a_child_that_ended_holds_no_sockets(there: Yard) -> None:
+    """Until its parent waits for it, only root may list its files."""
+    outcome = await there.python(
+        "import os, time\nif os.fork() == 0: os._exit(0)\ntime.sleep(0.5)\nprint('end')", network=True
+    )
+
+    assert outcome.out.text() == "end\n", outcome.err.text()
+
+
 async def test_the_machine_is_not_changed(there: Yard) -> None:
     outcome = await there.python(MACHINE)
 
