@@ -8,6 +8,12 @@ from durable.append import append_whole, begin_sync
 from durable.aside import replace, replace_below, replacing, settle
 from durable.beside import sweep
 from durable.bounded_dict import BoundedDict
+from durable.channels_database import (
+    CHANNELS_FILE,
+    ChannelsDatabase,
+    open_channels,
+    reading_channels,
+)
 from durable.clock import (
     World,
     choose,
@@ -23,7 +29,7 @@ from durable.clock import (
     wall_ns,
     wall_s,
 )
-from durable.database import Database, Job, Schema, in_memory, reading, settle_copy
+from durable.database import Database, Job, Schema, copy_database, in_memory, reading, settle_copy
 from durable.errors import Damaged, HintedError, LockHeld, NewerVersion, causes
 from durable.files import discard, new_file, open_private, touch, write_all, write_lines
 from durable.folders import make_below, make_folder, make_private, opened_below, sync_folder
@@ -39,6 +45,7 @@ from durable.sync_times import SYNC_BOUNDS_S, sync_counts, sync_data, sync_file,
 from durable.waits import first_of
 
 __all__ = [
+    "CHANNELS_FILE",
     "NOTHING",
     "PIPE",
     "STATE_FILE",
@@ -47,6 +54,7 @@ __all__ = [
     "SYNC_BOUNDS_S",
     "Asked",
     "BoundedDict",
+    "ChannelsDatabase",
     "Damaged",
     "Database",
     "GroupCommit",
@@ -63,6 +71,7 @@ __all__ = [
     "causes",
     "check_version",
     "choose",
+    "copy_database",
     "decode_state",
     "discard",
     "first_of",
@@ -80,6 +89,7 @@ __all__ = [
     "new_file",
     "new_id",
     "now",
+    "open_channels",
     "open_private",
     "opened_below",
     "owner_of",
@@ -87,6 +97,7 @@ __all__ = [
     "plain_value",
     "random_below",
     "reading",
+    "reading_channels",
     "replace",
     "replace_below",
     "replacing",

@@ -265,6 +265,23 @@ def reading(path: Path) -> Iterator[sqlite3.Connection]:
         yield file
 
 
+def copy_database(path: Path, target: Path) -> None:
+    """Copy a file as of one of its commits; processes that do not keep it to themselves may write meanwhile.
+
+    SQLite itself reads it: opening and closing the file by other means drops the locks of this process.
+
+    Raises:
+        FileNotFoundError: there is none.
+        Damaged: it was damaged before.
+        OSError: it cannot be read, or the copy not written.
+    """
+    path.stat()
+    touch(target)
+    with _refusals(path), reading(path) as file, contextlib.closing(sqlite3.connect(target)) as copy:
+        file.backup(copy)
+    settle_copy(target)
+
+
 def settle_copy(path: Path) -> None:
     """Bring the log of a copied file, which nobody else has, into the file, and see that it is sound.
 
@@ -272,14 +289,22 @@ def settle_copy(path: Path) -> None:
         Damaged: it is not.
         OSError: the disk refused.
     """
+    with (
+        _refusals(path),
+        contextlib.closing(sqlite3.connect(path, isolation_level=None)) as file,
+    ):
+        file.execute("PRAGMA locking_mode=EXCLUSIVE")
+        file.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        found = file.execute("PRAGMA quick_check(1)").fetchone()[0]
+    if found != "ok":
+        raise Damaged(f"{path.name} is damaged: {found}")
+
+
+@contextlib.contextmanager
+def _refusals(path: Path) -> Iterator[None]:
     try:
-        with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as file:
-            file.execute("PRAGMA locking_mode=EXCLUSIVE")
-            file.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
-            found = file.execute("PRAGMA quick_check(1)").fetchone()[0]
+        yield
     except sqlite3.DatabaseError as error:
         if isinstance(error, sqlite3.OperationalError):
             raise OSError(errno.EIO, str(error), str(path)) from error
         raise Damaged(f"{path.name} is damaged: {error}") from error
-    if found != "ok":
-        raise Damaged(f"{path.name} is damaged: {found}")

@@ -40,3 +40,49 @@ CREATE TABLE parked (
 );
 -- `parked retry ID`.
 CREATE INDEX parked_by_id ON parked (id);
+
+
+-- ============================================= state/channels.db =============================================
+-- The database of the channels side: what adapters have to know while no session runs.
+--
+-- One file, `state/channels.db`. Any process of the workspace may open it: the one that runs an adapter, the gateway,
+-- a command. Whoever writes locks the file `state/channels.lock` from BEGIN IMMEDIATE to COMMIT and for every
+-- checkpoint (`durable/channels_database.py`), so no checkpoint ever runs beside another process's commit. Readers
+-- take no lock. An adapter commits in groups, like the gateway. The conventions above hold here, too.
+
+-- The send log has two tables: `sends` and `chunks`. A message to a platform is sent as one or more chunks. Each one
+-- is recorded before the call to the platform and after it, so that a restart sends only the missing ones.
+
+-- A message that was delivered, or that has a live preview. One that is under way without a preview has only chunks.
+-- Removed a week after `done_ms`; a preview without an answer after 30 days.
+CREATE TABLE sends (
+    key        TEXT NOT NULL,   -- session key
+    id         TEXT NOT NULL,   -- message id of what is sent: '<inbound id>#reply', '<inbound id>#notice.…'
+    queued_ms  INTEGER,         -- when it was put into its queue; NULL where nothing says so
+    done_ms    INTEGER,         -- when the platform accepted the last chunk; NULL: not yet
+    preview    TEXT,            -- the platform's id of its live preview; '': being sent, outcome unknown; NULL: none
+    preview_ms INTEGER,
+    PRIMARY KEY (key, id)
+) WITHOUT ROWID;
+-- Removal of the oldest.
+CREATE INDEX sends_by_age ON sends (done_ms) WHERE done_ms IS NOT NULL;
+
+-- Removed together with a delivered message, else after 30 days.
+CREATE TABLE chunks (
+    key         TEXT NOT NULL,
+    id          TEXT NOT NULL,
+    number      INTEGER NOT NULL,   -- 0, 1, …: the same chunk of the same message whenever it is sent again
+    unknown     INTEGER NOT NULL,   -- how many calls were begun whose outcome was not recorded
+    platform_id TEXT,               -- what the platform accepted it as; NULL: not accepted, or nobody knows
+    at_ms       INTEGER NOT NULL,   -- last change
+    PRIMARY KEY (key, id, number)
+) WITHOUT ROWID;
+
+-- Chats that continue under another id, such as a Telegram group that became a supergroup. At most 10,000 a channel.
+CREATE TABLE moved_chats (
+    channel TEXT NOT NULL,
+    old     TEXT NOT NULL,
+    new     TEXT NOT NULL,
+    at_ms   INTEGER NOT NULL,
+    PRIMARY KEY (channel, old)
+) WITHOUT ROWID;

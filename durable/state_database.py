@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -28,9 +29,14 @@ _SCHEMA: Final = Path(__file__).with_name("schema.sql")
 
 def state_schema(newer: type[NewerVersion] = NewerVersion) -> Schema:
     """Return the tables of ``schema.sql``; ``newer`` is the error for a file of a newer version."""
-    return Schema(
-        list(_statements(_SCHEMA.read_text(encoding="utf-8"))), STATE_VERSION, _MAX_LOG_BYTES, newer
-    )
+    return Schema(statements(STATE_FILE), STATE_VERSION, _MAX_LOG_BYTES, newer)
+
+
+def statements(file: str) -> list[str]:
+    """Return the statements of ``schema.sql`` that make the tables of ``gateway.db`` or ``channels.db``."""
+    text = _SCHEMA.read_text(encoding="utf-8")
+    state, channels = re.split(r"^(?=-- ={40})", text, flags=re.MULTILINE)
+    return list(_statements(state if file == STATE_FILE else channels))
 
 
 class StateDatabase(Database):

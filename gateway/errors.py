@@ -6,7 +6,7 @@
     ├── ConfigError              78  all problems at once
     ├── StateInUse               73  another daemon holds the embedded queue
     ├── NewerState               78  a file in state/ was written by a newer version
-    ├── LedgerDown                   what a platform accepted cannot be noted; nothing may be sent
+    ├── SendLogDown                  what a platform accepted cannot be recorded; nothing may be sent
     ├── Unreachable              69  broker, daemon or model does not answer
     └── MailboxError
         ├── MailboxDown              not confirmed: the outcome is unknown, put again under the same id
@@ -53,8 +53,8 @@ class Unreachable(GatewayError):
     exit_code = 69
 
 
-class LedgerDown(GatewayError):
-    """The memory of what was sent cannot be written or read now; nothing of the request is stored."""
+class SendLogDown(GatewayError):
+    """The send log cannot be written or read now; nothing of the request is stored."""
 
 
 class MailboxError(GatewayError):

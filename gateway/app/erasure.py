@@ -19,6 +19,7 @@ from gateway.app.sessions import SessionServices
 from gateway.app.subagents import end_all
 from gateway.config.settings import Settings
 from gateway.errors import GatewayError
+from gateway.outbound import send_log
 from gateway.queue.embedded.mailbox import EmbeddedMailbox
 from gateway.queue.mailbox import Mailbox
 from gateway.turns.open_letters import OpenLetter, OpenLetters
@@ -50,10 +51,7 @@ LOCKS_STAY = (
     " the number of replies"
 )
 ACCESS_STAYS = "access to the bot: revoke it with `pairing revoke` or in the configuration"
-ELSEWHERE = (
-    "on {}, in state.local_dir: the send log, until that machine serves the platform again, and search"
-    " indexes (docs/shared-folders.md)"
-)
+ELSEWHERE = "on {}, in state.local_dir: search indexes (docs/shared-folders.md)"
 CONFIGURED = "the person's entries in [people] and allow_from of the configuration"
 
 
@@ -265,7 +263,7 @@ class Erasure:
             ("usage", partial(forget_usage, state, subject)),
             ("schedule", partial(kept_rows.remove_jobs, workspace, subject)),
             ("pairing", partial(kept_rows.forget_access, state, subject)),
-            ("delivery", partial(kept_rows.forget_deliveries, state, subject, before=before)),
+            ("delivery", partial(send_log.forget, state, subject.keys, before=before)),
             ("typed", partial(kept_rows.forget_typed, state, subject)),
         )
         for kind, step in steps:
@@ -298,7 +296,7 @@ class Erasure:
             stays.append(ACCESS_STAYS)
         if not self._settings.broker.embedded:
             stays.append(BROKER_STAYS)
-        hosts = {home.host for home in homes_of(self._settings.state) if home.counts and not home.here}
+        hosts = {home.host for home in homes_of(self._settings.state) if not home.here}
         stays += [ELSEWHERE.format(host or "another machine") for host in sorted(hosts)]
         channels = {split(key)[0] for key in subject.keys}
         if "discord" in channels:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping
-from datetime import UTC, datetime
+from datetime import UTC
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,10 +17,7 @@ from channels.cron.job import read_job
 from channels.cron.jobs_file import CronFile
 from channels.errors import ChannelError
 from channels.pairing import Pairing
-from gateway.errors import GatewayError, LedgerDown
-from gateway.outbound import ledger_log
-from gateway.outbound.ledger_file import forget as forget_sent
-from gateway.outbound.ledger_places import ledgers
+from gateway.errors import GatewayError
 from session.kept.export import Extra
 from session.kept.subject import Subject
 from session.transcript.key import split
@@ -153,18 +150,6 @@ def forget_access(state: Path, subject: Subject) -> int:
 
 
 # -- what was sent, and what was typed ---------------------------------------------------------------
-
-
-def forget_deliveries(state: Path, subject: Subject, *, before: datetime | None) -> int:
-    """Forget what was sent to the subject's chats, as ``ledger_file.forget``, on all machines."""
-    count = sum(forget_sent(path, subject.keys, before=before) for path in ledgers(state))
-    try:
-        ledger_log.forget(state, subject.keys, before=before)
-    except OSError as error:
-        raise LedgerDown(
-            f"the send logs of other machines cannot be changed: {error}", hint="run it again"
-        ) from error
-    return count
 
 
 def forget_typed(state: Path, subject: Subject) -> int:

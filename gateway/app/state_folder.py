@@ -16,7 +16,7 @@ LOCK: Final = "workspace.lock"
 WAIT_S: Final = 30.0
 _POLL_S: Final = 0.02
 # Each development version before 0.1.0 wrote one of these, and no later one does.
-_EARLIER: Final = ("workspace.json", "queue.db")
+_EARLIER: Final = ("workspace.json", "queue.db", "delivery-*.db", "deliveries")
 # Where a reset leaves the former folder, beside ``state``.
 _FORMER: Final = "state-before-reset-{:%Y%m%dT%H%M%SZ}"
 # The processes that work on the workspace by their own account, in words such as "pid 12".
@@ -35,10 +35,10 @@ def check(state: Path) -> None:
     Raises:
         EarlierState: with the cure; nothing was touched.
     """
-    found = next((name for name in _EARLIER if (state / name).exists()), None)
+    found = next((path for name in _EARLIER for path in state.glob(name)), None)
     if found is not None:
         raise EarlierState(
-            f"{state} was written by an earlier development version (it holds {found})",
+            f"{state} was written by an earlier development version (it holds {found.name})",
             hint="chat-gateway run --reset-state moves it aside and starts with an empty queue; "
             "transcripts, memory and jobs stay",
         )

@@ -20,7 +20,6 @@ from gateway.backup.stages import Stage, is_of_tools, is_somebodys, stage_of
 from gateway.backup.tar import TarWriter
 from gateway.errors import GatewayError
 from session.disk.layout import Layout
-from session.disk.local_files import is_local, local_path, local_state
 from session.store.fence import Fence, Wait
 from session.store.store import new_owner
 from session.store.trees import open_plain, open_up
@@ -28,7 +27,10 @@ from session.store.trees import open_plain, open_up
 _TRIES: Final = 20
 # One call writes a line: an end without its newline is one under way, or of a file that has none.
 _LINE_S: Final = 0.05
-_DATABASES: Final = (Stage.QUEUE, Stage.DELIVERIES)
+_DATABASES: Final = {
+    f"state/{durable.STATE_FILE}": durable.snapshot,
+    f"state/{durable.CHANNELS_FILE}": durable.copy_database,
+}
 _ROOM: Final = 2**18
 # Of the room: for words about what was passed over.
 _WORDS: Final = 2**17
@@ -173,14 +175,13 @@ class _Copy:
             if stage is Stage.REST:
                 self.passed_over += listed.unseen
             for path in listed.by_stage.get(stage, ()):
-                is_database = stage in _DATABASES and path.endswith(".db")
-                self._database(path) if is_database else self._file(path)
+                self._database(path) if path in _DATABASES else self._file(path)
 
     def _database(self, path: str) -> None:
         copy = self._scratch / "copy.db"
         with contextlib.suppress(FileNotFoundError):
             try:
-                durable.snapshot(local_path(self._workspace, path), copy)
+                _DATABASES[path](self._workspace / path, copy)
             except durable.Damaged as error:
                 # Its words name the copy, of which nobody knows.
                 words = str(error).replace(copy.name, path, 1)
@@ -295,7 +296,7 @@ def _list(workspace: Path) -> Listed:
     if not workspace.is_dir():
         raise GatewayError(f"there is no workspace {workspace}", hint="--workspace DIR")
     listed = Listed({stage: [] for stage in Stage}, {"": set(), "state/subagents": set()})
-    for path in _names(workspace, listed.unseen):
+    for path in _walk(os.fspath(workspace), listed.unseen):
         listed.count += 1
         listed.room += row_bytes(WORKSPACE + path)
         found = _stem(path)
@@ -304,18 +305,6 @@ def _list(workspace: Path) -> Listed:
         else:
             listed.by_stage[stage_of(path)].append(path)
     return listed
-
-
-def _names(workspace: Path, unseen: list[str]) -> Iterator[str]:
-    """Yield the names of all files, those of this machine as if they lay in the workspace."""
-    state = workspace / "state"
-    local = local_state(state)
-    for path in _walk(os.fspath(workspace), unseen):
-        # What lies beside the files in use is some older program's.
-        if local == state or local_path(workspace, path) == workspace / path:
-            yield path
-    if local != state:
-        yield from (f"state/{path}" for path in _walk(os.fspath(local), unseen) if is_local(path))
 
 
 def _stem(path: str) -> tuple[str, str] | None:

@@ -30,7 +30,7 @@ class Stage(IntEnum):
     MEMORY_STATE = 5
     REST = 6
     # What platforms accepted, as late as possible: nothing of it is sent again.
-    DELIVERIES = 7
+    SEND_LOG = 7
     # What is made anew, is of a process that runs, or is no part of the workspace's own content.
     LEFT_OUT = 8
 
@@ -75,11 +75,11 @@ STAGES: Final = (
     | _of(Stage.REST, "AGENTS.md", "instructions.md", "HEARTBEAT.md", "playbooks/**", "skills/**")
     | _of(Stage.REST, "state/chat_history", "state/mcp/**", "state/tokens.json", "memory/*.corrupt-*")
     | _of(Stage.REST, "agents/*/memory/*.corrupt-*")
-    | _of(Stage.DELIVERIES, "state/delivery-*.db", "state/deliveries/*/*.jsonl")
+    | _of(Stage.SEND_LOG, "state/channels.db")
     | _of(Stage.LEFT_OUT, *(each.pattern for each in places.PLACES if each.use == "derived"))
     | _of(Stage.LEFT_OUT, *(each.pattern for each in places.OF_SCOPES if each.use == "guard"))
     # Their content is in the copy of the file itself.
-    | _of(Stage.LEFT_OUT, "state/gateway.db-*", "state/delivery-*.db-*")
+    | _of(Stage.LEFT_OUT, "state/gateway.db-*", "state/channels.db-*")
     | _of(
         Stage.LEFT_OUT,
         "state/lock",
@@ -98,7 +98,7 @@ STAGES: Final = (
     | _of(Stage.LEFT_OUT, "chat-gateway.toml", "config-of-backup/*")
     # What ``run --reset-state`` moved aside.
     | _of(Stage.LEFT_OUT, "state-before-reset-*/**")
-    # Where machines keep their files: a restore lays those of this one into the workspace.
+    # Where machines keep their indexes.
     | _of(Stage.LEFT_OUT, "state/local/*.json")
 )
 # What the workspace has right below it.

@@ -116,8 +116,6 @@ def restore(opts: GlobalOptions, path: Path) -> None:
     _tell(manifest)
     if any(entry.path.startswith(CONFIG) for entry in manifest.entries):
         output.words(f"the configuration is in {workspace / restoring.CONFIG_FOLDER}; copy it to its place")
-    if settings.local_dir is not None:
-        output.words(f"the next start moves send logs and indexes to {settings.local_dir}")
     if manifest.broker != "embedded":
         output.words(
             "messages that wait in RabbitMQ are answered, unless this workspace has answered them already"

@@ -28,17 +28,16 @@ def settings_of(opts: GlobalOptions, *, named: bool = False) -> Settings:
     With ``named`` stderr names the file and the workspace that are used.
 
     Raises:
-        ConfigError: with all problems; or files of this machine lie where they are not looked for.
+        ConfigError: with all problems.
         EarlierState: an earlier development version wrote the state folder.
     """
-    from gateway.app import local_dir, log, state_folder
+    from gateway.app import log, state_folder
     from gateway.config.load import load
 
     settings = load(opts.config, opts.workspace)
     log.setup(settings, at_least="warning")
     name_place(opts, settings if named else None)
     state_folder.check(settings.state)
-    local_dir.check(settings.workspace, settings.local_dir)
     return settings
 
 

@@ -139,7 +139,7 @@ WORDS: Mapping[str, str] = {
     "bindings.*.command": "A command name of your own, without the slash.",
     "bindings.*.fixed": "Prevent the chat from choosing another agent with `/agent`.",
     "state": "Where this machine keeps its own files.",
-    "state.local_dir": "Absolute path of a local folder for send logs and indexes, for when [several "
+    "state.local_dir": "Absolute path of a local folder for search indexes, for when [several "
     "machines share the workspace](shared-folders.md). If empty, they are in the workspace.",
     "facts": "Individual facts, extracted from conversations.",
     "facts.enabled": "Extract facts and send them to the model.",

@@ -26,7 +26,7 @@ SYNCS: Final = 5
 # No rotating disk, and hardly a network, has written anything within so short a time.
 TOO_QUICK_S: Final = 0.0005
 IN_MEMORY: Final = ("tmpfs", "ramfs")
-AT_RISK: Final = "waiting messages (gateway.db), the send log (delivery-*.db) and the search indexes"
+AT_RISK: Final = "waiting messages (gateway.db) and the send log (channels.db)"
 # Mounted so, a file system reports as written what its disk may still hold in a cache, or leaves syncs out.
 UNSYNCED: Final = re.compile(r"nobarrier|barrier=(0|none)|volatile")
 # Libraries that answer a sync without one, put before the system's own.
@@ -90,11 +90,11 @@ def _number(version: str) -> tuple[int, ...]:
 def check(workspace: Path, local_dir: Path | None = None) -> Iterator[NamedFinding]:
     """Yield name, level, text and cure of each finding; a nameless file is written, and gone at the end.
 
-    ``local_dir`` is where the files of this machine alone are wanted; None: in the workspace.
+    ``local_dir`` is where the indexes of this machine are wanted; None: in the workspace.
     """
     if workspace.is_dir():
         yield _inodes(workspace)
-        yield file_system(workspace, local_dir, look_at(workspace))
+        yield file_system(workspace, look_at(workspace))
     if local_dir is not None:
         yield local_files(local_dir)
     limit = descriptors.limit()
@@ -138,19 +138,12 @@ def look_at(path: Path) -> Seen:
     return Seen(mount_of(path, mounts()), magic_of(path))
 
 
-def file_system(workspace: Path, local_dir: Path | None, seen: Seen) -> NamedFinding:
+def file_system(workspace: Path, seen: Seen) -> NamedFinding:
     """Say what the workspace's disk is worth, and what of it is at risk there."""
     mount, kind = seen.mount, seen.kind
-    if seen.network and local_dir is None:
-        text = f"{seen.network} is a network file system, which SQLite cannot rely on; at risk: {AT_RISK}"
-        cure = "set state.local_dir to a folder on a disk of this machine; docs/shared-folders.md"
-        return "file system", "fail", text, cure
     if seen.network:
-        text = (
-            f"{seen.network} is a network file system without SQLite files; while its server does not"
-            " answer, all turns wait"
-        )
-        return "file system", "ok", text, ""
+        text = f"{seen.network} is a network file system, which SQLite cannot rely on; at risk: {AT_RISK}"
+        return "file system", "fail", text, "move the workspace to a disk of this machine"
     if kind in IN_MEMORY:
         return (
             "file system",
@@ -163,9 +156,9 @@ def file_system(workspace: Path, local_dir: Path | None, seen: Seen) -> NamedFin
     except OSError as error:
         return "file system", "fail", f"{kind}: a sync failed: {error.strerror}", "check the system log"
     text = f"{kind or 'unknown'}, a sync takes {took_s * 1000:.2f} ms"
-    if may_be(kind, seen.magic) and local_dir is None:
+    if may_be(kind, seen.magic):
         text += f", provided by a program; if it is a network drive, at risk: {AT_RISK}"
-        return "file system", "warn", text, "if it is, set state.local_dir: docs/shared-folders.md"
+        return "file system", "warn", text, "if it is, move the workspace to a disk of this machine"
     if (lie := lie_of(mount, _loaded())) is not None:
         return "file system", "warn", f"{text}; {lie[0]}: a power cut may lose answers", lie[1]
     if kind == "overlay":
@@ -182,10 +175,10 @@ def local_files(local_dir: Path, seen: Seen | None = None) -> NamedFinding:
     seen = look_at(there) if seen is None else seen
     name = "local files"
     if seen.network:
-        text = f"state.local_dir {local_dir} is on {seen.network}, a network file system; at risk: {AT_RISK}"
+        text = f"state.local_dir {local_dir} is on {seen.network}, a network file system"
         return name, "fail", text, "choose a folder on a disk of this machine"
     if seen.kind in IN_MEMORY:
-        text = f"{local_dir} is in memory ({seen.kind}): a restart of the machine loses {AT_RISK}"
+        text = f"{local_dir} is in memory ({seen.kind}): a restart of the machine loses the indexes"
         return name, "warn", text, "choose a folder on a disk"
     if not os.access(there, os.W_OK | os.X_OK):
         return name, "fail", f"{there} cannot be written", f"chown $USER {there}, or choose another folder"

@@ -32,9 +32,7 @@ from gateway.outbound.delivery import SEND_TIMEOUT_S, Delivery
 from gateway.outbound.drafts import Drafts
 from gateway.outbound.enclosing import Folders, media_alone
 from gateway.outbound.greetings import Greetings
-from gateway.outbound.ledger import DeliveryLedger
-from gateway.outbound.ledger_log import LedgerLog
-from gateway.outbound.ledger_places import ledger_path
+from gateway.outbound.send_log import SendLog
 from gateway.outbound.standing import standing_file
 from gateway.queue.mailbox import Mailbox
 from gateway.queue.retry import back_off_s
@@ -218,21 +216,18 @@ class Adapter:
             )
             channel = await asyncio.to_thread(self._build, self._kind, self._table, site)
             stack.push_async_callback(channel.aclose)
-            notes = LedgerLog.of(self._state, self.name)
-            ledger = await stack.enter_async_context(
-                DeliveryLedger(ledger_path(self._state, self.name), log=notes)
-            )
+            send_log = await stack.enter_async_context(SendLog(self._state, self.name))
             limiter = Limiter(
                 self._state, self.name, self._table.token.get_secret_value(), rates_of(self.name)
             )
             self.pulse.begin()
             # A group cuts off all that is left in it: the work on the chats is ended by their delivery alone.
             async with asyncio.TaskGroup() as chats, asyncio.TaskGroup() as group:
-                drafts = self._drafts(channel, ledger, limiter)
+                drafts = self._drafts(channel, send_log, limiter)
                 delivery = Delivery(
                     channel=channel,
                     mailbox=context.mailbox,
-                    ledger=ledger,
+                    send_log=send_log,
                     limiter=limiter,
                     workspace=context.workspace,
                     state=self._state,
@@ -254,13 +249,13 @@ class Adapter:
                 if isinstance(channel, Registers):
                     group.create_task(self._register(channel), name=f"{self.name} commands")
 
-    def _drafts(self, channel: Channel, ledger: DeliveryLedger, limiter: Limiter) -> Drafts | None:
+    def _drafts(self, channel: Channel, send_log: SendLog, limiter: Limiter) -> Drafts | None:
         if not isinstance(channel, Types | Edits):
             return None
         return Drafts(
             channel=channel,
             mailbox=self._context.mailbox,
-            ledger=ledger,
+            send_log=send_log,
             limiter=limiter,
             stream=self._table.stream,
             turn_timeout_s=self._context.turn_timeout_s,

@@ -21,8 +21,8 @@ from gateway.observer import LetterSent, Observer
 from gateway.outbound.copies import Copies
 from gateway.outbound.drafts import Drafts
 from gateway.outbound.enclosing import Folders, media_alone
-from gateway.outbound.ledger import DeliveryLedger, Progress
 from gateway.outbound.pieces import RateLimit, instead, pieces
+from gateway.outbound.send_log import Progress, SendLog
 from gateway.outbound.sender import Errand, Gone, PieceRefused, PieceSender, Undecided
 from gateway.queue.mailbox import Letter, Mailbox, ParkedAs, carried, outbound
 from gateway.queue.retry import back_off_s
@@ -71,7 +71,7 @@ class Delivery:
         *,
         channel: Channel,
         mailbox: Mailbox,
-        ledger: DeliveryLedger,
+        send_log: SendLog,
         limiter: RateLimit,
         workspace: Path,
         state: Path,
@@ -90,7 +90,7 @@ class Delivery:
         self.parked = 0
         self._channel = channel
         self._mailbox = mailbox
-        self._ledger = ledger
+        self._send_log = send_log
         self._workspace = workspace
         self._folders = folders
         self._group = group
@@ -103,7 +103,7 @@ class Delivery:
         self._copies = Copies(state, workspace, max_bytes=self._max_bytes)
         self._sender = PieceSender(
             channel=channel,
-            ledger=ledger,
+            send_log=send_log,
             limiter=limiter,
             copies=self._copies,
             at_once=at_once,
@@ -232,7 +232,7 @@ class Delivery:
         """Send what the platform has not accepted yet; return how many pieces that were."""
         out = entry.out
         await self._draft_closed(out)
-        progress = await self._sender.durably(lambda: self._ledger.progress(out.key, out.id))
+        progress = await self._sender.durably(lambda: self._send_log.progress(out.key, out.id))
         if progress.done:
             return 0
         todo = await pieces(
@@ -245,8 +245,8 @@ class Delivery:
         files = len(todo) - len(out.attachments)
         missing = [number for number in range(len(todo)) if number not in progress.sent]
         # A notice that takes the place of a question stands where that stood.
-        if missing and (out.buttons or (out.kind == "notice" and not progress.draft)):
-            progress = replace(progress, draft=await self._draft_left(out) or progress.draft)
+        if missing and (out.buttons or (out.kind == "notice" and not progress.preview)):
+            progress = replace(progress, preview=await self._draft_left(out) or progress.preview)
         for number in missing:
             errand = Errand(
                 out,
@@ -270,11 +270,11 @@ class Delivery:
                 errand.unknown = 0
                 await self._hand_over(errand, progress)
         if not missing:
-            await self._sender.durably(lambda: self._ledger.done(out.key, out.id))
+            await self._sender.durably(lambda: self._send_log.done(out.key, out.id))
         return len(missing)
 
     async def _hand_over(self, errand: Errand, progress: Progress) -> None:
-        drafted = progress.draft if errand.number == 0 else ""
+        drafted = progress.preview if errand.number == 0 else ""
         edits = drafted and isinstance(self._channel, Edits) and isinstance(errand.content, Rendered)
         if not (edits and await self._sender.edit(errand, drafted)):
             await self._sender.send(errand)
@@ -286,7 +286,7 @@ class Delivery:
             return
         changed = {"id": f"{out.id}.refused", "kind": "notice", "replaced_by": None}
         notice = out.model_copy(update={**changed, "attachments": [], "buttons": []})
-        if (await self._sender.durably(lambda: self._ledger.progress(out.key, notice.id))).done:
+        if (await self._sender.durably(lambda: self._send_log.progress(out.key, notice.id))).done:
             return
         name = out.channel.capitalize()
         words = Rendered(f"{name} rejected the answer to this message. The operator can see why.")
@@ -314,10 +314,10 @@ class Delivery:
         reply, half = f"{out.in_reply_to}#reply", ""
         reason = out.id.rpartition("#notice.")[2].partition(".")[0]
         if out.kind == "notice" and reason not in WAITING:
-            half = (await self._sender.durably(lambda: self._ledger.progress(out.key, reply))).draft
+            half = (await self._sender.durably(lambda: self._send_log.progress(out.key, reply))).preview
         if half:
             await self._sender.note_draft(out, half, later=out.id)
-        await self._sender.durably(lambda: self._ledger.drop_draft(out.key, reply))
+        await self._sender.durably(lambda: self._send_log.drop_preview(out.key, reply))
         return half
 
     def _tell(self, entry: _Entry, result: str, pieces: int) -> None:
@@ -340,7 +340,7 @@ class Delivery:
         out = entry.out
         if await self._set_aside(lambda: entry.letter, ParkedAs(out.key, reason, 1)):
             self._tell(entry, "parked", 0)
-            await self._sender.durably(lambda: self._ledger.set_aside(out.key, out.id))
+            await self._sender.durably(lambda: self._send_log.set_aside(out.key, out.id))
 
     async def _park_unreadable(self, letter: Letter, fault: str) -> None:
         if letter.begin():

@@ -13,8 +13,8 @@ import durable
 from channels.base import Channel, Edits, Piece, Promises, Rendered, Types
 from channels.errors import ChannelDown, SendLater, SendNever
 from durable import BoundedDict
-from gateway.outbound.ledger import DeliveryLedger
 from gateway.outbound.pieces import RateLimit, is_group, nonce, render
+from gateway.outbound.send_log import SendLog
 from gateway.queue.mailbox import Mailbox
 from gateway.turns.control_order import WatchOrder
 from gateway.turns.event import Event, read_event
@@ -107,7 +107,7 @@ class Drafts:
         *,
         channel: Channel,
         mailbox: Mailbox,
-        ledger: DeliveryLedger,
+        send_log: SendLog,
         limiter: RateLimit,
         stream: bool = True,
         turn_timeout_s: float = 600.0,
@@ -116,7 +116,7 @@ class Drafts:
     ) -> None:
         self._channel = channel
         self._mailbox = mailbox
-        self._ledger = ledger
+        self._send_log = send_log
         self._limiter = limiter
         self._streams = stream and isinstance(channel, Edits)
         self._types = isinstance(channel, Types)
@@ -285,7 +285,7 @@ class Drafts:
 
     async def _type(self, chat_id: str) -> None:
         assert isinstance(self._channel, Types)
-        address = self._ledger.address(chat_id)
+        address = self._send_log.address(chat_id)
         now = self._now()
         if self._quiet(address) or self._no_typing_until.get(address, now) > now:
             return
@@ -324,7 +324,7 @@ class Drafts:
 
     async def _draw(self, turn: _Turn) -> None:
         """Show the beginning of the text so far, as far as one message holds it."""
-        address = self._ledger.address(turn.chat_id)
+        address = self._send_log.address(turn.chat_id)
         rendered = await self._rendered(turn)
         if not rendered or rendered[0] == turn.shown or self._quiet(address) or self._in_the_way(turn):
             return
@@ -363,12 +363,12 @@ class Drafts:
     async def _call(self, turn: _Turn, address: str, content: Rendered) -> None:
         out_id = f"{turn.message_id}#reply"
         if not turn.draft:
-            found = await self._ledger.begin_draft(turn.key, out_id)
+            found = await self._send_log.begin_preview(turn.key, out_id)
             turn.draft, turn.silent = found or "", found is None
         if turn.silent:
             return
         if self._in_the_way(turn):
-            await self._ledger.drop_draft(turn.key, out_id)
+            await self._send_log.drop_preview(turn.key, out_id)
             return
         try:
             if turn.draft:
@@ -383,7 +383,7 @@ class Drafts:
                 piece = Piece(address, content, nonce(durable.new_id(), DRAFT), reply_to=asked)
                 async with asyncio.timeout(CALL_TIMEOUT_S):
                     draft = await self._channel.send(piece)
-                await self._ledger.draft_sent(turn.key, out_id, draft)
+                await self._send_log.preview_sent(turn.key, out_id, draft)
                 turn.draft = draft
             turn.shown = content
         except (SendLater, ChannelDown, SendNever) as error:
@@ -392,5 +392,5 @@ class Drafts:
             turn.silent = isinstance(error, SendNever)
             if not turn.draft:
                 # It was surely not sent: what stands as begun would keep every later draft back.
-                await self._ledger.drop_draft(turn.key, out_id)
+                await self._send_log.drop_preview(turn.key, out_id)
             log.debug("draft.refused", key=turn.key, cause=type(error).__name__)

@@ -63,7 +63,7 @@ class Greetings:
             return
         for entry in await asyncio.to_thread(self._pairing.to_greet, self._name):
             await self._mailbox.put(_post(entry))
-            # A kill in between puts it again under the same id, which delivery has in its ledger.
+            # A kill in between puts it again under the same id, which is in the send log.
             await asyncio.to_thread(self._pairing.greeted, entry)
             log.info("greeting.put", channel=self._name, id=entry.greet)
         self._seen = seen

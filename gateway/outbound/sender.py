@@ -22,11 +22,11 @@ from channels.errors import (
     SendUnknown,
 )
 from channels.message import Button, Outbound
-from gateway.errors import LedgerDown
+from gateway.errors import SendLogDown
 from gateway.observer import PlatformCall
 from gateway.outbound.copies import Copies
-from gateway.outbound.ledger import DeliveryLedger
 from gateway.outbound.pieces import RateLimit, is_group, nonce
+from gateway.outbound.send_log import SendLog
 from gateway.queue.retry import back_off_s
 from session.transcript.line import read_time
 
@@ -107,7 +107,7 @@ class PieceSender:
         self,
         *,
         channel: Channel,
-        ledger: DeliveryLedger,
+        send_log: SendLog,
         limiter: RateLimit,
         copies: Copies,
         at_once: int,
@@ -120,7 +120,7 @@ class PieceSender:
         self.busy: set[asyncio.Task[object]] = set()
         self.last_error = ""
         self._channel = channel
-        self._ledger = ledger
+        self._send_log = send_log
         self._limiter = limiter
         self._copies = copies
         self._slots = asyncio.Semaphore(at_once)
@@ -145,7 +145,7 @@ class PieceSender:
                     raise PieceRefused("unknown")
             elif errand.unknown >= most:
                 raise Undecided("unknown")
-            chat_id = self._ledger.address(out.chat_id)
+            chat_id = self._send_log.address(out.chat_id)
             if errand.unknown and not self._channel.safe_to_repeat:
                 await self._back(errand, chat_id)
             try:
@@ -223,7 +223,7 @@ class PieceSender:
                 first=number == 0,
             )
             # If the process dies from here on, nobody can know whether the platform took it.
-            await self.durably(lambda: self._ledger.trying(out.key, out.id, number))
+            await self.durably(lambda: self._send_log.trying(out.key, out.id, number))
             with self._heard(errand):
                 async with asyncio.timeout(self._time_for(content)):
                     platform_id = await self._channel.send(piece)
@@ -256,10 +256,13 @@ class PieceSender:
             self._called(call)
 
     async def _accepted(self, errand: Errand, platform_id: str) -> None:
-        out, put_at = errand.out, read_time(errand.out.created_at)
+        out, queued_at = errand.out, read_time(errand.out.created_at)
         await self.durably(
-            lambda: self._ledger.sent(
-                *(out.key, out.id, errand.number), platform_id=platform_id, last=errand.last, put_at=put_at
+            lambda: self._send_log.sent(
+                *(out.key, out.id, errand.number),
+                platform_id=platform_id,
+                last=errand.last,
+                queued_at=queued_at,
             )
         )
 
@@ -271,8 +274,8 @@ class PieceSender:
         """Note what the letter ``later`` changes when it comes: to it this message is a draft."""
 
         async def note() -> None:
-            if await self._ledger.begin_draft(out.key, later) is not None:
-                await self._ledger.draft_sent(out.key, later, platform_id)
+            if await self._send_log.begin_preview(out.key, later) is not None:
+                await self._send_log.preview_sent(out.key, later, platform_id)
 
         await self.durably(note)
 
@@ -286,7 +289,7 @@ class PieceSender:
         assert isinstance(content, Rendered)
         tries = 0
         while True:
-            chat_id = self._ledger.address(out.chat_id)
+            chat_id = self._send_log.address(out.chat_id)
             try:
                 async with self._call_of(errand, chat_id):
                     with self._heard(errand):
@@ -305,7 +308,7 @@ class PieceSender:
                 if not isinstance(error, SendNever):
                     log.exception("edit.crashed", key=out.key, id=out.id)
                 log.info("draft.given_up", key=out.key, id=out.id, error=str(error))
-                await self.durably(lambda: self._ledger.drop_draft(out.key, out.id))
+                await self.durably(lambda: self._send_log.drop_preview(out.key, out.id))
                 return False
             else:
                 return True
@@ -327,25 +330,25 @@ class PieceSender:
                 self.busy.discard(task)
 
     async def durably(self, write: Callable[[], Awaitable[T]]) -> T:
-        """Ask the ledger until it can answer: nothing may be sent that cannot be noted."""
+        """Ask the send log until it answers: nothing may be sent that cannot be recorded."""
         tries = 0
         while True:
             try:
                 return await write()
-            except LedgerDown as error:
+            except SendLogDown as error:
                 tries += 1
                 self.last_error = str(error)
                 # The log may lie on the same full disk.
                 with suppress(OSError):
-                    log.error("ledger.refused", error=str(error), hint=error.hint)
+                    log.error("send_log.refused", error=str(error), hint=error.hint)
                 await self._sleep(back_off_s(tries))
 
     async def _not_sent(self, errand: Errand) -> None:
-        await self.durably(lambda: self._ledger.not_sent(errand.out.key, errand.out.id, errand.number))
+        await self.durably(lambda: self._send_log.not_sent(errand.out.key, errand.out.id, errand.number))
 
     async def _move(self, old: str, new: str) -> None:
         log.info("chat.moved", channel=self._channel.name, old=old, new=new)
-        await self.durably(lambda: self._ledger.moved(old, new))
+        await self.durably(lambda: self._send_log.moved(old, new))
 
     async def _pause(self, errand: Errand, chat_id: str, error: SendLater) -> None:
         await self._limiter.pause(chat_id, error.after_s)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gateway.outbound.ledger_file import SentRow
+from gateway.outbound.send_log import SentMessage
 from gateway.queue.mailbox import INBOUND, Parked, Waiting
 from gateway.turns.events import LOCAL_CHANNELS
 from gateway.turns.lanes import Entry
@@ -38,13 +38,13 @@ def standing_of(
     entry: Entry | None,
     letters: Sequence[Waiting],
     parked: Sequence[Parked],
-    sent: Sequence[SentRow],
+    sent: Sequence[SentMessage],
 ) -> Standing:
     """Say where a message stands, in a word and in a sentence, and what nothing tells of it.
 
     ``steps`` is what is known, in order of time; ``entry`` the message in the line of its chat, where this
     process has it; ``letters`` what of it waits in the queue, ``parked`` what is set aside, ``sent`` what the
-    ledgers say of what goes out for it.
+    send log says of what goes out for it.
     """
     unknown = [] if any(each.step in ("accepted", "put") for each in steps) else ["when it was accepted"]
     if entry is not None:
@@ -76,7 +76,7 @@ def _ended(
     key: str,
     steps: Sequence[Step],
     letters: Sequence[Waiting],
-    sent: Sequence[SentRow],
+    sent: Sequence[SentMessage],
     unknown: list[str],
 ) -> Standing:
     """Judge a message that is neither in the queue nor in a lane, as far as that can be seen."""
@@ -109,22 +109,20 @@ def _state_of(key: str, steps: Sequence[Step]) -> str:
     return str(own[-1].fields.get("state") or "") if own else ""
 
 
-def _of_sends(key: str, sent: Sequence[SentRow], letters: Sequence[Waiting], unknown: list[str]) -> Standing:
+def _of_sends(
+    key: str, sent: Sequence[SentMessage], letters: Sequence[Waiting], unknown: list[str]
+) -> Standing:
     """Judge a message whose answer is stored by what is known of its way out."""
     waiting = [each for each in letters if each.box != INBOUND]
     if waiting:
         box = waiting[-1].box.partition(".")[2]
         return "sending", f"its reply waits in the outbound queue of {box}", unknown
-    done = [row for row in sent if row.piece is None]
+    done = [each.done_at for each in sent if each.done_at is not None]
     if done:
-        return (
-            "delivered",
-            f"delivered at {_time(max(row.at for row in done))}",
-            unknown,
-        )
-    begun = [row for row in sent if row.piece is not None and row.piece >= 0]
+        return "delivered", f"delivered at {_time(max(done))}", unknown
+    begun = [chunk for each in sent for chunk in each.chunks]
     if begun:
-        newest = max(begun, key=lambda row: row.at)
+        newest = max(begun, key=lambda chunk: chunk.at)
         if newest.unknown and not newest.platform_id:
             return "sending", f"sent at {_time(newest.at)}, but the platform never confirmed it", unknown
         return "sending", f"being sent since {_time(newest.at)}, not yet complete", unknown

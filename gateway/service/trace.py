@@ -1,4 +1,4 @@
-"""The life of one message, joined of everything that tells of it: queue, lanes, files, ledgers, approvals."""
+"""Traces one message through all that records it: queue, lanes, files, send log, approvals."""
 
 from __future__ import annotations
 
@@ -11,9 +11,7 @@ from typing import Any
 import durable
 from gateway.config.settings import Settings
 from gateway.errors import GatewayError, MailboxError
-from gateway.outbound.ledger_file import SentRow, rows_noted, rows_of
-from gateway.outbound.ledger_places import ledgers
-from gateway.outbound.ledger_rows import PUT
+from gateway.outbound.send_log import SentChunk, SentMessage, sent_for
 from gateway.queue.mailbox import INBOUND, Mailbox, Parked, Waiting
 from gateway.service.standing_of import standing_of
 from gateway.turns.lanes import Entry, Lanes
@@ -25,9 +23,9 @@ from session.models.usage_report import of_turn
 from session.store import lives
 from session.subagents.records import Subagent, SubagentFiles
 from session.transcript.key import is_subagent, split
-from session.transcript.life import LEDGER, Step, in_order
+from session.transcript.life import SEND_LOG, Step, in_order
 
-_SEARCHED = ("the records of subagents and approvals", "the send logs")
+_SEARCHED = ("the records of subagents and approvals", "the send log")
 _DECIDED = {"allowed": "allowed", "started": "allowed", "ended": "allowed", "denied": "denied"}
 
 
@@ -76,7 +74,7 @@ class Tracer:
         Raises:
             NotTraced: nothing tells of it; its text says what was searched.
             TracedTwice: several chats have such a message; name the key.
-            NewerFormat, NewerState, StoreError, LedgerDown: a file cannot be read.
+            NewerFormat, NewerState, StoreError, SendLogDown: a file cannot be read.
         """
         queue = await self._queue(message_id)
         of = key or "every chat"
@@ -178,12 +176,8 @@ class _Files:
         steps += _due(message_id)
         steps += _of_approvals(ApprovalFiles(state), key, message_id)
         steps += _of_subagents(SubagentFiles(state), state / "usage", key, message_id)
-        rows = [row for path in ledgers(state) for row in rows_of(path, message_id)]
-        here = {(row.key, row.id, row.piece) for row in rows}
-        elsewhere = rows_noted(state, message_id)
-        rows += [row for row in elsewhere if (row.key, row.id, row.piece) not in here]
-        self.sent = [row for row in rows if not key or _is_of(row.key, key)]
-        self.steps = [*steps, *map(_sent, self.sent)]
+        self.sent = [each for each in sent_for(state, message_id) if not key or _is_of(each.key, key)]
+        self.steps = [*steps, *(step for each in self.sent for step in _sent(each))]
 
 
 def _layout(settings: Settings, key: str) -> Layout:
@@ -252,27 +246,32 @@ def _what(out_id: str) -> str:
     return "reply" if kind in ("", "reply") else kind.replace(".", " ", 1)
 
 
-def _sent(row: SentRow) -> Step:
-    what, channel = _what(row.id), split(row.key)[0]
-    fields: dict[str, Any] = {"channel": channel, "letter": row.id}
-    if row.piece is None:
-        return Step(row.at, "delivered", f"{channel} accepted the whole {what}", LEDGER, fields)
-    if row.piece == PUT:
-        return Step(row.at, "put", f"{what} put into the queue", LEDGER, fields)
-    fields["piece"] = row.piece
-    if row.platform_id:
-        fields["platform_id"] = row.platform_id
-        # The send that was accepted counts, too, but not the edit of a draft.
-        more = row.unknown - 1
-        words = f"{channel} accepted part {row.piece} of the {what}"
+def _sent(message: SentMessage) -> Iterator[Step]:
+    what, channel = _what(message.id), split(message.key)[0]
+    fields = {"channel": channel, "letter": message.id}
+    if message.queued_at is not None:
+        yield Step(message.queued_at, "put", f"{what} put into the queue", SEND_LOG, fields)
+    for chunk in message.chunks:
+        yield _sent_chunk(chunk, what, fields | {"piece": chunk.number})
+    if message.done_at is not None:
+        words = f"{channel} accepted the whole {what}"
+        yield Step(message.done_at, "delivered", words, SEND_LOG, fields)
+
+
+def _sent_chunk(chunk: SentChunk, what: str, fields: dict[str, Any]) -> Step:
+    channel = fields["channel"]
+    if chunk.platform_id:
+        # The send that was accepted counts, too, but not the edit of a preview.
+        more = chunk.unknown - 1
+        words = f"{channel} accepted part {chunk.number} of the {what}"
         if more > 0:
             words += f"; {more} earlier {'attempt was' if more == 1 else 'attempts were'} never confirmed"
-        return Step(row.at, "sent", words, LEDGER, fields)
-    if row.unknown:
-        words = f"part {row.piece} of the {what} was sent to {channel}, which never confirmed it"
-        return Step(row.at, "sending", words, LEDGER, fields | {"sends": row.unknown})
-    words = f"{channel} did not accept part {row.piece} of the {what}"
-    return Step(row.at, "not sent", words, LEDGER, fields)
+        return Step(chunk.at, "sent", words, SEND_LOG, fields | {"platform_id": chunk.platform_id})
+    if chunk.unknown:
+        words = f"part {chunk.number} of the {what} was sent to {channel}, which never confirmed it"
+        return Step(chunk.at, "sending", words, SEND_LOG, fields | {"sends": chunk.unknown})
+    words = f"{channel} did not accept part {chunk.number} of the {what}"
+    return Step(chunk.at, "not sent", words, SEND_LOG, fields)
 
 
 def _of_approvals(files: ApprovalFiles, key: str, message_id: str) -> Iterator[Step]:

@@ -243,7 +243,7 @@ def _state_problem(path: Path) -> str | None:
 
 def _databases(layout: Layout, _: str) -> Iterator[Finding]:
     state = layout.workspace / "state"
-    for path in [*state.glob(durable.STATE_FILE), *sorted(local_state(state).glob("delivery-*.db"))]:
+    for path in (path for name in (durable.STATE_FILE, durable.CHANNELS_FILE) for path in state.glob(name)):
         if is_damaged(path):
             yield path, "damaged database; stop the gateway and restore a backup of it", None
 

@@ -94,9 +94,8 @@ OF_ALL: Final = (
     Place("usage", "state/usage/*.jsonl"),
     Place("letter", "state/gateway.db"),
     Place("letter", "state/gateway.db-*"),
-    Place("delivery", "state/delivery-*.db"),
-    Place("delivery", "state/delivery-*.db-*"),
-    Place("delivery", "state/deliveries/*/*.jsonl"),
+    Place("delivery", "state/channels.db"),
+    Place("delivery", "state/channels.db-*"),
     Place("schedule", "cron/jobs.json"),
     Place("schedule", "cron/jobs.json.corrupt-*"),
     Place("schedule", "cron/action.jsonl"),
@@ -146,7 +145,7 @@ ELSEWHERE: Final = (
     "media/.*",
     # Copies of files for the time that a platform is given them.
     "state/outgoing/**",
-    # Where machines keep the files that are theirs alone.
+    # Where machines keep their indexes.
     "state/local/*.json",
     # Erasures that are under way.
     "state/erasing/*.json",

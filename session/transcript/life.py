@@ -24,7 +24,7 @@ _ENDS: Mapping[str, tuple[str, str]] = {
     "archived": ("archived", "its session was closed"),
 }
 # The source whose times are whole milliseconds, and the order of its steps.
-LEDGER = "ledger"
+SEND_LOG = "send log"
 _SENT = ("put", "sending", "not sent", "sent", "delivered")
 
 
@@ -67,10 +67,10 @@ def in_order(steps: Iterable[Step]) -> list[Step]:
 
 
 def _place(step: Step) -> tuple[int, int, datetime]:
-    """Order by milliseconds, as a ledger has them; within one what was sent comes after all else."""
+    """Order by milliseconds, as the send log has them; within one what was sent comes after all else."""
     at = step.at or datetime.max.replace(tzinfo=UTC)
-    ledger = _SENT.index(step.step) + 1 if step.step in _SENT and step.source == LEDGER else 0
-    return int(at.timestamp() * 1000), ledger, at
+    sent = _SENT.index(step.step) + 1 if step.step in _SENT and step.source == SEND_LOG else 0
+    return int(at.timestamp() * 1000), sent, at
 
 
 # -- the transcript --------------------------------------------------------------------------------

@@ -3,8 +3,7 @@
 Each life of the gateway works on a disk that forgets, until the sync at which it is cut; then the daemon is
 killed and the next one finds what was left. Now and then a daemon is killed alone, so that the next one
 starts on what was written and not synced, and a cut comes in the middle of a start; or the disk refuses some
-calls on the way; or the next life has its queue and ledger elsewhere, and moves them. At the end everything
-may come to rest, and is looked at message by message.
+calls on the way. At the end everything may come to rest, and is looked at message by message.
 """
 
 from __future__ import annotations
@@ -43,8 +42,6 @@ REFUSALS = (
     "sync:{}:{}:EIO",
     "append:{}:{}:EIO",
 )
-# Where queue and ledger may lie, on the same disk; nowhere: in the workspace.
-LOCAL = ("", "local", "other")
 # The exit code of a run that shows nothing, for it or for anybody.
 NOTHING_DONE = 2
 LIFE_S = 30.0
@@ -53,14 +50,13 @@ LIFE_S = 30.0
 class Cuts:
     def __init__(self, folder: Path, *, cuts: int, every: int, seed: int) -> None:
         self.folder = folder
-        self.cuts, self.moves = 0, 0
+        self.cuts = 0
         self.harms: list[Harm] = []
         self.sent: dict[str, list[Message]] = {chat: [] for chat in CHATS}
         self._wanted, self._every = cuts, every
         self._dice = random.Random(seed)
         self._mount = Mount(folder / "disk", folder / "saved")
         self.workspace = folder / "disk" / "workspace"
-        self._local = LOCAL[0]
         self._numbers, self._lives = itertools.count(1), itertools.count(1)
         self._config: dict[str, Any] = {
             "model.name": "openai/stub",
@@ -105,7 +101,6 @@ class Cuts:
         words += ["--cut-before"] if self._dice.random() < 0.5 else []
         refuses = self._dice.random() < 0.25
         words += ["--refuse", self._refusal(at)] if refuses else []
-        self._move()
         began = time.monotonic()
         await self._mount.mount(*words)
         cut = asyncio.create_task(self._mount.cut(), name="cut")
@@ -126,20 +121,13 @@ class Cuts:
         else:
             await self._mount.unmount()
         what = " ".join(map(str, words))
-        print(f"  life {number + 1}, {self._local or 'in place'}: {what}: {place or 'not cut'}", flush=True)
+        print(f"  life {number + 1}: {what}: {place or 'not cut'}", flush=True)
 
     def _refusal(self, at: int) -> str:
         kind = self._dice.choice(REFUSALS)
         # There are more writes than syncs.
         last = 4 * at if kind.startswith("write") else at
         return kind.format(self._dice.randint(1, last), self._dice.choice((1, 1, 3, 20)))
-
-    def _move(self) -> None:
-        """Have the next life begin by moving queue and ledger, now and then."""
-        if self._dice.random() < 0.3:
-            local = self._dice.choice([one for one in LOCAL if one != self._local])
-            self._local, self.moves = local, self.moves + 1
-            self._config["state.local_dir"] = str(self.folder / "disk" / local) if local else ""
 
     async def _until_cut(self, cut: asyncio.Task[str], kill_after_s: float, *, refuses: bool) -> None:
         life, daemon = self._daemon()
@@ -223,7 +211,7 @@ async def main() -> int:
         prepared.end_servers()
     harms = Counter(harm.kind for harm in run.harms)
     print(f"  {account.messages} messages, {run.cuts} cuts, {harms['kill']} deaths")
-    print(f"  {harms['refusing disk']} lives with refusals, {run.moves} moves of queue and ledger")
+    print(f"  {harms['refusing disk']} lives with refusals")
     print(f"  model calls {account.calls} of {account.least_calls} needed")
     print(f"  {time.monotonic() - began:.0f} s, {len(account.broken)} broken, seed {given.seed}")
     if account.broken:

@@ -96,7 +96,7 @@ def _places(workspace: Path, stems: Sequence[str]) -> list[Path]:
         sessions,
         *(state / f"gateway.db{more}" for more in ("", "-wal", "-journal")),
     ]
-    found += [state / f"delivery-telegram.db{more}" for more in ("", "-wal", "-journal")]
+    found += [state / f"channels.db{more}" for more in ("", "-wal", "-journal")]
     for stem in stems:
         found += [sessions / f"{stem}.jsonl", sessions / "archive" / stem]
         found += [state / "keys" / f"{stem}.{kind}" for kind in ("log", "lock")]

@@ -20,11 +20,9 @@ from pathlib import Path
 import durable
 from channels.media import MediaFolder
 from channels.message import Attachment
-from gateway.app import local_dir
-from gateway.outbound.ledger_log import LedgerLog, Note
+from gateway.outbound.send_log import sent_for
 from session.background.job_files import BackgroundJob, JobFiles
 from session.disk.layout import Layout
-from session.disk.local_files import homes_of, local_state
 from session.kept.damage import findings
 from session.kept.erasing import Owed
 from session.kept.rows import forget_usage
@@ -37,7 +35,6 @@ from session.store.store import Store
 from tests.channels.test_media import Source
 from tests.disk.model import Fate
 from tests.disk.mount import Mount, saved, spread
-from tests.gateway.app.local_victim import ROWS, fill, rows
 from tests.session.background.test_moving import NEW, NEW_STEM, OLD, OLD_STEM, move
 from tests.session.store_place import ADA, turn
 
@@ -258,50 +255,17 @@ def forgotten_usage(folder: Path) -> Iterator[Holds | None]:
     yield lambda after: b"telegram:1" not in (after / path.relative_to(folder)).read_bytes()
 
 
-# -- what several machines share, and what is one machine's own ------------------------------------
-
-
-def noted_for_other_machines(folder: Path) -> Iterator[Holds | None]:
+def recorded_in_the_send_log(folder: Path) -> Iterator[Holds | None]:
     yield None
-    log = LedgerLog(folder / "telegram", "one")
-    log.append([Note("done", {"key": "telegram:1", "out_id": "a"})], 0)
-    log.close()
-    yield lambda after: len(list(LedgerLog(after / "telegram", "another").others({}))) == 1
-
-
-def _settle(folder: Path, wanted: Path | None) -> None:
-    local_dir.settle(folder / "w", wanted, beside=list)
-
-
-def moved_to_the_machine(folder: Path) -> Iterator[Holds | None]:
-    state = folder / "w" / "state"
-    state.mkdir(parents=True)
-    fill(state)
-    yield None
-    _settle(folder, folder / "d")
+    database = durable.ChannelsDatabase(folder, down=lambda error: error)
+    database.open()
+    row = "INSERT INTO chunks VALUES ('telegram:1', 'a', 0, 1, NULL, 0)"
+    database.change(lambda file: file.execute(row).rowcount)
 
     def holds(after: Path) -> bool:
-        # A file that comes back beside the one in use is older than that, and a start would refuse both.
-        left = list((after / "w" / "state").rglob("*.db"))
-        home = Path(homes_of(after / "w" / "state")[0].path).relative_to(folder)
-        return not left and rows(after / home) == ROWS
-
-    yield holds
-
-
-def moved_back_to_the_workspace(folder: Path) -> Iterator[Holds | None]:
-    state = folder / "w" / "state"
-    state.mkdir(parents=True)
-    fill(state)
-    _settle(folder, folder / "d")
-    yield None
-    place = local_state(state).relative_to(folder)
-    _settle(folder, None)
-
-    def holds(after: Path) -> bool:
-        state = after / "w" / "state"
-        # Without its note nobody would find a folder again that comes back; its note would have it emptied.
-        return not (after / place).exists() and not homes_of(state) and rows(state) == ROWS
+        found = sent_for(after, "a")
+        database.close()
+        return len(found) == 1
 
     yield holds
 
@@ -325,9 +289,7 @@ PROMISES: list[Promise] = [
     damaged_job,
     damaged_usage,
     forgotten_usage,
-    noted_for_other_machines,
-    moved_to_the_machine,
-    moved_back_to_the_workspace,
+    recorded_in_the_send_log,
 ]
 
 

@@ -1,4 +1,4 @@
-"""A delivery over a real queue and ledger to a platform in memory, as tests open, break and reopen it."""
+"""A delivery over a real queue and send log to a platform in memory, as tests open, break and reopen it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from channels.message import Attachment, Outbound
 from channels.testing import FakeChannel, FakePlatform
 from gateway.outbound.delivery import Delivery
 from gateway.outbound.drafts import Drafts
-from gateway.outbound.ledger import DeliveryLedger
+from gateway.outbound.send_log import SendLog
 from gateway.queue.embedded.mailbox import EmbeddedMailbox
 from gateway.queue.mailbox import Mailbox, Parked, Post, outbound
 from tests.gateway.embedded_place import opened
@@ -53,7 +53,7 @@ class Place:
 
     def __init__(self, folder: Path, **channel: object) -> None:
         self.folder = folder
-        self.path = folder / "state" / "delivery-fake.db"
+        self.state = folder / "state"
         self.platform = FakePlatform("ada")
         self.channel = FakeChannel(self.platform, **channel)  # type: ignore[arg-type]
         self.limiter = FreeLimiter()
@@ -73,19 +73,19 @@ class Place:
 
     @asynccontextmanager
     async def delivering(
-        self, mailbox: Mailbox, *, drafts: Callable[[DeliveryLedger], Drafts] | None = None
-    ) -> AsyncIterator[DeliveryLedger]:
+        self, mailbox: Mailbox, *, drafts: Callable[[SendLog], Drafts] | None = None
+    ) -> AsyncIterator[SendLog]:
         """Deliver while the context is open."""
-        async with DeliveryLedger(self.path) as ledger, asyncio.TaskGroup() as group:
+        async with SendLog(self.state, "fake") as send_log, asyncio.TaskGroup() as group:
             self.delivery = Delivery(
                 channel=self.channel,
                 mailbox=mailbox,
-                ledger=ledger,
+                send_log=send_log,
                 limiter=self.limiter,
                 workspace=self.folder,
                 state=self.folder / "state",
                 group=group,
-                drafts=drafts(ledger) if drafts is not None else None,
+                drafts=drafts(send_log) if drafts is not None else None,
                 max_file_mb=1,
                 sleep=self.naps,
                 now=self.now,
@@ -94,7 +94,7 @@ class Place:
             running = group.create_task(self.delivery.run(), name="delivery")
             await self.delivery.attached.wait()
             try:
-                yield ledger
+                yield send_log
             finally:
                 running.cancel()
 
@@ -152,7 +152,7 @@ async def until_empty(mailbox: Mailbox, *, parked: int = 0) -> None:
             waiting = depths[BOX].count if BOX in depths else 0
             if waiting == 0 and depths["parked"].count == parked:
                 return
-            # A loop without a pause starves the ledger's thread of the lock.
+            # A loop without a pause starves the send log's thread of the lock.
             await asyncio.sleep(0.005)
 
 

@@ -13,7 +13,7 @@ from channels.base import Emit, Piece, Rendered
 from channels.errors import SendUnknown
 from channels.message import Outbound
 from gateway.outbound.delivery import Delivery
-from gateway.outbound.ledger import DeliveryLedger
+from gateway.outbound.send_log import SendLog
 from gateway.queue.embedded.mailbox import EmbeddedMailbox
 from gateway.queue.mailbox import Post, outbound
 from tests.gateway.delivery_place import FreeLimiter
@@ -84,11 +84,11 @@ async def main(folder: str, port: str, letters: str) -> None:
         await mailbox.ready()
         if fresh:
             await put_all(mailbox, int(letters))
-        async with DeliveryLedger(path / "delivery-wire.db") as ledger:
+        async with SendLog(path, "wire") as send_log:
             delivery = Delivery(
                 channel=Wire(int(port)),
                 mailbox=mailbox,
-                ledger=ledger,
+                send_log=send_log,
                 limiter=FreeLimiter(),
                 workspace=path,
                 state=path / "state",

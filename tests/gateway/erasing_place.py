@@ -17,7 +17,7 @@ from channels.pairing import Pairing
 from gateway.app.erasure import Erasure
 from gateway.app.sessions import SessionServices, build_session_services
 from gateway.config.settings import Settings
-from gateway.outbound.ledger import DeliveryLedger
+from gateway.outbound.send_log import SendLog
 from gateway.queue.mailbox import INBOUND, ParkedAs, Post, outbound
 from session.approvals.files import ApprovalFiles
 from session.approvals.record import Approval
@@ -152,8 +152,8 @@ async def planted(workspace: Path, *, lean: bool = False) -> None:
                 await mailbox.put(Post(INBOUND, key, id_, letter(key, f"{who} waits", id_, refs=later)))
             told = letter(key, f"{who} told", "told")
             await mailbox.put(Post(outbound("telegram"), key, f"{key}0#reply", told))
-            async with DeliveryLedger(state / "delivery-telegram.db") as ledger:
-                await ledger.sent(key, f"{key}0#reply", 0, platform_id=f"{who} sent")
+            async with SendLog(state, "telegram") as send_log:
+                await send_log.sent(key, f"{key}0#reply", 0, platform_id=f"{who} sent")
         for channel, id_, who in (("telegram", "1", "sesame"), ("telegram", "2", "bobwords")):
             Pairing(state).admit(channel, id_, kind="person", name=who)
         async with mailbox.take(INBOUND) as letters:

@@ -47,9 +47,9 @@ POINTS: dict[str, list[str]] = {
     # Of who runs an adapter: the offset moves, an update is taken in, a send begins, is made, is noted.
     "poll": ["channels.telegram.wire:Wire.poll"],
     "accept": ["gateway.inbound.reception:Reception.accept"],
-    "trying": ["gateway.outbound.ledger:DeliveryLedger.trying"],
+    "trying": ["gateway.outbound.send_log:SendLog.trying"],
     "send": ["channels.telegram.adapter:Telegram.send"],
-    "sent": ["gateway.outbound.ledger:DeliveryLedger.sent"],
+    "sent": ["gateway.outbound.send_log:SendLog.sent"],
 }
 # Further ones, of tests alone.
 MORE_POINTS: dict[str, list[str]] = {

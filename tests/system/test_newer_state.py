@@ -55,7 +55,7 @@ async def test_a_start_refuses_a_newer_file(tmp_path: Path, name: str) -> None:
 
 
 @guarantee("storage", "State of an earlier development version is refused unchanged; a reset moves it aside.")
-@pytest.mark.parametrize("name", ["workspace.json", "queue.db"])
+@pytest.mark.parametrize("name", ["workspace.json", "queue.db", "delivery-telegram.db"])
 async def test_state_of_an_earlier_version_is_refused_until_a_reset(tmp_path: Path, name: str) -> None:
     """Conversations stay, and what waited in the former queue is not answered."""
     workspace = sample(tmp_path)

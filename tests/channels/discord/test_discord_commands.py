@@ -210,10 +210,10 @@ async def test_a_later_piece_leaves_the_promise_alone(
             text=text,
             meta=dict(meta),
         )
-        async with place.mailbox() as mailbox, place.delivering(mailbox) as ledger:
+        async with place.mailbox() as mailbox, place.delivering(mailbox) as send_log:
             draft = await run.channel.send(piece(general.id, "word0 word1"))
-            await ledger.begin_draft(out.key, out.id)
-            await ledger.draft_sent(out.key, out.id, draft)
+            await send_log.begin_preview(out.key, out.id)
+            await send_log.preview_sent(out.key, out.id, draft)
             await mailbox.put(Post(outbound("discord"), out.key, out.id, out.to_bytes()))
             await server.sent_count(2)
 

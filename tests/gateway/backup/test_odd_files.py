@@ -10,12 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from gateway.app import local_dir
 from gateway.backup import creation, restoring, verifying
 from gateway.backup.manifest import Manifest
 from gateway.backup.tar import TarWriter
 from gateway.errors import GatewayError
-from session.disk.local_files import local_state
 from tests.support.guarantee import guarantee
 from tests.support.harness import ROOT
 from tests.support.place import write
@@ -135,19 +133,6 @@ def test_nothing_is_called_a_backup_in_which_a_name_stands_twice(tmp_path: Path)
 
         with pytest.raises(GatewayError, match="workspace/files/a stands in it twice"):
             tar.finish(Manifest("1", "2026-01-01T00:00:00+00:00", "embedded"))
-
-
-async def test_a_file_beside_those_of_a_machine_is_in_it_once(workspace: Path, tmp_path: Path) -> None:
-    """Their folder holds another one of its name."""
-    (workspace / "state").mkdir()
-    local_dir.settle(workspace, tmp_path / "d", beside=list)
-    (workspace / "state" / "tokens.json").write_text("in use")
-    (local_state(workspace / "state") / "tokens.json").write_text("somebody's")
-
-    new, manifest = await again(workspace, tmp_path)
-
-    assert [entry.path for entry in manifest.entries].count("workspace/state/tokens.json") == 1
-    assert (new / "state" / "tokens.json").read_text() == "in use"
 
 
 async def test_any_number_of_links_has_room(workspace: Path, tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ def test_what_is_derived_or_of_a_process_is_left_out_and_nothing_else_of_a_chat(
         ("state/memory/chats/telegram_1.json", Stage.MEMORY_STATE),
         ("state/memory/chats/telegram_1.lock", Stage.LEFT_OUT),
         ("state/memory/workspace.lock", Stage.LEFT_OUT),
-        ("state/delivery-telegram.db", Stage.DELIVERIES),
+        ("state/channels.db", Stage.SEND_LOG),
         ("state/vectors.db", Stage.LEFT_OUT),
         ("memory/people/ada/.MEMORY.md.0.tmp", Stage.LEFT_OUT),
         ("chat-gateway.toml", Stage.LEFT_OUT),

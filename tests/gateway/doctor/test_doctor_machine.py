@@ -97,18 +97,14 @@ def test_networks_are_named_by_their_number(line: str, magic: int, network: str)
     assert seen.network == network
 
 
-def test_a_workspace_on_a_network_needs_a_disk_for_its_own_files(tmp_path: Path) -> None:
+def test_a_workspace_on_a_network_is_at_risk(tmp_path: Path) -> None:
     """The finding says what is at risk, and the cure takes it away."""
     seen = machine.Seen(machine.read_mount(REAL[0][0]), 0x6969)
 
-    _, level, text, cure = machine.file_system(tmp_path, None, seen)
+    _, level, text, cure = machine.file_system(tmp_path, seen)
     assert level == "fail"
-    assert all(word in text for word in ("nfs4 (0x6969)", "gateway.db", "delivery-*.db", "indexes"))
-    assert "state.local_dir" in cure
-
-    _, level, text, cure = machine.file_system(tmp_path, tmp_path / "d", seen)
-    assert (level, cure) == ("ok", "")
-    assert "nfs4 (0x6969)" in text
+    assert all(word in text for word in ("nfs4 (0x6969)", "gateway.db", "channels.db"))
+    assert cure == "move the workspace to a disk of this machine"
 
     _, level, text, cure = machine.local_files(tmp_path / "d", seen)
     assert (level, cure) == ("fail", "choose a folder on a disk of this machine")
@@ -118,12 +114,11 @@ def test_a_workspace_on_a_network_needs_a_disk_for_its_own_files(tmp_path: Path)
 def test_a_program_that_makes_a_file_system_may_hide_a_network(tmp_path: Path) -> None:
     seen = machine.Seen(machine.read_mount("90 1 0:60 / /p rw - fuse.own own rw"), 0x65735546)
 
-    _, level, text, cure = machine.file_system(tmp_path, None, seen)
+    _, level, text, cure = machine.file_system(tmp_path, seen)
 
     assert level == "warn"
     assert "provided by a program" in text
-    assert "state.local_dir" in cure
-    assert machine.file_system(tmp_path, tmp_path / "d", seen)[1] == "ok"
+    assert "move the workspace" in cure
 
 
 # Mounts a folder as sshfs does, and asks doctor for it, in a view of the files that ends with the process.
@@ -136,7 +131,7 @@ folder = Path(sys.argv[1])
 served = fuse_wire.mount(folder, "ada@host:/srv", "fuse.sshfs"), forgetful.empty()
 threading.Thread(target=fuse_wire.serve, args=served, daemon=True).start()
 seen = machine.look_at(folder)
-print(json.dumps([seen.network, machine.file_system(folder, None, seen)]))
+print(json.dumps([seen.network, machine.file_system(folder, seen)]))
 sys.stdout.flush()
 os._exit(0)
 """

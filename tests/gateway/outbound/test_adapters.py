@@ -78,7 +78,7 @@ class WithMenu(Receiving):
 
 
 class Rig:
-    """One adapter over a real queue and ledger; time passes when the test says so."""
+    """One adapter over a real queue and send log; time passes when the test says so."""
 
     def __init__(
         self, workspace: Path, mailbox: EmbeddedMailbox, channel: type[Receiving] = Receiving

@@ -11,7 +11,7 @@ from channels.base import Piece, Rendered
 from channels.errors import ChannelDown, SendNever, SendUnknown
 from channels.message import Attachment, Outbound
 from channels.testing import FakeChannel
-from gateway.outbound.ledger import DeliveryLedger
+from gateway.outbound.send_log import SendLog
 from gateway.outbound.sender import QUESTIONS_MAX
 from gateway.queue.mailbox import Mailbox, Post
 from tests.gateway.delivery_place import BOX, Place, cancelled, reply, until_empty
@@ -171,13 +171,13 @@ async def test_a_moved_chat_gets_its_letters_under_its_new_id(place: Place) -> N
 
 async def test_a_mark_without_an_outcome_is_repeated_after_a_restart(place: Place) -> None:
     """A process that died between mark and answer may have sent the piece: it is sent again, not for ever."""
-    async with DeliveryLedger(place.path) as ledger:
-        await ledger.sent("fake:ada", "fake:1#reply", 0, platform_id="m0")
-        await ledger.trying("fake:ada", "fake:1#reply", 1)
+    async with SendLog(place.state, "fake") as send_log:
+        await send_log.sent("fake:ada", "fake:1#reply", 0, platform_id="m0")
+        await send_log.trying("fake:ada", "fake:1#reply", 1)
         for _ in range(2):
-            await ledger.trying("fake:ada", "fake:2#reply", 0)
+            await send_log.trying("fake:ada", "fake:2#reply", 0)
         for _ in range(3):
-            await ledger.trying("fake:ada", "fake:3#reply", 0)
+            await send_log.trying("fake:ada", "fake:3#reply", 0)
 
     async with place.open() as mailbox:
         letters = [reply(1, LONG), reply(2, "died twice"), reply(3, "died three times"), reply(4, "next")]
@@ -196,7 +196,7 @@ async def test_a_send_is_noted_before_it_begins(place: Place) -> None:
         place.platform.fail("down", "later", held)
         await place.put(mailbox, reply(1, LONG))
         await place.platform.until(lambda platform: platform.hanging == 1)
-        async with DeliveryLedger(place.path) as other:
+        async with SendLog(place.state, "fake") as other:
             assert (await other.progress("fake:ada", "fake:1#reply")).unknown == {0: 1}
         held.set()
         await until_empty(mailbox)
@@ -242,7 +242,7 @@ async def test_nothing_is_sent_that_cannot_be_noted(place: Place) -> None:
         await until_empty(mailbox)
 
     assert place.platform.texts() == PIECES
-    assert "delivery-fake.db cannot be written" in place.delivery.last_error
+    assert "channels.db cannot be written" in place.delivery.last_error
 
 
 async def test_files_follow_the_text(place: Place) -> None:
@@ -312,10 +312,10 @@ async def test_a_file_that_may_have_been_sent_is_parked_as_unknown(place: Place)
 @pytest.mark.parametrize("fault", ["unknown", "down", "later"])
 async def test_an_edit_is_made_again_until_it_is_known(place: Place, fault: str) -> None:
     """The same edit twice is one edit: whatever fails, nothing is sent beside the draft."""
-    async with place.mailbox() as mailbox, place.delivering(mailbox) as ledger:
+    async with place.mailbox() as mailbox, place.delivering(mailbox) as send_log:
         draft = await place.platform.take(_draft())
-        await ledger.begin_draft("fake:ada", "fake:1#reply")
-        await ledger.draft_sent("fake:ada", "fake:1#reply", draft)
+        await send_log.begin_preview("fake:ada", "fake:1#reply")
+        await send_log.preview_sent("fake:ada", "fake:1#reply", draft)
         place.platform.fail(*[fault] * 4)  # type: ignore[list-item]
         await place.put(mailbox, reply(1, "final"))
         await until_empty(mailbox)
@@ -325,9 +325,9 @@ async def test_an_edit_is_made_again_until_it_is_known(place: Place, fault: str)
 
 async def test_a_deleted_draft_is_sent_anew(place: Place) -> None:
     """Where the draft is gone the answer comes as a new message."""
-    async with place.mailbox() as mailbox, place.delivering(mailbox) as ledger:
-        await ledger.begin_draft("fake:ada", "fake:1#reply")
-        await ledger.draft_sent("fake:ada", "fake:1#reply", "m99")
+    async with place.mailbox() as mailbox, place.delivering(mailbox) as send_log:
+        await send_log.begin_preview("fake:ada", "fake:1#reply")
+        await send_log.preview_sent("fake:ada", "fake:1#reply", "m99")
         await place.put(mailbox, reply(1, "final"))
         await until_empty(mailbox)
 

@@ -72,18 +72,18 @@ async def test_the_reply_stands_below_the_question(tmp_path: Path, said: Outboun
 
     async with place.mailbox() as mailbox:
 
-        def drafts(ledger: object) -> Drafts:
+        def drafts(send_log: object) -> Drafts:
             return Drafts(
                 channel=place.channel,
                 mailbox=mailbox,
-                ledger=ledger,  # type: ignore[arg-type]
+                send_log=send_log,  # type: ignore[arg-type]
                 limiter=place.limiter,
             )
 
-        async with place.delivering(mailbox, drafts=drafts) as ledger:
+        async with place.delivering(mailbox, drafts=drafts) as send_log:
             place.platform.messages["m0"] = Shown("m0", "ada", "Let me se")
-            await ledger.begin_draft("fake:ada", "fake:1#reply")
-            await ledger.draft_sent("fake:ada", "fake:1#reply", "m0")
+            await send_log.begin_preview("fake:ada", "fake:1#reply")
+            await send_log.preview_sent("fake:ada", "fake:1#reply", "m0")
             await place.put(mailbox, said, reply(1, "Done."))
             await until_empty(mailbox)
 

@@ -14,7 +14,7 @@ from channels.base import Rendered
 from channels.errors import SendLater
 from gateway.inbound.control import Control
 from gateway.outbound.drafts import Drafts
-from gateway.outbound.ledger import DeliveryLedger
+from gateway.outbound.send_log import SendLog
 from gateway.queue.mailbox import Mailbox
 from gateway.turns.events import EventKind, Events
 from tests.gateway.delivery_place import DEADLINE_S, Place, reply, until_empty
@@ -79,14 +79,14 @@ class Stage:
         self.time = Time()
         self.events = Events(mailbox)
         self.drafts: Drafts
-        self.ledger: DeliveryLedger
+        self.send_log: SendLog
 
-    def build(self, ledger: DeliveryLedger, *, stream: bool = True) -> Drafts:
-        self.ledger = ledger
+    def build(self, send_log: SendLog, *, stream: bool = True) -> Drafts:
+        self.send_log = send_log
         self.drafts = Drafts(
             channel=self.place.channel,
             mailbox=self.mailbox,
-            ledger=ledger,
+            send_log=send_log,
             limiter=self.place.limiter,
             stream=stream,
             turn_timeout_s=30,
@@ -110,14 +110,14 @@ class Stage:
 
 @asynccontextmanager
 async def stage(place: Place, *, stream: bool = True, deliver: bool = False) -> AsyncIterator[Stage]:
-    """Open queue, ledger and drafts; with ``deliver`` also the delivery."""
+    """Open queue, send log and drafts; with ``deliver`` also the delivery."""
     async with AsyncExitStack() as stack:
         mailbox = await stack.enter_async_context(place.mailbox())
         made = Stage(place, mailbox)
         if deliver:
             await stack.enter_async_context(place.delivering(mailbox, drafts=made.build))
         else:
-            made.build(await stack.enter_async_context(DeliveryLedger(place.path)), stream=stream)
+            made.build(await stack.enter_async_context(SendLog(place.state, "fake")), stream=stream)
         running = asyncio.create_task(made.drafts.run(), name="drafts")
         await made.time.asleep(at_least=1)
         try:
@@ -135,11 +135,11 @@ def place(tmp_path: Path) -> Place:
 
 async def test_it_keeps_the_daemons_telling(place: Place) -> None:
     """What is asked on control makes a daemon tell of all keys, from the start and on and on."""
-    async with place.mailbox() as mailbox, DeliveryLedger(place.path) as ledger:
+    async with place.mailbox() as mailbox, SendLog(place.state, "fake") as send_log:
         made = Stage(place, mailbox)
         control = asyncio.create_task(Control(mailbox=mailbox, events=made.events, orders=None).run())
         async with mailbox.listen("control") as orders:
-            running = asyncio.create_task(made.build(ledger).run())
+            running = asyncio.create_task(made.build(send_log).run())
             first = orjson.loads(await anext(orders))
             await made.time.asleep(at_least=1)
             await made.time.pass_by(70)
@@ -198,7 +198,7 @@ async def test_a_draft_grows_into_the_answer(place: Place) -> None:
         await on.tell("delta", " the beginning of")
         await on.time.pass_by(1)
         assert on.platform.texts() == [SENTENCE]
-        assert (await on.ledger.progress(KEY, OUT)).draft in on.platform.messages
+        assert (await on.send_log.progress(KEY, OUT)).preview in on.platform.messages
 
         await on.tell("delta", " it")
         await on.tell("delta", " all")
@@ -253,7 +253,7 @@ async def test_the_id_of_a_draft_is_kept_before_its_first_edit(place: Place) -> 
     async with stage(place) as on:
         await on.writes(SENTENCE, for_s=1)
         (draft,) = on.platform.messages
-        assert (await on.ledger.progress(KEY, OUT)).draft == draft
+        assert (await on.send_log.progress(KEY, OUT)).preview == draft
 
     async with stage(place, deliver=True) as on:
         await on.tell("delta", " which was not heard from its beginning")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gateway.config.settings import Settings
-from gateway.outbound.ledger import DeliveryLedger
+from gateway.outbound.send_log import SendLog
 from gateway.service.trace import NotTraced, TracedTwice, Tracer
 from session.transcript.line import dump, make_line
 
@@ -40,8 +40,8 @@ def tracer(workspace: Path) -> Tracer:
 async def test_a_reply_that_its_adapter_took_and_never_confirmed(tmp_path: Path) -> None:
     stored(tmp_path, "telegram_7", KEY, question(), answer())
     clock = lambda: NOW + timedelta(seconds=2)  # noqa: E731
-    async with DeliveryLedger(tmp_path / "state" / "delivery-telegram.db", clock=clock) as ledger:
-        await ledger.trying(KEY, f"{ME}#reply", 0)
+    async with SendLog(tmp_path / "state", "telegram", clock=clock) as send_log:
+        await send_log.trying(KEY, f"{ME}#reply", 0)
 
     found = await tracer(tmp_path).trace(ME)
 

@@ -267,7 +267,7 @@ async def test_a_long_tool_turn_costs_a_third(tmp_path: Path) -> None:
 
 
 async def test_what_a_cache_held_is_counted_apart_at_its_own_price(tmp_path: Path) -> None:
-    """In the ledger, the caps, ``/v1/usage``, ``/v1/status``, the trace and the log of the turn."""
+    """In the usage records, the caps, ``/v1/usage``, ``/v1/status``, the trace and the log of the turn."""
     details = {"cached_tokens": 1_000, "cache_write_tokens": 400}
     usage = {"prompt_tokens": 1_500, "completion_tokens": 100, "total_tokens": 1_600}
     reply = Reply(text="hi", usage={**usage, "prompt_tokens_details": details})

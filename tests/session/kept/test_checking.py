@@ -202,7 +202,7 @@ async def test_an_approval_stays_while_its_turn_may_come(tmp_path: Path) -> None
 PERSONS = (
     "pairing.json",
     "gateway.db",
-    "delivery-telegram.db",
+    "channels.db",
     "subagents/chats/web_a.json",
     "memory/chats/a.json",
 )
