@@ -10,14 +10,15 @@ from pathlib import Path
 
 import aio_pika
 from aio_pika.abc import AbstractChannel
+from aiormq.abc import ChannelFrame
+from pamqp import commands, header
+from pamqp.body import ContentBody
 
 from gateway.errors import MailboxDown
 from gateway.queue.mailbox import Letter, Mailbox, Post
-from gateway.queue.rabbitmq.connection import Link
 from gateway.queue.rabbitmq.mailbox import RabbitMailbox
 from gateway.queue.rabbitmq.roster import owners
 from gateway.queue.rabbitmq.topology import partition_of
-from gateway.queue.rabbitmq.wire import Sending
 from session.transcript.key import slot_of
 from tests.contracts.posts import ADA, post
 from tests.support import forked
@@ -103,11 +104,16 @@ async def foreign(url: str) -> AsyncIterator[AbstractChannel]:
 
 async def send_bare(url: str, exchange: str, route: str, body: bytes) -> None:
     """Publish a message without any property, which aio-pika would not."""
-    link = await Link.open(url, title="foreign", heartbeat_s=10)
-    channel = await link.channel()
-    channel.publish(Sending(exchange, route, body))
-    await channel.close()
-    await link.close()
+    async with foreign(url) as client:
+        channel = await client.get_underlay_channel()
+        frames = [
+            commands.Basic.Publish(exchange=exchange, routing_key=route),
+            header.ContentHeader(body_size=len(body), properties=commands.Basic.Properties()),
+            ContentBody(body),
+        ]
+        await channel.connection.write_queue.put(ChannelFrame.marshall(channel.number, frames))
+        # An answer shows that the broker has taken what was written before.
+        await client.set_qos(1)
 
 
 async def fill(

@@ -37,7 +37,7 @@ POINTS: dict[str, list[str]] = {
     "fdatasync": ["os:fdatasync"],
     "rename": ["os:rename", "os:replace"],
     # A confirmed publish to RabbitMQ, and an acknowledgement.
-    "publish": ["gateway.queue.rabbitmq.publish:Outbox.send"],
+    "publish": ["gateway.queue.rabbitmq.publisher:Outbox.send"],
     "ack": ["gateway.queue.rabbitmq.stream:RabbitLetter.ack"],
     # The renames that put a transcript, HISTORY.md, MEMORY.md and a state file of messages in their places.
     "checkpoint": ["os:rename?.jsonl"],

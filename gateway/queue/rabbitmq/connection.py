@@ -1,6 +1,8 @@
-"""Connections and channels to RabbitMQ, by the AMQP client library.
+"""Connections and channels to RabbitMQ by aio-pika, and the errors and messages that pass over them.
 
-Every wait ends: with an answer, or with ``LinkDown``. Publishing and acknowledging never wait.
+Every wait ends: with an answer, or with ``LinkDown``. Two things that aio-pika has no call for (word of a
+consumer that the broker cancelled, bindings that are not waited for) are asked of the channel below its own,
+by ``get_underlay_channel``.
 """
 
 from __future__ import annotations
@@ -8,49 +10,62 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Iterator, Mapping
+import ssl
+import struct
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import count
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 import aio_pika
 import aiormq
 import structlog
-from aiormq.abc import ChannelFrame, DeliveredMessage
-from pamqp import commands, frame
+from aio_pika.abc import AbstractChannel, AbstractExchange, AbstractIncomingMessage, ConnectionParameter
+from pamqp import frame
+from yarl import URL
 
 from gateway.errors import MailboxDown
-from gateway.queue.rabbitmq import lenient
-from gateway.queue.rabbitmq.leased import Channel, LeasedConnection
-from gateway.queue.rabbitmq.refusals import refusal
+from gateway.queue.rabbitmq.refusals import refusal, vhost_refusal
 from gateway.queue.rabbitmq.tls import NO_FILES, TlsFiles, alert_of, refusal_of
-from gateway.queue.rabbitmq.wire import (
-    AccessRefused,
-    BrokerMessage,
-    Confirm,
-    Differs,
-    LinkDown,
-    Locked,
-    NoRoom,
-    NotFound,
-    QueueState,
-    Sending,
-    Told,
-    ack_frame,
-    content_frames,
-    delivery_of,
-    plain_words,
-    publish_frame,
-)
 
 # A declare that no quorum answers must not hold the supervisor for ever.
 RPC_TIMEOUT_S = 30.0
 CLOSE_TIMEOUT_S = 5.0
-CHANNELS_MAX = 2047
 _HUNG_UP = "the server hung up"
 # What they would say is raised here, and said once by the mailbox.
 for _name in ("aiormq", "aio_pika"):
     logging.getLogger(_name).setLevel(logging.CRITICAL)
-lenient.install()
 _log = structlog.get_logger()
+
+
+class LinkDown(MailboxDown):
+    """The channel or its connection is closed."""
+
+
+class NotFound(LinkDown):
+    """The broker has no such queue or exchange; the channel is closed."""
+
+
+class Locked(LinkDown):
+    """Another connection holds this queue exclusively; the channel is closed."""
+
+
+class AccessRefused(LinkDown):
+    """The broker denies access, or another consumer has the queue; the channel is closed."""
+
+
+class Differs(LinkDown):
+    """The queue or exchange exists with other arguments; the channel is closed."""
+
+
+class NoRoom(LinkDown):
+    """The broker may hold no more queues than there are; the channel is closed."""
+
+
+class Unroutable(MailboxDown):
+    """No queue is bound to where the message was sent; it was not stored."""
+
 
 _NAMED: tuple[tuple[type[Exception], type[LinkDown]], ...] = (
     (aiormq.exceptions.ChannelNotFoundEntity, NotFound),
@@ -60,38 +75,123 @@ _NAMED: tuple[tuple[type[Exception], type[LinkDown]], ...] = (
 )
 
 
-class Link:
-    """One open connection. ``ended`` is set when it is gone."""
+# Takes the messages of a queue, each up to its first wait before the next.
+Sink = Callable[[AbstractIncomingMessage], Awaitable[None]]
 
-    def __init__(self, connection: LeasedConnection, url: str) -> None:
-        transport = connection.transport
-        assert transport is not None
-        self._pika, self._url, self._raw = connection, url, transport.connection
-        self.ended = asyncio.Event()
-        self._raw.closing.add_done_callback(lambda _: self.ended.set())
-        self._parts: list[bytes] = []
-        self._flushing = False
+
+@dataclass(frozen=True, slots=True)
+class Sending:
+    """A message as it is sent. Without ``transient`` it survives the broker's restart."""
+
+    exchange: str
+    route: str
+    body: bytes
+    id: str = ""
+    headers: Mapping[str, str | int | bool] | None = None
+    expires: bool = False
+    transient: bool = False
+
+    def message(self) -> aio_pika.Message:
+        """Return it as the library sends it; one that ``expires`` is kept by no queue."""
+        return aio_pika.Message(
+            self.body,
+            message_id=self.id or None,
+            headers=dict(self.headers or {}),
+            content_type="application/json",
+            delivery_mode=1 if self.transient else 2,
+            expiration=0 if self.expires else None,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class QueueState:
+    """What a declaration tells: letters that are ready, and consumers."""
+
+    name: str
+    ready: int
+    consumers: int
+
+
+class Dialer:
+    """Opens connections to one broker.
+
+    A connection on which a message came that the library cannot decode is lost, with all that was out on it.
+    The next one of the same title takes such messages without their properties.
+    """
+
+    def __init__(self, url: str, name: str, heartbeat_s: int, tls: TlsFiles = NO_FILES) -> None:
+        self._url, self._name, self._heartbeat_s, self._tls = url, name, heartbeat_s, tls
+        self._last: dict[str, Link] = {}
+
+    async def open(self, title: str) -> Link:
+        """Connect and log in; ``title`` names the connection among those of this process."""
+        last = self._last.get(title)
+        strips = last is not None and last.unreadable
+        if strips:
+            _log.warning(
+                "broker.unreadable_message", connection=title, hint="it is taken without its properties"
+            )
+        self._last[title] = link = await Link.open(
+            self._url,
+            title=f"{self._name} {title}",
+            heartbeat_s=self._heartbeat_s,
+            tls=self._tls,
+            strips=strips,
+        )
+        return link
+
+
+class _Connection(aio_pika.Connection):
+    """The library's, which hands a transport on."""
+
+    PARAMETERS = (
+        *aio_pika.Connection.PARAMETERS,
+        ConnectionParameter(name="transport_factory", parser=lambda factory: factory, is_kwarg=True),
+    )
+
+
+class Link:
+    """One open connection. ``ended`` is set when it is gone, ``unreadable`` if a message was the cause."""
+
+    def __init__(self, connection: aio_pika.Connection, url: str) -> None:
+        assert connection.transport is not None
+        self._connection, self._transport, self._url = connection, connection.transport, url
+        self._channels: dict[int, AmqpChannel | None] = {}
+        self.ended, self.unreadable = asyncio.Event(), False
+        connection.close_callbacks.add(self._on_closed)
 
     @classmethod
     async def open(
-        cls, url: str, *, title: str, heartbeat_s: int, tls: TlsFiles = NO_FILES, timeout_s: float = 15
+        cls,
+        url: str,
+        *,
+        title: str,
+        heartbeat_s: int,
+        tls: TlsFiles = NO_FILES,
+        timeout_s: float = 15,
+        strips: bool = False,
     ) -> Link:
-        """Connect and log in.
+        """Connect and log in; one that ``strips`` takes what cannot be decoded without its properties.
 
         Raises:
             LinkDown: nobody answers, or the broker refuses; the text holds no credentials.
         """
         with _renamed(url):
             context = await asyncio.to_thread(tls.context) if url.startswith("amqps:") else None
+            connection = _Connection(
+                URL(url).update_query(heartbeat=heartbeat_s),
+                ssl_context=context,
+                client_properties={"connection_name": title},
+                transport_factory=_StrippingTransport(context) if strips else None,
+            )
             try:
-                connection = await aio_pika.connect(
-                    url,
-                    timeout=timeout_s,
-                    connection_class=LeasedConnection,
-                    client_properties={"connection_name": title},
-                    heartbeat=heartbeat_s,
-                    ssl_context=context,
-                )
+                await connection.connect(timeout=timeout_s)
+            except aiormq.exceptions.InvalidFrameError as error:
+                # A refusal in the middle of the handshake, whose words the library drops.
+                if "Connection.Close" not in str(error):
+                    raise
+                refused = vhost_refusal(url)
+                raise LinkDown(refused.text, hint=refused.hint) from None
             except (aiormq.exceptions.AMQPError, OSError) as error:
                 if context and (alert := await alert_of(error, url, context)) is not None:
                     raise alert from error
@@ -101,81 +201,73 @@ class Link:
     @property
     def version(self) -> str:
         """The broker's version, empty where it does not say."""
-        return str(getattr(self._raw, "server_properties", {}).get("version", ""))
+        return str(self._transport.connection.server_properties.get("version", ""))
 
-    @property
-    def blocked(self) -> bool:
-        """Whether the broker takes nothing from this connection at the moment (memory or disk alarm)."""
-        ready = self._raw.ready()
+    async def is_blocked(self) -> bool:
+        """Say whether the broker takes nothing from this connection at the moment (memory or disk alarm)."""
         try:
-            ready.send(None)
-        except StopIteration:
-            return False
-        ready.close()
-        return True
+            async with asyncio.timeout(0):
+                await self._transport.ready()
+        except TimeoutError:
+            return not self.ended.is_set()
+        return False
 
     async def unblocked(self) -> None:
         """Return when the broker takes messages from this connection again; for ever where it ended."""
-        await self._raw.ready()
+        await self._transport.ready()
 
     async def channel(self, *, confirms: bool = False) -> AmqpChannel:
         """Open a channel."""
         with _renamed(self._url):
             if self.ended.is_set():
                 raise LinkDown("the connection is closed")
-            number = self._free_number()
-            raw = Channel(self._raw, number, publisher_confirms=confirms)
-            self._raw.channels[number] = raw
-            await raw.open(timeout=RPC_TIMEOUT_S)
-        return AmqpChannel(self, raw, self._url)
-
-    def _free_number(self) -> int:
-        """Return the smallest number that no channel has: one above what was agreed cuts the connection."""
-        most = getattr(getattr(self._raw, "connection_tune", None), "channel_max", 0) or CHANNELS_MAX
-        for number in range(1, most + 1):
-            if number not in self._raw.channels:
-                return number
-        raise LinkDown(f"all {most} channels of the connection are open")
+            # The library counts up, and one above what was agreed cuts the connection.
+            number = next(number for number in count(1) if number not in self._channels)
+            self._channels[number] = None
+            async with asyncio.timeout(RPC_TIMEOUT_S):
+                opened = await self._connection.channel(
+                    number, publisher_confirms=confirms, on_return_raises=confirms
+                )
+            channel = AmqpChannel(self, opened, await opened.get_underlay_channel(), self._url)
+            opened.close_callbacks.add(lambda *_: self._channels.pop(number, None))
+            self._channels[number] = channel
+        return channel
 
     async def close(self) -> None:
         """Close the connection; nothing is raised."""
-        self.flush()
+        self.abandon()
         with contextlib.suppress(LinkDown, TimeoutError):
             async with asyncio.timeout(CLOSE_TIMEOUT_S):
                 with _renamed(self._url):
-                    await self._pika.close()
-        self.ended.set()
+                    await self._connection.close()
 
     def abandon(self) -> None:
         """Count the connection as lost; who keeps it up closes it and opens another one."""
         self.ended.set()
+        for channel in list(self._channels.values()):
+            if channel is not None:
+                channel.ended.set()
 
-    def write(self, part: bytes) -> None:
-        """Queue bytes for the socket; they leave at the end of this pass of the loop."""
-        self._parts.append(part)
-        if not self._flushing:
-            self._flushing = True
-            asyncio.get_running_loop().call_soon(self.flush)
-
-    def flush(self) -> None:
-        """Hand what is queued to the writer now."""
-        self._flushing = False
-        if self._parts and not self.ended.is_set():
-            self._raw.write_queue.put_nowait(ChannelFrame(payload=b"".join(self._parts), should_close=False))
-        self._parts.clear()
+    def _on_closed(self, _: object, error: BaseException | None) -> None:
+        # Whatever else ends a connection has a name of the library's or of the system's.
+        known = (aiormq.exceptions.AMQPError, OSError, asyncio.CancelledError)
+        frame_error = isinstance(error, aiormq.exceptions.InvalidFrameError)
+        self.unreadable = frame_error or (error is not None and not isinstance(error, known))
+        self.abandon()
 
 
 class AmqpChannel:
     """One open channel. ``ended`` is set when it is gone, ``cause`` says why, ``kind`` as which error."""
 
-    def __init__(self, link: Link, raw: Channel, url: str) -> None:
-        self._link, self._raw, self._url = link, raw, url
+    def __init__(
+        self, link: Link, channel: AbstractChannel, underlay: aiormq.abc.AbstractChannel, url: str
+    ) -> None:
+        self._link, self._channel, self._underlay, self._url = link, channel, underlay, url
         self.ended = asyncio.Event()
         self.cause, self.kind = "", LinkDown
-        self._confirms: set[Confirm] = set()
-        self._routes: dict[tuple[str, str, bool], bytes] = {}
-        raw.flush = link.flush
-        raw.closing.add_done_callback(self._on_closed)
+        self._exchanges: dict[str, AbstractExchange] = {"": channel.default_exchange}
+        channel.close_callbacks.add(self._on_closed)
+        underlay.on_consumer_cancel_callbacks.add(self._on_cancelled)
 
     async def declare_queue(
         self,
@@ -191,7 +283,7 @@ class AmqpChannel:
             NotFound, Locked, Differs: and the channel is closed.
         """
         with self._rpc(name):
-            answer = await self._raw.queue_declare(
+            queue = await self._channel.declare_queue(
                 name,
                 passive=passive,
                 durable=not exclusive,
@@ -199,141 +291,116 @@ class AmqpChannel:
                 arguments=dict(arguments or {}),
                 timeout=RPC_TIMEOUT_S,
             )
-        return QueueState(answer.queue or name, answer.message_count or 0, answer.consumer_count or 0)
+        told = queue.declaration_result
+        return QueueState(queue.name, told.message_count or 0, told.consumer_count or 0)
 
     async def declare_exchange(self, name: str, kind: str, *, passive: bool = False) -> None:
         """Declare a durable exchange; ``passive`` only looks whether it is there (NotFound)."""
         with self._rpc():
-            await self._raw.exchange_declare(
-                name, exchange_type=kind, passive=passive, durable=True, timeout=RPC_TIMEOUT_S
+            await self._channel.declare_exchange(
+                name, kind, passive=passive, durable=True, timeout=RPC_TIMEOUT_S
             )
 
     async def bind(self, queue: str, exchange: str, routes: list[str]) -> None:
         """Bind a queue to all ``routes``; only the last one is waited for."""
         with self._rpc():
             for route in routes[:-1]:
-                bind = commands.Queue.Bind(queue=queue, exchange=exchange, routing_key=route, nowait=True)
-                self._link.write(frame.marshal(bind, self._raw.number))
-            self._link.flush()
-            await self._raw.queue_bind(queue, exchange, routes[-1], timeout=RPC_TIMEOUT_S)
+                await self._underlay.queue_bind(queue, exchange, route, nowait=True)
+            await self._underlay.queue_bind(queue, exchange, routes[-1], timeout=RPC_TIMEOUT_S)
 
     async def unbind(self, queue: str, exchange: str, route: str) -> None:
         """Take one binding back."""
         with self._rpc():
-            await self._raw.queue_unbind(queue, exchange, route, timeout=RPC_TIMEOUT_S)
+            await self._underlay.queue_unbind(queue, exchange, route, timeout=RPC_TIMEOUT_S)
 
     async def delete_queue(self, name: str) -> None:
         """Delete a queue; a missing one is no error."""
         with self._rpc():
-            await self._raw.queue_delete(name, timeout=RPC_TIMEOUT_S)
+            await self._channel.queue_delete(name, timeout=RPC_TIMEOUT_S)
 
-    async def get(self, queue: str) -> BrokerMessage | None:
+    async def get(self, queue: str) -> AbstractIncomingMessage | None:
         """Take one message, which returns to its place when the channel is closed; None: no message."""
         with self._rpc():
-            message = await self._raw.basic_get(queue, timeout=RPC_TIMEOUT_S)
-        return None if message.delivery_tag is None else delivery_of(message)
+            found = await self._channel.get_queue(queue, ensure=False)
+            return await found.get(fail=False, timeout=RPC_TIMEOUT_S)
 
     async def limit(self, letters: int, *, live: bool) -> None:
         """Let so many letters be out; ``live`` counts the channel's and holds at once, on classic queues."""
         with self._rpc():
-            await self._raw.basic_qos(prefetch_count=letters, global_=live, timeout=RPC_TIMEOUT_S)
+            await self._channel.set_qos(letters, global_=live, timeout=RPC_TIMEOUT_S)
 
-    async def consume(
-        self,
-        queue: str,
-        sink: Callable[[BrokerMessage], None],
-        *,
-        exclusive: bool = False,
-        no_ack: bool = False,
-    ) -> None:
-        """Have ``sink`` called with each message, in order; it must be quick and never raise.
+    async def consume(self, queue: str, sink: Sink, *, exclusive: bool = False, no_ack: bool = False) -> None:
+        """Have ``sink`` called with each message, in order.
 
         Raises:
-            Refused: ``exclusive``, and another one consumes.
+            AccessRefused: ``exclusive``, and another one consumes.
         """
-        self._raw.sink = sink
-        self._raw.on_consumer_cancel_callbacks.add(self._on_cancelled)
-        with self._rpc(queue):
-            await self._raw.basic_consume(
-                queue, _never, exclusive=exclusive, no_ack=no_ack, timeout=RPC_TIMEOUT_S
-            )
 
-    def ack(self, tag: int) -> None:
-        """Acknowledge one delivery.
+        async def take(message: AbstractIncomingMessage) -> None:
+            try:
+                await sink(message)
+            except LinkDown:
+                pass
+            except Exception:  # noqa: BLE001 - logged below
+                # One message ends here: it comes again with the next opening of its queue.
+                _log.exception("delivery.broken", queue=queue, id=message.message_id)
+
+        with self._rpc(queue):
+            consumed = await self._channel.get_queue(queue, ensure=False)
+            await consumed.consume(take, exclusive=exclusive, no_ack=no_ack, timeout=RPC_TIMEOUT_S)
+
+    async def ack(self, message: AbstractIncomingMessage) -> None:
+        """Acknowledge one of its messages.
 
         Raises:
             LinkDown: the channel is closed: the message comes again.
         """
-        if self.ended.is_set() or self._raw.ending:
-            raise LinkDown("the channel is closed")
-        self._link.write(ack_frame(tag, self._raw.number))
+        with self._rpc():
+            await message.ack()
 
-    def publish(self, sending: Sending, *, mandatory: bool = True) -> asyncio.Future[None]:
-        """Send; the future ends when the broker has stored it (channels with confirms).
+    async def publish(self, sending: Sending, *, mandatory: bool = True) -> None:
+        """Send; on a channel with confirms return when the broker has stored it.
 
-        Raises (from the future, too):
+        Raises:
             LinkDown: the channel is closed; the outcome is unknown.
             Unroutable: no queue is bound there.
             MailboxDown: the broker refused it.
+            ValueError: it cannot be written.
         """
-        confirm: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        with self._rpc():
+            try:
+                if (exchange := self._exchanges.get(sending.exchange)) is None:
+                    exchange = await self._channel.get_exchange(sending.exchange, ensure=False)
+                    self._exchanges[sending.exchange] = exchange
+                await exchange.publish(sending.message(), sending.route, mandatory=mandatory)
+            except aiormq.exceptions.PublishError:
+                raise Unroutable("no queue is bound there") from None
+            except aiormq.exceptions.DeliveryError:
+                raise MailboxDown("the broker refused the message") from None
 
-        def told(error: MailboxDown | None) -> None:
-            if not confirm.done():
-                confirm.set_result(None) if error is None else confirm.set_exception(error)
-
-        self.send(sending, told, mandatory=mandatory)
-        if not self._raw.publisher_confirms:
-            confirm.set_result(None)
-        return confirm
-
-    def send(self, sending: Sending, told: Told, *, mandatory: bool = True) -> None:
-        """Send; ``told`` is called with None once the broker has stored it, or with the error of ``publish``.
-
-        Raises:
-            LinkDown: the channel is closed; ``told`` is not called.
-        """
-        raw = self._raw
-        if self.ended.is_set() or raw.ending or raw.is_closed:
-            raise LinkDown("the channel is closed")
-        route = (sending.exchange, sending.route, mandatory)
-        if (opening := self._routes.get(route)) is None:
-            opening = self._routes[route] = publish_frame(*route, raw.number)
-        frames = opening + content_frames(sending, raw.number, raw.max_content_size)
-        # The broker counts what is sent: what cannot be encoded is not counted here, either.
-        if raw.publisher_confirms:
-            self._await_confirm(told, sending.id)
-        self._link.write(frames)
-
-    async def close(self) -> None:
+    async def close(self, cause: str = "closed") -> None:
         """Close the channel: what is not acknowledged returns to its queue, in order. Never raises."""
-        self._link.flush()
-        self._on_closed(None)
-        if self._raw.is_closed:
-            return
+        self.cause = self.cause or cause
+        self.ended.set()
         with contextlib.suppress(LinkDown):
             try:
                 async with asyncio.timeout(CLOSE_TIMEOUT_S):
                     with _renamed(self._url):
-                        await self._raw.close()
+                        await self._channel.close()
             except TimeoutError:
                 # A broker that does not read frees the letters at the connection's end alone.
                 await self._link.close()
 
-    def _await_confirm(self, told: Told, id_: str) -> None:
-        raw = self._raw
-        raw.delivery_tag += 1
-        answer = Confirm(told, raw, id_, self._confirms)
-        raw.confirmations[raw.delivery_tag] = answer  # type: ignore[assignment]
-        raw.message_id_delivery_tag[id_] = raw.delivery_tag
-        self._confirms.add(answer)
+    @property
+    def is_closed(self) -> bool:
+        """Whether the library counts it as closed, which ``ended`` follows a moment later."""
+        return self._underlay.is_closed
 
     @contextlib.contextmanager
     def _rpc(self, about: str = "") -> Iterator[None]:
         if self.ended.is_set():
             raise LinkDown("the channel is closed")
-        self._link.flush()
-        with _renamed(self._url, about):
+        with _renamed(self._url, about, self):
             yield
 
     def _on_cancelled(self, _: object) -> None:
@@ -341,14 +408,72 @@ class AmqpChannel:
         self.cause = "the broker cancelled the consumer"
         self.ended.set()
 
-    def _on_closed(self, closing: asyncio.Future[Any] | None) -> None:
-        error = closing.exception() if closing is not None and not closing.cancelled() else None
-        if closing is not None and not self.cause:
+    def _on_closed(self, _: object, error: BaseException | None) -> None:
+        if not self.cause:
             self.cause = plain_words(error, self._url) if error is not None else "closed"
             self.kind = _kind_of(error)
         self.ended.set()
-        for answer in list(self._confirms):
-            answer.set_exception(self.kind(self.cause or "the channel was closed"))
+
+
+class _StrippingTransport(aiormq.TransportFactory):
+    """A transport whose reader takes the properties off messages that the library cannot decode."""
+
+    def __init__(self, context: ssl.SSLContext | None) -> None:
+        self._context = context
+
+    async def create(self, url: URL, **_: Any) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        reader, writer = await asyncio.open_connection(url.host, url.port, ssl=self._context)
+        return _StrippingReader(reader), writer
+
+
+class _StrippingReader(asyncio.StreamReader):
+    """Reads whole frames from another reader, and replaces the content headers that cannot be decoded."""
+
+    _HEAD, _PLAIN = struct.Struct(">BHI"), struct.Struct(">BHIHHQHB")
+    _CONTENT_HEADER, _END = 2, 0xCE
+
+    def __init__(self, reader: asyncio.StreamReader) -> None:
+        super().__init__()
+        self._reader, self._read = reader, b""
+
+    def at_eof(self) -> bool:
+        return not self._read and self._reader.at_eof()
+
+    async def readexactly(self, n: int) -> bytes:
+        while len(self._read) < n:
+            self._read += await self._frame()
+        part, self._read = self._read[:n], self._read[n:]
+        return part
+
+    async def _frame(self) -> bytes:
+        head = await self._reader.readexactly(self._HEAD.size)
+        kind, channel, size = self._HEAD.unpack(head)
+        whole = head + await self._reader.readexactly(size + 1)
+        if kind != self._CONTENT_HEADER:
+            return whole
+        try:
+            frame.unmarshal(whole)
+        except Exception:  # noqa: BLE001 - whatever the library meets there ends the connection
+            # Class, weight, size of the body and no flag: of a header that is all but its properties.
+            of_class, weight, body_size = struct.unpack_from(">HHQ", whole, self._HEAD.size)
+            plain = (of_class, weight, body_size, 0, self._END)
+            return self._PLAIN.pack(kind, channel, self._PLAIN.size - self._HEAD.size - 1, *plain)
+        return whole
+
+
+def plain_words(error: BaseException, url: str) -> str:
+    """Say what an error says, without the credentials of ``url``."""
+    text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    if isinstance(error, TimeoutError) and not str(error):
+        text = "the broker does not answer"
+    elif isinstance(error, asyncio.CancelledError):
+        # What the library gives those who wait on a connection that ended, and calls its cause.
+        text = "the connection was lost"
+    parts = urlsplit(url)
+    secrets = {url, parts.netloc, parts.password or "", unquote(parts.password or "")}
+    for secret in sorted(secrets - {""}, key=len, reverse=True):
+        text = text.replace(secret, "***")
+    return text
 
 
 def _kind_of(error: BaseException | None) -> type[LinkDown]:
@@ -356,7 +481,7 @@ def _kind_of(error: BaseException | None) -> type[LinkDown]:
 
 
 @contextlib.contextmanager
-def _renamed(url: str, about: str = "") -> Iterator[None]:
+def _renamed(url: str, about: str = "", channel: AmqpChannel | None = None) -> Iterator[None]:
     """Turn the library's errors into ours, and never lose a cancellation.
 
     The library cancels what waits on a closed channel, and may answer a true cancellation with an error
@@ -382,13 +507,12 @@ def _renamed(url: str, about: str = "") -> Iterator[None]:
     except (aiormq.exceptions.AMQPError, OSError, TimeoutError, RuntimeError, ValueError) as error:
         if cancelled():
             raise asyncio.CancelledError from None
+        if isinstance(error, ValueError) and channel is not None and not channel.is_closed:
+            # Not the channel's end, but something that cannot be written.
+            raise
         kind = _kind_of(error)
         if (refused := refusal_of(error) or refusal(str(error), url)) is not None:
             raise (NoRoom if refused.full else kind)(refused.text, hint=refused.hint) from None
         raise kind(f"{about}: {plain_words(error, url)}" if about else plain_words(error, url)) from None
     if cancelled():
         raise asyncio.CancelledError
-
-
-async def _never(_: DeliveredMessage) -> None:
-    """Stand where the library wants a consumer; deliveries go to the sink."""

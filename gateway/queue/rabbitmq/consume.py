@@ -20,13 +20,12 @@ from gateway.errors import MailboxDown
 from gateway.queue.held import HeldBytes
 from gateway.queue.mailbox import INBOUND, InMemory, Letter
 from gateway.queue.rabbitmq.alongside import alongside
-from gateway.queue.rabbitmq.connection import Link
+from gateway.queue.rabbitmq.connection import AccessRefused, Link, NotFound
 from gateway.queue.rabbitmq.presence import Presence
 from gateway.queue.rabbitmq.share import Share, waits_behind
 from gateway.queue.rabbitmq.stream import LetterBuffer, Stream
 from gateway.queue.rabbitmq.topology import QueueKind, grows_live
 from gateway.queue.rabbitmq.window import FIRST_WINDOW, FIXED_WINDOW, next_window
-from gateway.queue.rabbitmq.wire import AccessRefused, NotFound
 
 ATTACH_TIMEOUT_S = 10.0
 RETRY_S = 1.0

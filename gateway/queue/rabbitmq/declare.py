@@ -16,7 +16,17 @@ import structlog
 
 import durable
 from gateway.errors import MailboxDown, TopologyMismatch
-from gateway.queue.rabbitmq.connection import AmqpChannel, Link
+from gateway.queue.rabbitmq.connection import (
+    AccessRefused,
+    AmqpChannel,
+    Differs,
+    Link,
+    LinkDown,
+    Locked,
+    NotFound,
+    Sending,
+    Unroutable,
+)
 from gateway.queue.rabbitmq.record import PROBE, add_record, recorded_last
 from gateway.queue.rabbitmq.topology import (
     Names,
@@ -24,15 +34,6 @@ from gateway.queue.rabbitmq.topology import (
     preferred_kind,
     queue_arguments,
     slot_route,
-)
-from gateway.queue.rabbitmq.wire import (
-    AccessRefused,
-    Differs,
-    LinkDown,
-    Locked,
-    NotFound,
-    Sending,
-    Unroutable,
 )
 
 # The broker registers a new quorum queue in a table that it saves at the second of its ticks of 500 ms
@@ -259,7 +260,7 @@ class Topology:
 
 
 def _probe(queue: str) -> Sending:
-    return Sending("", queue, b"{}", id=f"probe:{queue}", headers={PROBE: True}, expiration="0")
+    return Sending("", queue, b"{}", id=f"probe:{queue}", headers={PROBE: True}, expires=True)
 
 
 @asynccontextmanager

@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
+from aio_pika.abc import AbstractIncomingMessage
+
 import durable
 from gateway.errors import MailboxDown
-from gateway.queue.rabbitmq.connection import Link
+from gateway.queue.rabbitmq.connection import AccessRefused, Link, Sending
 from gateway.queue.rabbitmq.tls import NO_FILES, TlsFiles
-from gateway.queue.rabbitmq.wire import AccessRefused, BrokerMessage, Sending
 
 ANSWERS_S: Final = 5.0
 NO_RIGHT: Final = "this user may make no queue of its own, by which it is asked"
@@ -68,8 +69,12 @@ async def _ahead_s(link: Link, queue: str) -> float | None:
     await channel.declare_queue(moved, exclusive=True)
     to_moved = {"x-message-ttl": 0, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": moved}
     await channel.declare_queue(queue, exclusive=True, arguments=to_moved)
-    came: asyncio.Future[BrokerMessage] = asyncio.get_running_loop().create_future()
-    await channel.consume(moved, came.set_result, no_ack=True)
+    came: asyncio.Future[AbstractIncomingMessage] = asyncio.get_running_loop().create_future()
+
+    async def take(message: AbstractIncomingMessage) -> None:
+        came.set_result(message)
+
+    await channel.consume(moved, take, no_ack=True)
     sent_s = durable.wall_s()
     await channel.publish(Sending("", queue, b"{}", transient=True))
     message = await came

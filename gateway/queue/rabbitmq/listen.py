@@ -12,13 +12,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import asynccontextmanager
 
 import structlog
+from aio_pika.abc import AbstractIncomingMessage
 
 from durable import first_of
 from gateway.queue.fanout import Fanout
 from gateway.queue.mailbox import Topic
-from gateway.queue.rabbitmq.connection import AmqpChannel, Link
+from gateway.queue.rabbitmq.connection import AmqpChannel, Link, LinkDown, NotFound
 from gateway.queue.rabbitmq.topology import Names, slot_route
-from gateway.queue.rabbitmq.wire import BrokerMessage, LinkDown, NotFound
 
 BOUND_WITHIN_S = 10.0
 # Whoever deletes an exchange takes its bindings, and tells nobody.
@@ -136,6 +136,6 @@ class ListenQueue:
             self._bound = wanted
             self._settled.notify_all()
 
-    def _heard(self, told: BrokerMessage) -> None:
-        exchange, route = told.sent_to
-        self._listeners.tell(self._topics.get(exchange, "events"), self._slots.get(route, -1), told.body)
+    async def _heard(self, told: AbstractIncomingMessage) -> None:
+        topic = self._topics.get(told.exchange or "", "events")
+        self._listeners.tell(topic, self._slots.get(told.routing_key or "", -1), told.body)

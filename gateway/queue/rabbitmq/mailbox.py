@@ -28,17 +28,16 @@ from gateway.queue.mailbox import (
     Topic,
     outbound,
 )
-from gateway.queue.rabbitmq.connection import Link
+from gateway.queue.rabbitmq.connection import AccessRefused, Dialer, Link, LinkDown, NotFound, Sending
 from gateway.queue.rabbitmq.consume import QueueReader
 from gateway.queue.rabbitmq.declare import YOUNG_S, Topology
 from gateway.queue.rabbitmq.listen import ListenQueue
 from gateway.queue.rabbitmq.parked import ParkedQueue
 from gateway.queue.rabbitmq.presence import Presence
-from gateway.queue.rabbitmq.publish import ALARM, REFUSED_S, Outbox, Publisher
+from gateway.queue.rabbitmq.publisher import ALARM, REFUSED_S, Outbox, Publisher
 from gateway.queue.rabbitmq.stream import RabbitLetter
 from gateway.queue.rabbitmq.tls import NO_FILES, TlsFiles
 from gateway.queue.rabbitmq.topology import Names, channel_of, partition_of, slot_route
-from gateway.queue.rabbitmq.wire import AccessRefused, LinkDown, NotFound, Sending
 from session.transcript.key import slot_of
 
 LOST_HINT = "start the broker, or correct broker.url"
@@ -85,8 +84,9 @@ class RabbitMailbox:
         among: int = 1,
     ) -> None:
         self._reports = reports
-        self._url, self._heartbeat_s, self._tls = url, heartbeat_s, tls
+        self._heartbeat_s = heartbeat_s
         self._names = Names(name, partitions)
+        self._dial = Dialer(url, name, heartbeat_s, tls).open
         self._topology = Topology(self._names, queue_type, young_s, follows=follows)
         self._publisher = Publisher(self._dial, self._topology, confirm_timeout_s=confirm_timeout_s)
         self._outbox = Outbox(self._publisher, self._topology, lambda: self._link)
@@ -204,11 +204,6 @@ class RabbitMailbox:
             if up:
                 _log.info("broker.connected")
 
-    async def _dial(self, title: str) -> Link:
-        return await Link.open(
-            self._url, title=f"{self._names.name} {title}", heartbeat_s=self._heartbeat_s, tls=self._tls
-        )
-
     async def _attached(self) -> Link:
         while (link := self._link) is None or link.ended.is_set():
             self._consuming.clear()
@@ -300,7 +295,7 @@ class RabbitMailbox:
         # A crash before the acknowledgement repeats the letter; the other order would lose its reply.
         for post in puts:
             await self.put(post)
-        _own(letter).ack()
+        await _own(letter).ack()
 
     async def park(self, letter: Letter, listed: ParkedAs, *, mark: Mark | None = None) -> None:
         """Store ``letter`` among the parked ones, await ``mark``, then acknowledge it.
@@ -313,7 +308,7 @@ class RabbitMailbox:
         await self._parked.park(_own(letter), listed)
         if mark is not None:
             await mark()
-        _own(letter).ack()
+        await _own(letter).ack()
 
     async def parked(self) -> list[Parked]:
         """List the parked letters, oldest first.
@@ -474,14 +469,16 @@ class Pulse:
         return _now() - self._proven_at <= LEASE * self._heartbeat_s
 
     async def run(self) -> None:
-        """Ask until the connection is lost."""
+        """Ask until the connection is lost, or the broker has not answered for too long."""
         while not self._link.ended.is_set():
             try:
                 channel = await self._link.channel()
                 while True:
                     for exchange, kind in self._exchanges:
                         asked_at = _now()
-                        await channel.declare_exchange(exchange, kind, passive=True)
+                        left_s = LEASE * self._heartbeat_s - (asked_at - self._proven_at)
+                        async with asyncio.timeout(left_s):
+                            await channel.declare_exchange(exchange, kind, passive=True)
                         self._proven_at = asked_at
                     await asyncio.sleep(ASKS_EACH * self._heartbeat_s)
             except NotFound:
@@ -489,6 +486,9 @@ class Pulse:
                 self._proven_at = asked_at
                 self._missing()
                 await asyncio.sleep(ASKS_EACH * self._heartbeat_s)
+            except TimeoutError:
+                # Another process may be handed the letters before the library notices the silence.
+                self._link.abandon()
             except LinkDown:
                 await self._link.ended.wait()
 

@@ -8,15 +8,16 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from aio_pika.abc import AbstractIncomingMessage
+
 import durable
 from channels.message import MAX_KEY_BYTES
 from gateway.queue.mailbox import Parked, ParkedAs
-from gateway.queue.rabbitmq.connection import AmqpChannel, Link
+from gateway.queue.rabbitmq.connection import AmqpChannel, Link, NotFound, Sending
 from gateway.queue.rabbitmq.declare import exclusively
 from gateway.queue.rabbitmq.record import PROBE
 from gateway.queue.rabbitmq.stream import RabbitLetter
 from gateway.queue.rabbitmq.topology import Names
-from gateway.queue.rabbitmq.wire import BrokerMessage, NotFound, Sending
 
 RETURN_WITHIN_S = 15.0
 # The broker closes the connection over a header of more than a frame, and the letter would come for ever.
@@ -28,7 +29,7 @@ _Send = Callable[[tuple[str, str], Sending], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class _Held:
-    tag: int
+    message: AbstractIncomingMessage
     parked: Parked
 
     def is_copy_of(self, other: _Held) -> bool:
@@ -55,10 +56,10 @@ class _Reading:
         oldest = min(found, key=lambda copy: copy.parked.parked_at, default=None)
         return [copy for copy in found if oldest is not None and copy.is_copy_of(oldest)]
 
-    def remove(self, found: list[_Held]) -> Parked | None:
+    async def remove(self, found: list[_Held]) -> Parked | None:
         """Remove the copies for good."""
         for copy in found:
-            self.channel.ack(copy.tag)
+            await self.channel.ack(copy.message)
             self.held.remove(copy)
         return found[0].parked if found else None
 
@@ -102,12 +103,12 @@ class ParkedQueue:
                 sending = Sending(exchange, route, parked.body, id=sendable_id(parked.id), headers=headers)
                 # A crash behind this line leaves it parked and in its box: known by its id, and never lost.
                 await self._send((parked.box, parked.key or ""), sending)
-            return reading.remove(found)
+            return await reading.remove(found)
 
     async def drop(self, id_: str, key: str | None) -> Parked | None:
         """Remove one for good."""
         async with self._read() as reading:
-            return reading.remove(reading.pick(id_, key))
+            return await reading.remove(reading.pick(id_, key))
 
     @asynccontextmanager
     async def _read(self) -> AsyncIterator[_Reading]:
@@ -127,7 +128,7 @@ class ParkedQueue:
         try:
             while (message := await reading.channel.get(self._names.parked)) is not None:
                 if PROBE not in message.headers:
-                    reading.held.append(_Held(message.tag, self._parked(message)))
+                    reading.held.append(_Held(message, self._parked(message)))
         except NotFound as error:
             # Somebody deleted it, and what was in it: it is made anew with the next letter. One whose node is
             # away is not found, either, and is still full.
@@ -146,13 +147,13 @@ class ParkedQueue:
         finally:
             await channel.close()
 
-    def _parked(self, message: BrokerMessage) -> Parked:
+    def _parked(self, message: AbstractIncomingMessage) -> Parked:
         headers = message.headers
         origin = _text(headers, "from")
         key = headers.get("key")
         attempts = headers.get("attempts")
         return Parked(
-            id=message.id,
+            id=message.message_id or "",
             box=self._names.box_of(origin),
             key=key if isinstance(key, str) else None,
             reason=_text(headers, "reason"),

@@ -7,9 +7,8 @@ import asyncio
 import structlog
 
 from gateway.errors import TopologyMismatch
-from gateway.queue.rabbitmq.connection import Link
+from gateway.queue.rabbitmq.connection import Link, LinkDown, Sending
 from gateway.queue.rabbitmq.topology import read_record, topology_record
-from gateway.queue.rabbitmq.wire import LinkDown, Sending
 
 PROBE = "probe"
 STORED_WITHIN_S = 10.0

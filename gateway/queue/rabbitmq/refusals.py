@@ -6,8 +6,6 @@ import re
 from dataclasses import dataclass
 from urllib.parse import unquote, urlsplit
 
-_NO_VHOST = re.compile(r"vhost (?P<vhost>\S+) not found")
-_NO_ACCESS = re.compile(r"access to vhost '(?P<vhost>[^']*)' refused for user '(?P<user>[^']*)'")
 _NO_RIGHT = re.compile(
     r"access to (?P<kind>\w+) '(?P<name>[^']*)' in vhost '(?P<vhost>[^']*)' "
     r"refused for user '(?P<user>[^']*)'"
@@ -29,17 +27,6 @@ class Refusal:
 
 def refusal(said: str, url: str) -> Refusal | None:
     """Read what the broker said; None where it is no refusal that we know."""
-    if found := _NO_VHOST.search(said):
-        vhost = found["vhost"].strip("'")
-        return Refusal(
-            f"the broker has no virtual host '{vhost}'",
-            f"rabbitmqctl add_vhost {vhost}, or correct the end of broker.url",
-        )
-    if found := _NO_ACCESS.search(said):
-        return Refusal(
-            f"user '{found['user']}' may not use virtual host '{found['vhost']}'",
-            _permit(found["vhost"], found["user"]),
-        )
     if found := _NO_RIGHT.search(said):
         return Refusal(
             f"user '{found['user']}' may not use {found['kind']} '{found['name']}' "
@@ -64,6 +51,16 @@ def refusal(said: str, url: str) -> Refusal | None:
             f"correct user and password in broker.url, or: rabbitmqctl change_password {user} PASSWORD",
         )
     return None
+
+
+def vhost_refusal(url: str) -> Refusal:
+    """Say that the broker opens the virtual host of ``url`` to nobody, or not to this user."""
+    parts = urlsplit(url)
+    vhost, user = unquote(parts.path[1:]) or "/", unquote(parts.username or "guest")
+    return Refusal(
+        f"user '{user}' may not use virtual host '{vhost}', or there is none of that name",
+        f"rabbitmqctl add_vhost {vhost} and {_permit(vhost, user)}, or correct the end of broker.url",
+    )
 
 
 def _permit(vhost: str, user: str) -> str:

@@ -6,15 +6,16 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 
+from aio_pika.abc import AbstractIncomingMessage
+
 from durable import first_of
 from gateway.errors import LetterLost
 from gateway.queue.feed import LetterFeed
 from gateway.queue.held import HeldBytes
 from gateway.queue.mailbox import NO_HEADERS, carried_in
-from gateway.queue.rabbitmq.connection import AmqpChannel
+from gateway.queue.rabbitmq.connection import AmqpChannel, LinkDown
 from gateway.queue.rabbitmq.record import PROBE
 from gateway.queue.rabbitmq.window import cost_of
-from gateway.queue.rabbitmq.wire import BrokerMessage
 
 
 class RabbitLetter:
@@ -28,20 +29,20 @@ class RabbitLetter:
         "headers",
         "id",
         "key",
+        "message",
         "parked_at",
         "parked_id",
         "settled",
         "stream",
         "suspect",
-        "tag",
     )
 
-    def __init__(self, stream: Stream, delivery: BrokerMessage, at: float) -> None:
+    def __init__(self, stream: Stream, message: AbstractIncomingMessage, at: float) -> None:
         self.stream, self.box = stream, stream.box
-        self.tag, self.id, self.body = delivery.tag, delivery.id, delivery.body
-        self.suspect = delivery.redelivered
-        self.headers = carried_in(delivery.headers) if len(delivery.headers) > 1 else NO_HEADERS
-        key = delivery.headers.get("key")
+        self.message, self.id, self.body = message, message.message_id or "", message.body
+        self.suspect = bool(message.redelivered)
+        self.headers = carried_in(message.headers) if len(message.headers) > 1 else NO_HEADERS
+        key = message.headers.get("key")
         self.key = key if isinstance(key, str) else None
         self.at = at
         self.dropped = self.settled = False
@@ -64,7 +65,7 @@ class RabbitLetter:
         """Say that its work pauses: it may go to another daemon meanwhile, and is lost here then."""
         self.stream.rest(self)
 
-    def ack(self) -> None:
+    async def ack(self) -> None:
         """Remove it from its queue; again is no error.
 
         Raises:
@@ -72,9 +73,12 @@ class RabbitLetter:
         """
         if self.settled:
             return
-        if self.lost:
-            raise LetterLost(f"letter {self.id} comes again: its delivery ended")
-        self.stream.ack(self)
+        try:
+            if self.lost:
+                raise LinkDown("its delivery ended")
+            await self.stream.ack(self)
+        except LinkDown as error:
+            raise LetterLost(f"letter {self.id} comes again: {error}") from error
 
 
 class LetterBuffer(LetterFeed):
@@ -128,12 +132,13 @@ class Stream:
         self.box, self.queue = box, queue
         self.window, self.stalled = window, asyncio.Event()
         self.live, self.is_proven = live, is_proven
-        # By tag, when work on each letter began that did not end; the earliest first.
-        self.begun: dict[int, float] = {}
+        # When work on each letter began that did not end; the earliest first.
+        self.begun: dict[RabbitLetter, float] = {}
         self.declined = 0
         self._declined_cost = 0
         self._buffer, self._channel, self._bytes_held = buffer, channel, bytes_held
-        self._open: dict[int, RabbitLetter] = {}
+        # The oldest first.
+        self._open: dict[RabbitLetter, None] = {}
         self.active = self._ended = self._handing_over = False
         self._idle = asyncio.Event()
         self._clock = asyncio.get_running_loop().time
@@ -175,26 +180,26 @@ class Stream:
 
     def oldest_at(self) -> float | None:
         """When the oldest unsettled letter was delivered, on the loop's clock."""
-        return next(iter(self._open.values())).at if self._open else None
+        return next(iter(self._open)).at if self._open else None
 
-    def deliver(self, delivery: BrokerMessage) -> None:
+    async def deliver(self, message: AbstractIncomingMessage) -> None:
         """Take in what the broker sends."""
         self.active = True
         # What is not taken here returns to the queue when the channel is closed.
         if self.closed or self._handing_over:
             return
-        if PROBE in delivery.headers:
-            self._channel.ack(delivery.tag)
+        if PROBE in message.headers:
+            await self._channel.ack(message)
             return
-        cost = cost_of(delivery.body)
+        cost = cost_of(message.body)
         # A small letter behind a declined one may be of the same key, and would overtake it.
         if self.declined or not self._bytes_held.takes(self, cost):
             self._declined_cost = self._declined_cost or cost
             self.declined += 1
             self.stalled.set()
             return
-        letter = RabbitLetter(self, delivery, self._clock())
-        self._open[letter.tag] = letter
+        letter = RabbitLetter(self, message, self._clock())
+        self._open[letter] = None
         self._bytes_held.add(self, cost)
         if self.full:
             self.stalled.set()
@@ -205,17 +210,26 @@ class Stream:
         half_free = self.cost <= self._bytes_held.bound_of(self) // 2
         return self.declined > 0 and half_free and self._bytes_held.takes(self, self._declined_cost)
 
-    def ack(self, letter: RabbitLetter) -> None:
-        """Acknowledge one of its letters."""
-        self._channel.ack(letter.tag)
+    async def ack(self, letter: RabbitLetter) -> None:
+        """Acknowledge one of its letters.
+
+        Raises:
+            LinkDown: the channel is closed.
+        """
+        # All is noted first: who gives up in between must not acknowledge it twice, which closes the channel.
         letter.settled = True
-        del self._open[letter.tag]
+        del self._open[letter]
         self._bytes_held.add(self, -cost_of(letter.body))
         self._ended_work(letter)
+        try:
+            await self._channel.ack(letter.message)
+        except LinkDown:
+            letter.settled = False
+            raise
 
     def begin(self, letter: RabbitLetter) -> None:
         """Note that work on one of its letters begins."""
-        self.begun.setdefault(letter.tag, self._clock())
+        self.begun.setdefault(letter, self._clock())
 
     @property
     def running_s(self) -> float:
@@ -224,12 +238,12 @@ class Stream:
 
     def rest(self, letter: RabbitLetter) -> None:
         """Wait no longer for one of its letters when the queue is handed over."""
-        if letter.tag in self.begun and not letter.settled:
+        if letter in self.begun and not letter.settled:
             letter.dropped = letter.dropped or self._handing_over
             self._ended_work(letter)
 
     def _ended_work(self, letter: RabbitLetter) -> None:
-        self.begun.pop(letter.tag, None)
+        self.begun.pop(letter, None)
         if not self.begun:
             self._idle.set()
 
@@ -237,8 +251,8 @@ class Stream:
         """Take and begin nothing more; return when what was begun is settled, or the time is over."""
         # Another daemon is handed these letters next: a turn that began now would run twice.
         self._handing_over = True
-        for letter in self._open.values():
-            letter.dropped = letter.tag not in self.begun
+        for letter in self._open:
+            letter.dropped = letter not in self.begun
         end = self._clock() + within_s
         while self.begun and not self.closed and self._clock() < end:
             self._idle.clear()

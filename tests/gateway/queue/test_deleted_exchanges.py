@@ -11,9 +11,7 @@ from aiormq.exceptions import ChannelNotFoundEntity
 
 from gateway.errors import MailboxDown
 from gateway.queue.mailbox import INBOUND, Mailbox, ParkedAs, Topic
-from gateway.queue.rabbitmq import publish
-from gateway.queue.rabbitmq.connection import Link
-from gateway.queue.rabbitmq.wire import LinkDown, Sending
+from gateway.queue.rabbitmq import publisher
 from tests.contracts.posts import ADA, BOB, WEB, collect, ids, post
 from tests.gateway.on_rabbit import foreign, opened, put_surely
 from tests.support.broker import Broker
@@ -121,7 +119,7 @@ async def test_a_topic_that_is_refused_leaves_the_others(
     broker: Broker, broker_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The broker closes the channel over it; what else is told is heard, once that is tried again."""
-    monkeypatch.setattr(publish, "REFUSED_S", 0.2)
+    monkeypatch.setattr(publisher, "REFUSED_S", 0.2)
     user = f"teller-{broker_name}"
     broker.user(user, "pw")
     url = broker.url.replace("guest:guest", f"{user}:pw")
@@ -146,23 +144,6 @@ async def test_a_missing_exchange_costs_no_letter_under_way(broker: Broker, brok
 
         assert len(await collect(letters, 200)) == 200
         await until(lambda: is_there(broker, f"{broker_name}.events"), HEALS_WITHIN_S)
-
-
-async def test_a_channel_that_the_broker_closes_ends_alone(broker: Broker) -> None:
-    """Whoever goes on sending meanwhile costs the connection nothing, nor the other channels on it."""
-    link = await Link.open(broker.url, title="test", heartbeat_s=10)
-    try:
-        for _ in range(20):
-            channel = await link.channel()
-            with suppress(LinkDown):
-                while True:
-                    channel.publish(Sending("nowhere", "", b"{}"))
-                    await asyncio.sleep(0)
-        await (await link.channel()).declare_queue("", exclusive=True)
-
-        assert not link.ended.is_set()
-    finally:
-        await link.close()
 
 
 async def test_without_its_queue_nothing_is_parked_until_something_is(

@@ -10,10 +10,10 @@ from urllib.parse import urlsplit
 
 import aio_pika
 import pytest
+from aio_pika.abc import AbstractIncomingMessage
 
 from gateway.queue.mailbox import CARRIED_MAX_CHARS, INBOUND, ParkedAs, Post, carried, carried_in, outbound
-from gateway.queue.rabbitmq.connection import Link
-from gateway.queue.rabbitmq.wire import BrokerMessage, Sending, Unroutable
+from gateway.queue.rabbitmq.connection import Link, Sending, Unroutable
 from tests.contracts.posts import ADA, collect, post
 from tests.gateway.on_rabbit import foreign, opened
 from tests.support.broker import Broker
@@ -174,7 +174,7 @@ async def test_a_delivery_that_breaks_ends_nothing_but_itself(link: Link) -> Non
     came: list[bytes] = []
     all_came = asyncio.Event()
 
-    def sink(message: BrokerMessage) -> None:
+    async def sink(message: AbstractIncomingMessage) -> None:
         came.append(message.body)
         if message.body == b"odd":
             raise RuntimeError("a body that nobody thought of")
@@ -184,7 +184,7 @@ async def test_a_delivery_that_breaks_ends_nothing_but_itself(link: Link) -> Non
     queue = (await channel.declare_queue("", exclusive=True)).name
     await channel.consume(queue, sink, no_ack=True)
     for body in (b"odd", b"sound"):
-        channel.publish(Sending("", queue, body))
+        await channel.publish(Sending("", queue, body))
     async with asyncio.timeout(30):
         await all_came.wait()
 
@@ -214,9 +214,9 @@ async def test_a_message_that_cannot_be_written_shifts_no_outcome(link: Link) ->
     channel = await link.channel(confirms=True)
     queue = (await channel.declare_queue("", exclusive=True)).name
     with pytest.raises(UnicodeEncodeError):
-        channel.publish(Sending("", queue, b"{}", id="broken", headers={"key": "\ud800"}))
+        await channel.publish(Sending("", queue, b"{}", id="broken", headers={"key": "\ud800"}))
     with pytest.raises(UnicodeEncodeError):
-        channel.publish(Sending("", "\ud800", b"{}", id="lost"))
+        await channel.publish(Sending("", "\ud800", b"{}", id="lost"))
     sent = [
         channel.publish(Sending("", route, b"{}", id=f"{number}"))
         for number, route in enumerate((queue, "nowhere", queue))

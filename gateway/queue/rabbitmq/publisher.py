@@ -4,54 +4,43 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
-from functools import partial
+from contextlib import asynccontextmanager, suppress
 
 import structlog
 
 from durable import first_of
 from gateway.errors import MailboxDown, MailboxError
-from gateway.queue.rabbitmq.connection import AmqpChannel, Link
+from gateway.queue.rabbitmq.connection import (
+    AccessRefused,
+    AmqpChannel,
+    Link,
+    LinkDown,
+    NotFound,
+    Sending,
+    Unroutable,
+)
 from gateway.queue.rabbitmq.declare import Topology
 from gateway.queue.rabbitmq.record import PROBE
-from gateway.queue.rabbitmq.wire import AccessRefused, LinkDown, NotFound, Sending, Unroutable
 
 ALARM = "the broker takes no messages: memory or disk alarm"
 # Rights are given seldom.
 REFUSED_S = 300.0
 MENDS_EACH_S = 1.0
+# Messages that may be lost, and are not written to the socket yet.
+TELLING_MAX = 1_000
 _log = structlog.get_logger()
 
 
 class _Flight:
     """A message sent and not yet confirmed. It goes on when its callers give up."""
 
-    __slots__ = ("begun", "callers", "followers", "line", "sending")
+    __slots__ = ("begun", "line", "outcome", "sending", "task")
 
     def __init__(self, line: tuple[str, str], sending: Sending, begun: float) -> None:
         self.line, self.sending, self.begun = line, sending, begun
-        self.callers: list[asyncio.Future[None]] = []
-        self.followers: list[asyncio.Future[None]] = []
-
-    def end(self, error: MailboxDown | None) -> None:
-        """Tell the callers the outcome, and let the followers go on."""
-        _resolve(self.callers, error)
-        _resolve(self.followers, None)
-
-    def give_up(self, error: MailboxDown) -> None:
-        """Tell everybody who waits that the outcome is unknown."""
-        _resolve(self.callers, error)
-        _resolve(self.followers, error)
-
-
-def _resolve(waiting: list[asyncio.Future[None]], error: MailboxDown | None) -> None:
-    for future in waiting:
-        if not future.done():
-            if error is None:
-                future.set_result(None)
-            else:
-                future.set_exception(error)
-    waiting.clear()
+        # None once it is stored, else why it may not be; made anew after those who waited heard of an alarm.
+        self.outcome: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
+        self.task: asyncio.Task[None] | None = None
 
 
 class Publisher:
@@ -70,17 +59,15 @@ class Publisher:
     ) -> None:
         self._dial, self._topology = dial, topology
         self._confirm_timeout_s = confirm_timeout_s
+        # Whether an alarm of the broker holds this connection back, as of the last look.
+        self.blocked = False
         self._link: Link | None = None
         self._channel: AmqpChannel | None = None
         self._transient: AmqpChannel | None = None
         self._incomplete = asyncio.Event()
         self._flights: dict[str, _Flight] = {}
         self._lines: dict[tuple[str, str], _Flight] = {}
-
-    @property
-    def blocked(self) -> bool:
-        """Whether an alarm of the broker holds this connection back."""
-        return self._link is not None and self._link.blocked
+        self._telling: set[asyncio.Task[None]] = set()
 
     async def run(self, on_up: Callable[[], None]) -> None:
         """Connect, set the broker up, and serve until the connection is lost.
@@ -105,6 +92,7 @@ class Publisher:
                         await self._topology.declare(link)
         finally:
             self._link = self._channel = self._transient = None
+            self.blocked = False
             await link.close()
 
     def mend(self) -> None:
@@ -122,49 +110,61 @@ class Publisher:
         Raises:
             Unroutable: no queue is bound there.
             MailboxDown: not confirmed, or no connection.
+            ValueError: it cannot be written.
         """
         # One id twice in flight on a channel gives a false confirmation, and two letters of one line could
         # change places where the first is refused.
         while (ahead := self._flights.get(sending.id) or self._lines.get(line)) is not None:
+            error = await asyncio.shield(ahead.outcome)
             # Anybody may publish two messages under one id: only a repeat of the same one shares its outcome.
-            if ahead.sending == sending and ahead.line == line:
-                return await self._wait(ahead.callers)
-            await self._wait(ahead.followers)
+            shared = ahead.sending == sending and ahead.line == line
+            if error is not None and (shared or self._lines.get(ahead.line) is ahead):
+                raise error
+            if shared:
+                return
         link, channel = self._link, self._channel
         if link is None or channel is None:
             raise MailboxDown("no connection to the broker")
-        if link.blocked:
+        if self.blocked:
             await self._outlast_alarm(link)
-            return await self.send(line, sending)
+            await self.send(line, sending)
+            return
         flight = _Flight(line, sending, asyncio.get_running_loop().time())
-        channel.send(sending, partial(self._on_confirmed, flight))
         self._flights[sending.id] = self._lines[line] = flight
-        return await self._wait(flight.callers)
+        flight.task = asyncio.create_task(self._fly(flight, channel))
+        if (error := await asyncio.shield(flight.outcome)) is not None:
+            raise error
+
+    async def _fly(self, flight: _Flight, channel: AmqpChannel) -> None:
+        error: Exception | None = None
+        try:
+            await channel.publish(flight.sending)
+        except (MailboxDown, ValueError) as failed:
+            error = failed
+        del self._flights[flight.sending.id], self._lines[flight.line]
+        flight.outcome.set_result(error)
 
     def tell(self, exchange: str, route: str, body: bytes) -> None:
         """Send a message that may be lost; dropped while the broker is away or takes none."""
-        channel = self._transient
-        if channel is None or channel.ended.is_set() or self.blocked:
-            return
-        channel.publish(Sending(exchange, route, body, transient=True), mandatory=False)
+        self._send_transient(Sending(exchange, route, body, transient=True))
 
     def probe(self, queue: str) -> None:
         """Have a queue hand a probe to whom it serves now; it is not kept, and may be lost."""
+        self._send_transient(Sending("", queue, b"", headers={PROBE: True}, expires=True, transient=True))
+
+    def _send_transient(self, sending: Sending) -> None:
         channel = self._transient
-        if channel is None or channel.ended.is_set() or self.blocked:
+        behind = len(self._telling) >= TELLING_MAX
+        if channel is None or channel.ended.is_set() or self.blocked or behind:
             return
-        probe = Sending("", queue, b"", headers={PROBE: True}, expiration="0", transient=True)
-        channel.publish(probe, mandatory=False)
 
-    @staticmethod
-    async def _wait(waiting: list[asyncio.Future[None]]) -> None:
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        waiting.append(future)
-        await future
+        async def send() -> None:
+            with suppress(MailboxDown):
+                await channel.publish(sending, mandatory=False)
 
-    def _on_confirmed(self, flight: _Flight, error: MailboxDown | None) -> None:
-        del self._flights[flight.sending.id], self._lines[flight.line]
-        flight.end(error)
+        task = asyncio.create_task(send())
+        self._telling.add(task)
+        task.add_done_callback(self._telling.discard)
 
     @asynccontextmanager
     async def _mending(self, link: Link, told: AmqpChannel) -> AsyncIterator[None]:
@@ -209,24 +209,24 @@ class Publisher:
         """Return when the channel is closed; close it when a confirmation is overdue."""
         look_s = min(1.0, self._confirm_timeout_s / 4)
         while not channel.ended.is_set():
-            try:
-                async with asyncio.timeout(look_s):
-                    await channel.ended.wait()
-            except TimeoutError:
-                await self._look(link, channel)
+            await first_of(channel.ended.wait(), timeout_s=look_s)
+            self.blocked = await link.is_blocked()
+            await self._look(channel)
 
-    async def _look(self, link: Link, channel: AmqpChannel) -> None:
+    async def _look(self, channel: AmqpChannel) -> None:
         now = asyncio.get_running_loop().time()
         overdue = [each for each in self._flights.values() if now - each.begun > self._confirm_timeout_s]
-        if overdue and not link.blocked:
+        if overdue and not self.blocked:
             _log.warning("publish.timed_out", count=len(overdue), exchange=overdue[0].sending.exchange)
             # Its confirmation might still come: only the channel's end settles what "unknown" means, and the
             # same letter may be sent again.
-            await channel.close()
+            await channel.close("the broker does not confirm")
+            return
         for flight in overdue:
             # Under an alarm the message lies in the socket and will be stored when the alarm ends: it
             # stays in flight, and whoever puts it again joins it instead of sending it twice.
-            flight.give_up(MailboxDown(ALARM if link.blocked else "the broker does not confirm"))
+            flight.outcome.set_result(MailboxDown(ALARM))
+            flight.outcome = asyncio.get_running_loop().create_future()
             # When the alarm ends it has its full time once more.
             flight.begun = now
 
