@@ -22,8 +22,8 @@ import aio_pika
 import aiormq
 import structlog
 from aio_pika.abc import AbstractChannel, AbstractExchange, AbstractIncomingMessage, ConnectionParameter
+from aio_pika.connection import make_url
 from pamqp import frame
-from yarl import URL
 
 from gateway.errors import MailboxDown
 from gateway.queue.rabbitmq.refusals import refusal, vhost_refusal
@@ -179,7 +179,7 @@ class Link:
         with _renamed(url):
             context = await asyncio.to_thread(tls.context) if url.startswith("amqps:") else None
             connection = _Connection(
-                URL(url).update_query(heartbeat=heartbeat_s),
+                make_url(url, heartbeat=heartbeat_s),
                 ssl_context=context,
                 client_properties={"connection_name": title},
                 transport_factory=_StrippingTransport(context) if strips else None,
@@ -421,7 +421,7 @@ class _StrippingTransport(aiormq.TransportFactory):
     def __init__(self, context: ssl.SSLContext | None) -> None:
         self._context = context
 
-    async def create(self, url: URL, **_: Any) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    async def create(self, url: Any, **_: Any) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         reader, writer = await asyncio.open_connection(url.host, url.port, ssl=self._context)
         return _StrippingReader(reader), writer
 
