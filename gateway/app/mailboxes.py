@@ -32,8 +32,8 @@ def open_mailbox(
     if settings.broker.embedded:
         return EmbeddedMailbox(settings.workspace / "state")
     # A start with the embedded queue is quicker without the AMQP client.
+    from gateway.queue.rabbitmq.access import TlsFiles
     from gateway.queue.rabbitmq.mailbox import RabbitMailbox
-    from gateway.queue.rabbitmq.tls import TlsFiles
 
     broker = settings.broker
     return RabbitMailbox(

@@ -6,8 +6,9 @@ import asyncio
 import contextlib
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import durable
 from gateway.app.daemons import DaemonRegistry, Running
@@ -23,6 +24,7 @@ from gateway.queue.embedded.left import CURE, left_behind
 from gateway.queue.mailbox import Mailbox
 
 BROKER_S: Final = 8.0
+ANSWERS_S: Final = 5.0
 LOOK_S: Final = 0.1
 # After a kill the log of a large queue is gone through first.
 QUEUE_S: Final = 60.0
@@ -31,6 +33,9 @@ BROKER_CURE: Final = "check the broker's log and the network between it and this
 APART_S: Final = 30.0
 # Older ones lack what quorum queues and streams of events need; see docs/rabbitmq.md.
 OLDEST: Final = (3, 10)
+
+if TYPE_CHECKING:
+    from gateway.queue.rabbitmq.connection import Link
 
 DaemonStatus = Callable[[], Awaitable[Mapping[str, Any] | None]]
 
@@ -165,16 +170,58 @@ async def _first_answer(mailbox: Mailbox, *tasks: asyncio.Task[None]) -> None:
 
 async def _broker(settings: Settings) -> list[Check]:
     """Ask the broker for its version and its time; nothing where the queue's own check tells why not."""
-    from gateway.queue.rabbitmq import inquiry
-    from gateway.queue.rabbitmq.tls import TlsFiles
+    from gateway.queue.rabbitmq.access import TlsFiles
+    from gateway.queue.rabbitmq.connection import AccessRefused, Link
 
     broker = settings.broker
     files = TlsFiles(broker.ca_file, broker.cert_file, broker.key_file)
+    title, ahead_s, why = f"{broker.name} doctor", None, ""
     try:
-        told = await inquiry.ask(broker.url, name=broker.name, tls=files)
+        link = await Link.open(broker.url, title=title, heartbeat_s=10, tls=files, timeout_s=ANSWERS_S)
     except (MailboxDown, TimeoutError):
         return []
-    return [of_version(told.version), of_clock(told.ahead_s, told.unasked)]
+    try:
+        async with asyncio.timeout(ANSWERS_S):
+            ahead_s = await _ahead_s(link, f"{broker.name}.clock.{durable.new_id()}")
+    except AccessRefused:
+        why = "this user may make no queue of its own, by which it is asked"
+    except TimeoutError:
+        why = f"it did not answer within {ANSWERS_S:g} s"
+    except MailboxDown as error:
+        why = str(error)
+    finally:
+        await link.close()
+    return [of_version(link.version), of_clock(ahead_s, why)]
+
+
+async def _ahead_s(link: Link, queue: str) -> float | None:
+    """Return by how many seconds this machine's clock is ahead of the broker's; None where it does not tell.
+
+    AMQP shows the broker's clock in one place, the ``x-death`` header of a message that expired.
+    """
+    from gateway.queue.rabbitmq.connection import Sending
+
+    channel = await link.channel(confirms=True)
+    moved = f"{queue}.moved"
+    await channel.declare_queue(moved, exclusive=True)
+    to_moved = {"x-message-ttl": 0, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": moved}
+    await channel.declare_queue(queue, exclusive=True, arguments=to_moved)
+    came: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+    async def take(message: object) -> None:
+        came.set_result(message)
+
+    await channel.consume(moved, take, no_ack=True)
+    sent_s = durable.wall_s()
+    await channel.publish(Sending("", queue, b"{}", transient=True))
+    deaths = (await came).headers.get("x-death")
+    first = deaths[0] if isinstance(deaths, list) and deaths else None
+    at = first.get("time") if isinstance(first, dict) else None
+    if not isinstance(at, datetime):
+        return None
+    there_s = (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
+    # A broker writes whole seconds: the middle of the one it names, and of the time it took.
+    return (sent_s + durable.wall_s()) / 2 - (there_s + 0.5)
 
 
 def of_version(version: str) -> Check:

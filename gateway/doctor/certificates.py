@@ -21,7 +21,7 @@ async def check(broker: Broker) -> list[Finding]:
     """Return level, text and cure; nothing without TLS, or where the broker's own check tells why not."""
     if not broker.url.startswith("amqps:"):
         return []
-    from gateway.queue.rabbitmq.tls import TLS_PORT, TlsFiles
+    from gateway.queue.rabbitmq.access import TLS_PORT, TlsFiles
 
     parts = urlsplit(broker.url)
     files = TlsFiles(broker.ca_file, broker.cert_file, broker.key_file)

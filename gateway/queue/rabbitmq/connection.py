@@ -26,8 +26,7 @@ from aio_pika.connection import make_url
 from pamqp import frame
 
 from gateway.errors import MailboxDown
-from gateway.queue.rabbitmq.refusals import refusal, vhost_refusal
-from gateway.queue.rabbitmq.tls import NO_FILES, TlsFiles, alert_of, refusal_of
+from gateway.queue.rabbitmq.access import NO_FILES, TlsFiles, alert_of, refusal, refusal_of, vhost_refusal
 
 # A declare that no quorum answers must not hold the supervisor for ever.
 RPC_TIMEOUT_S = 30.0

@@ -28,6 +28,7 @@ from gateway.queue.mailbox import (
     Topic,
     outbound,
 )
+from gateway.queue.rabbitmq.access import NO_FILES, TlsFiles
 from gateway.queue.rabbitmq.connection import AccessRefused, Dialer, Link, LinkDown, NotFound, Sending
 from gateway.queue.rabbitmq.consume import QueueReader
 from gateway.queue.rabbitmq.declare import YOUNG_S, Topology
@@ -36,7 +37,6 @@ from gateway.queue.rabbitmq.parked import ParkedQueue
 from gateway.queue.rabbitmq.presence import Presence
 from gateway.queue.rabbitmq.publisher import ALARM, REFUSED_S, Outbox, Publisher
 from gateway.queue.rabbitmq.stream import RabbitLetter
-from gateway.queue.rabbitmq.tls import NO_FILES, TlsFiles
 from gateway.queue.rabbitmq.topology import Names, channel_of, partition_of, slot_route
 from session.transcript.key import slot_of
 

@@ -22,10 +22,9 @@ from gateway.doctor.broker import BROKER_S
 from gateway.doctor.checks import examine
 from gateway.doctor.finding import Check
 from gateway.errors import MailboxDown, Unreachable
+from gateway.queue.rabbitmq.access import refusal, refusal_of
 from gateway.queue.rabbitmq.connection import Link, plain_words
 from gateway.queue.rabbitmq.mailbox import LOST_HINT
-from gateway.queue.rabbitmq.refusals import refusal
-from gateway.queue.rabbitmq.tls import refusal_of
 from tests.gateway.on_rabbit import serving
 from tests.support import ports
 from tests.support.broker import Broker
