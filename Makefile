@@ -93,11 +93,10 @@ deb: $(VENV)/.runtime ## builds a Debian package into dist/
 
 N ?= 200
 BROKER ?= embedded
-DAEMONS ?= 1
 WORKERS ?= 0
-chaos: $(VENV)/.runtime ## kills gateways N times while messages flow, then checks the guarantees: make chaos N=500 BROKER=rabbitmq DAEMONS=3 WORKERS=2 SEED=7
+chaos: $(VENV)/.runtime ## kills gateways N times while messages flow, then checks the guarantees: make chaos N=500 BROKER=rabbitmq WORKERS=3 SEED=7
 	@if [ $(BROKER) = rabbitmq ]; then deploy/system-packages.sh rabbitmq-server; fi
-	$(BIN)/python -m tests.chaos --kills $(N) --broker $(BROKER) --daemons $(DAEMONS) --workers $(WORKERS) $(if $(SEED),--seed $(SEED))
+	$(BIN)/python -m tests.chaos --kills $(N) --broker $(BROKER) --workers $(WORKERS) $(if $(SEED),--seed $(SEED))
 
 chaos-all: $(VENV)/.dev ## all that `make test` leaves out: new examples for the properties, a kill at every step, broken lines, parted hosts, a node of three killed; then `make chaos` on both brokers
 	@deploy/system-packages.sh rabbitmq-server
@@ -105,7 +104,7 @@ chaos-all: $(VENV)/.dev ## all that `make test` leaves out: new examples for the
 	$(BIN)/python -m pytest -m chaos --numprocesses 2 --dist worksteal
 	$(BIN)/python -m pytest tests/system/test_broker_cluster.py tests/hosts
 	$(MAKE) --no-print-directory chaos
-	$(MAKE) --no-print-directory chaos BROKER=rabbitmq DAEMONS=3
+	$(MAKE) --no-print-directory chaos BROKER=rabbitmq WORKERS=3
 
 SECONDS_EACH = $(if $(filter command line environment,$(origin SECONDS)),$(SECONDS),600)
 fuzz: $(VENV)/.dev ## searches for input that crashes or hangs: make fuzz TARGET=markdown SECONDS=60 SEED=7 INPUT=file

@@ -127,7 +127,7 @@ class Simulation:
 
     def _of(self, key: str) -> Worker:
         partition = partition_of(slot_of(key), PARTITIONS)
-        return self._workers[partition * len(self._workers) // PARTITIONS]
+        return self._workers[partition % len(self._workers)]
 
     def _arrived(self, now: float, key: str) -> None:
         self._waiting[key] = self._waiting.get(key, 0) + 1

@@ -19,7 +19,7 @@ from gateway.app.awaited import awaited_files
 from gateway.app.clock import Clock, Outcomes
 from gateway.app.daemons import others
 from gateway.app.figures import letter_rules
-from gateway.app.mailboxes import Shares, open_mailbox
+from gateway.app.mailboxes import open_mailbox
 from gateway.app.parts import Role
 from gateway.app.replied import RepliedChannels
 from gateway.app.served import CHANNELS_OF_SESSION, enabled
@@ -36,6 +36,7 @@ from gateway.outbound.enclosing import folders_by
 from gateway.outbound.local import LocalDelivery
 from gateway.outbound.unserved import Row
 from gateway.queue.mailbox import Mailbox
+from gateway.queue.rabbitmq.topology import partition_of
 from gateway.turns import outcomes
 from gateway.turns.agents import AgentSet
 from gateway.turns.confidants import Confidants
@@ -51,6 +52,7 @@ from gateway.workers.process import NoAnswer
 from gateway.workers.workers import Workers
 from session.store.store import utc_now
 from session.subagents.records import SubagentFiles
+from session.transcript.key import slot_of
 from session.turn.command_names import DESCRIPTIONS
 
 if TYPE_CHECKING:
@@ -76,7 +78,7 @@ class Application:
         workers: the processes that run its lanes, where it runs none itself.
         serves_clients: whether it hands replies to the clients of web and terminal; a worker leaves that to
             the process that started it.
-        among: as how many processes it starts that take letters together.
+        takes: the partitions whose messages it works on, of a worker; None: all.
     """
 
     def __init__(
@@ -90,7 +92,7 @@ class Application:
         metrics: Metrics | None = None,
         workers: Workers | None = None,
         serves_clients: bool = True,
-        among: int = 1,
+        takes: Collection[int] | None = None,
     ) -> None:
         if role != "all" and settings.broker.embedded:
             raise ConfigError(
@@ -100,11 +102,11 @@ class Application:
         self.settings = settings
         self.role = role
         self.workers = workers
-        self._serves_clients = serves_clients
+        self._serves_clients, self._takes = serves_clients, takes
         self._clock = clock
         self._platforms = platforms and role != "session"
         self.started_at = durable.now()
-        self.mailbox: Mailbox = open_mailbox(settings, follows=role == "channels", among=among)
+        self.mailbox: Mailbox = open_mailbox(settings, follows=role == "channels", takes=takes)
         self.events = Events(self.mailbox)
         self.observer, self.metrics = observer or Observer(), metrics
         self._agents = agents_of(settings)
@@ -219,8 +221,9 @@ class Application:
             parents=services.store,
             mailbox=self.mailbox,
         )
-        if isinstance(self.mailbox, Shares):
-            services.store.serves = self.mailbox.serves
+        if (takes := self._takes) is not None:
+            partitions = self.settings.broker.partitions
+            services.store.serves = lambda key: partition_of(slot_of(key), partitions) in takes
         services.retention.awaited = partial(awaited_files, self.mailbox)
         self.worker = self._build_worker(group, services, subagents)
         tasks.append(group.create_task(services.background(self.ready), name="background"))

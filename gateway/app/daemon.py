@@ -109,7 +109,10 @@ async def _main(
     # Each message pays for whoever looks on.
     observer = Observers([metrics, *others]) if others else metrics
     silent_s = settings.limits.worker_timeout_s
-    workers = Workers(team.count, team.values, silent_s=silent_s) if team.count else None
+    workers = None
+    if team.count:
+        partitions = settings.broker.partitions
+        workers = Workers(team.count, team.values, partitions=partitions, silent_s=silent_s)
     application = Application(
         settings, role=role, platforms=True, observer=observer, metrics=metrics, workers=workers
     )

@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Protocol, runtime_checkable
+from collections.abc import Collection
 
 from gateway.config.settings import Settings
 from gateway.queue.embedded.mailbox import EmbeddedMailbox
 from gateway.queue.mailbox import Mailbox
 
 
-@runtime_checkable
-class Shares(Protocol):
-    """A mailbox from which several daemons take letters."""
-
-    def serves(self, key: str) -> bool:
-        """Say whether letters of a key are worked on here and by no other daemon, as far as is known."""
-        ...
-
-
 def open_mailbox(
-    settings: Settings, *, reports: bool = True, follows: bool = False, among: int = 1
+    settings: Settings,
+    *,
+    reports: bool = True,
+    follows: bool = False,
+    takes: Collection[int] | None = None,
 ) -> Mailbox:
     """Choose the mailbox that ``broker.url`` names.
 
     ``follows``: it takes no inbound letters, and puts them into whatever partitions there are.
 
-    ``among``: as how many processes this one starts, which take letters together.
+    ``takes``: the partitions of RabbitMQ whose letters it takes; None: all.
 
     ``reports``: the log says when its broker is away; else it is for the caller to say, from its health.
     """
@@ -44,6 +39,6 @@ def open_mailbox(
         heartbeat_s=broker.heartbeat_s,
         reports=reports,
         follows=follows,
-        among=among,
+        takes=takes,
         tls=TlsFiles(broker.ca_file, broker.cert_file, broker.key_file),
     )

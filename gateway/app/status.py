@@ -114,13 +114,8 @@ async def _usage(services: SessionServices, said: Sequence[Mapping[str, Any]]) -
 
 
 def _in_memory(held: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Add up what processes hold; the window of a box is the widest that one of them has."""
-    windows: dict[str, int] = {}
-    for each in held:
-        for box, window in each["windows"].items():
-            windows[box] = max(window, windows.get(box, 0))
-    added = {name: sum(each[name] for each in held) for name in ("letters", "bytes", "max_bytes")}
-    return {**added, "windows": dict(sorted(windows.items()))}
+    """Add up what processes hold."""
+    return {name: sum(each[name] for each in held) for name in ("letters", "bytes", "max_bytes")}
 
 
 def _background(own: Mapping[str, Any], others: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

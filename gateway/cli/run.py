@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal
 
 import click
@@ -68,8 +67,7 @@ def run(
     number = count(settings, role, workers)
     if stop_on_eof:
         threading.Thread(target=_end_with_stdin, name="stdin", daemon=True).start()
-    # A worker reads there as how many it starts.
-    team = daemon.Team(number, _with_workers(values, number), remarks(settings, role, workers))
+    team = daemon.Team(number, values, remarks(settings, role, workers))
     return daemon.run(settings, server=_server, role=role, team=team)
 
 
@@ -84,11 +82,6 @@ def _reset_state(workspace: Path) -> None:
             f"{workspace / 'state'} cannot be moved: {error}", hint="check the disk"
         ) from error
     output.words(f"the former state is in {former}" if former is not None else "there was no state to reset")
-
-
-def _with_workers(values: Mapping[str, object], number: int) -> Mapping[str, object]:
-    limits = values.get("limits")
-    return {**values, "limits": {**(limits if isinstance(limits, Mapping) else {}), "workers": number}}
 
 
 def _end_with_stdin() -> None:

@@ -210,6 +210,8 @@ def _lines(found: Mapping[str, Any]) -> Iterator[str]:
     for box, depth in (found["queues"] or {}).items():
         age = f", oldest {_age(depth['oldest_at'])}" if depth["count"] and depth["oldest_at"] else ""
         yield f"{box}: {output.counted(depth['count'], 'message')}{age}"
+    for row in found.get("workers") or ():
+        yield _worker(row)
     # A daemon of an older version may answer.
     if held := found.get("in_memory"):
         yield _in_memory(held)
@@ -233,12 +235,18 @@ def _lines(found: Mapping[str, Any]) -> Iterator[str]:
         yield _limit(row)
 
 
+def _worker(row: Mapping[str, Any]) -> str:
+    """Say how a worker does, and which partitions it has: each N-th."""
+    state = f"process {row['pid']}" if row["up"] else "down"
+    numbers = [str(each) for each in row["partitions"]]
+    few = [*numbers[:2], "…", numbers[-1]] if len(numbers) > 4 else numbers
+    return f"worker {row['number']}: {state}, partitions {', '.join(few)}"
+
+
 def _in_memory(held: Mapping[str, Any]) -> str:
-    """Say what the daemon holds, and how many messages of one inbound queue it takes at most."""
+    """Say what the gateway holds."""
     size = f"{held['bytes'] / 2**20:.1f} of {held['max_bytes'] / 2**20:g} MB"
-    window = held["windows"].get(INBOUND)
-    bound = f"; at most {window:,} per queue" if window else ""
-    return f"in memory: {output.counted(held['letters'], 'message')}, {size}{bound}"
+    return f"in memory: {output.counted(held['letters'], 'message')}, {size}"
 
 
 def _notes(memory: Mapping[str, Any]) -> Iterator[str]:

@@ -1,8 +1,8 @@
 """A worker: the process that a gateway starts to work on conversations, and that ends with it.
 
-``python -m gateway.cli.worker <descriptor> <number> [<core>]``: its end of the line, which of the workers it
-is, and the core that it keeps to.
-It is one more daemon of the workspace, without adapters, clock, HTTP and the clients of those.
+``python -m gateway.cli.worker <descriptor> <number>``: its end of the line, and which of the workers it is.
+Its settings and its partitions come over the line.
+It is a gateway without adapters, clock, HTTP and the clients of those.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from dataclasses import asdict
 from typing import Any, Final
 
@@ -53,10 +53,11 @@ def main() -> int:
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     end, number = socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2])
     end.set_inheritable(False)
-    settings = _settings(end)
-    if settings is None:
+    first = _first(end)
+    if first is None:
         return 0
-    threading.Thread(target=_end_behind, args=(end.fileno(), settings), name="gateway", daemon=True).start()
+    settings, partitions = first
+    threading.Thread(target=_end_behind, args=(end.fileno(),), name="gateway", daemon=True).start()
     logs.setup(settings)
     structlog.contextvars.bind_contextvars(worker=number)
     descriptors.raise_limit()
@@ -65,7 +66,7 @@ def main() -> int:
             contextlib.suppress(asyncio.CancelledError),
             asyncio.Runner(loop_factory=loop_factory()) as runner,
         ):
-            runner.run(_main(settings, end))
+            runner.run(_main(settings, partitions, end))
     except Exception as fault:
         # Whoever started it says it, once for all that it started.
         from gateway.cli import output
@@ -81,8 +82,8 @@ def main() -> int:
     return 0
 
 
-def _settings(end: socket.socket) -> Settings | None:
-    """Read the configuration that the gateway hands over; None where it is gone before."""
+def _first(end: socket.socket) -> tuple[Settings, list[int]] | None:
+    """Read the configuration and the partitions that the gateway hands over; None where it is gone before."""
     text = bytearray()
     while not text.endswith(b"\n"):
         # Nothing follows it before this process has said a word.
@@ -90,19 +91,20 @@ def _settings(end: socket.socket) -> Settings | None:
         if not piece:
             return None
         text += piece
-    return of_values(json.loads(text)["settings"])
+    first = json.loads(text)
+    return of_values(first["settings"]), first["partitions"]
 
 
-def _end_behind(descriptor: int, settings: Settings) -> None:
+def _end_behind(descriptor: int) -> None:
     """End this process some time after the gateway has ended, even where its loop stands still."""
     watch = select.poll()
     watch.register(descriptor, 0)
     watch.poll()
-    threading.Event().wait(settings.limits.drain_s + END_BEYOND_DRAIN_S)
+    threading.Event().wait(END_BEYOND_DRAIN_S)
     os._exit(1)
 
 
-async def _main(settings: Settings, end: socket.socket) -> None:
+async def _main(settings: Settings, partitions: Collection[int], end: socket.socket) -> None:
     logs.catch_loop_errors(asyncio.get_running_loop())
     logs.gather(asyncio.get_running_loop())
     metrics = Metrics()
@@ -114,7 +116,7 @@ async def _main(settings: Settings, end: socket.socket) -> None:
         observer=observer,
         metrics=metrics,
         serves_clients=False,
-        among=settings.limits.workers,
+        takes=partitions,
     )
     ending = Ending(application)
     ending.listen_once()
@@ -177,9 +179,9 @@ class _Gateway:
                 answering = asyncio.create_task(self._answer(words), name=f"answer {words['what']}")
                 self._answering.add(answering)
                 answering.add_done_callback(self._answering.discard)
-        # The gateway is gone: its turns end, and another one goes on with the rest.
+        # The gateway is gone: the workers of the next one wait for these partitions.
         log.warning("worker.gateway_gone")
-        self._ending.ask()
+        self._ending.at_once()
 
     async def _answer(self, words: dict[str, Any]) -> None:
         number = words["ask"]

@@ -152,7 +152,7 @@ class Broker(ConfigTable):
     """``[broker]``. ``url`` may hold a password: show ``shown_url`` instead."""
 
     url: str = Field(default="embedded", repr=False)
-    partitions: int = Field(default=16, ge=1, le=256)
+    partitions: int = Field(default=64, ge=1, le=256)
     queue_type: Literal["auto", "classic", "quorum"] = "auto"
     heartbeat_s: int = Field(default=10, ge=1, le=65_534)
     name: str = Field(default="chat", pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}\Z")

@@ -60,6 +60,7 @@ class WorkerOut(Shape):
     number: int
     pid: int
     up: bool
+    partitions: list[int]
     since: str
     restarts: int
     error: str

@@ -10,14 +10,13 @@ import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from types import MappingProxyType
 from typing import Final, Literal, Protocol
 
 INBOUND = "inbound"
-# "daemons" is heard by daemons alone, of a mailbox that several of them take from.
-Topic = Literal["control", "events", "daemons"]
+Topic = Literal["control", "events"]
 Mark = Callable[[], Awaitable[object]]
 
 
@@ -92,14 +91,7 @@ class Letter(Protocol):
         ...
 
     def begin(self) -> bool:
-        """Say that work on it begins; False where it is lost, or must wait for the next taker of its box.
-
-        A mailbox that is about to hand its box over waits for the letters that were begun, and for no other.
-        """
-        ...
-
-    def rest(self) -> None:
-        """Say that the work on it pauses, until it begins again: nobody waits for it meanwhile."""
+        """Say that work on it begins; False where it is lost."""
         ...
 
 
@@ -146,20 +138,15 @@ class Depth:
 
 @dataclass(frozen=True, slots=True)
 class InMemory:
-    """The letters that a process holds, their bytes, how many bytes that may be, and how many letters by box.
-
-    A window is how many letters of one queue of the box may be out; a box that is not taken from has none.
-    """
+    """The letters that a process holds, their bytes, and how many bytes that may be."""
 
     letters: int
     bytes: int
     max_bytes: int
-    windows: Mapping[str, int]
 
-    def as_dict(self) -> dict[str, int | dict[str, int]]:
+    def as_dict(self) -> dict[str, int]:
         """Return it as ``status`` shows it."""
-        windows = dict(sorted(self.windows.items()))
-        return {"letters": self.letters, "bytes": self.bytes, "max_bytes": self.max_bytes, "windows": windows}
+        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)

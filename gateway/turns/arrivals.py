@@ -184,7 +184,7 @@ async def park_unreadable(
         await first_of(closing.wait(), sleep(after_s))
 
     async def once() -> None:
-        if closing.is_set() or not letter.begin():
+        if closing.is_set() or letter.lost:
             return
         address = error.address
         if address is not None and crashes < TELL_CRASHES_MAX:
@@ -197,7 +197,7 @@ async def park_unreadable(
         try:
             await until_durable(once, pause=pause)
         except LetterLost:
-            # It comes again, here or to another daemon, and is parked there.
+            # It comes again, and is parked then.
             return
         except Exception:
             # One letter ends here: nobody but this loop tries it again in this process.

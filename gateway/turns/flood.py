@@ -133,8 +133,8 @@ class Refusals:
 
     async def _try(self, key: str, entries: list[Entry]) -> list[Entry]:
         """Do one try; return those that ended, the others must be tried again."""
-        # One that is lost comes again, here or elsewhere, and then anew.
-        mine = [entry for entry in entries if entry.letter.begin()]
+        # One that is lost comes again.
+        mine = [entry for entry in entries if not entry.letter.lost]
         ended = [entry for entry in entries if entry not in mine]
         for entry in mine:
             entry.begun_at = asyncio.get_running_loop().time()

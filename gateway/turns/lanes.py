@@ -125,13 +125,12 @@ class Entry:
     agent: str = ""
     typed: str = ""
 
-    def come_again(self, letter: Letter) -> bool:
-        """Take a further letter under its id: its next delivery where it is lost (True), else a copy."""
-        if not self.letter.lost:
+    def come_again(self, letter: Letter) -> None:
+        """Take a further letter under its id: its next delivery where it is lost, else a copy."""
+        if self.letter.lost:
+            self.letter = letter
+        else:
             self.copies.append(letter)
-            return False
-        self.letter = letter
-        return True
 
     def left(self) -> Iterator[Letter]:
         """Yield what came under its id and is still to be acknowledged when it has ended."""
@@ -234,9 +233,7 @@ class Lanes:
             lane = self._lanes[inbound.key] = Lane(inbound.key)
         entry = lane.find(inbound.id)
         if entry is not None:
-            if entry.come_again(letter) and entry is lane.running:
-                # Unless it begins, its partition may go to another daemon, which would run the turn as well.
-                letter.begin()
+            entry.come_again(letter)
             return None
         lane.drop_lost()
         now = asyncio.get_running_loop().time()
@@ -351,8 +348,8 @@ class Lanes:
             # The one that was first before the wait for a place may have been dropped.
             entry = lane.entries[0]
             pulled = entry.stop.pulled
-            if not entry.letter.begin():
-                # It comes again, here or elsewhere, and is then a letter like any other.
+            if entry.letter.lost:
+                # It comes again, and is then a letter like any other.
                 lane.shift()
                 self._add_left(entry)
                 return None
@@ -365,8 +362,6 @@ class Lanes:
             lane.shift()
             self._add_left(entry)
             return None
-        # It may wait for hours, for a model or a person, and would hold up all that shares its queue.
-        entry.letter.rest()
         # A stop that was pulled in this try is seen by the next one, which must not wait for it.
         return again if entry.stop.pulled == pulled else None
 

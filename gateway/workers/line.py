@@ -2,7 +2,8 @@
 
 ::
 
-    to the worker    {"settings": {...}}  first of all       {"do": "drain" | "end"}
+    to the worker    {"settings": {...}, "partitions": [...]}  first of all
+                     {"do": "drain" | "end"}
                      {"ask": 7, "what": "trace", "with": {...}}
     from the worker  {"beat": 1}  {"standing": {...}}  {"ready": true}
                      {"failed": {...}}                       why it could not start, before it ends

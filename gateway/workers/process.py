@@ -7,7 +7,7 @@ import contextlib
 import signal
 import socket
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from durable import first_of
@@ -68,8 +68,8 @@ class WorkerProcess:
         """Whether it works."""
         return self.ready.is_set() and not self.ended.is_set()
 
-    async def run(self, values: Mapping[str, Any]) -> None:
-        """Start it with a configuration and hear it, until it has ended.
+    async def run(self, values: Mapping[str, Any], partitions: Iterable[int]) -> None:
+        """Start it with a configuration and its partitions, and hear it until it has ended.
 
         Cancelled, it is told to end at once, and killed where it takes longer than ``ENDS_WITHIN_S`` seconds.
         """
@@ -85,7 +85,7 @@ class WorkerProcess:
                     start_new_session=True,
                 )
             line = self._line = await Line.of(ours)
-            line.say({"settings": dict(values)})
+            line.say({"settings": dict(values), "partitions": list(partitions)})
             await self._heard_out(line, self._process)
         except OSError as error:
             # No process, no memory, no descriptor: a later try may find some.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Collection, Mapping
+from collections.abc import Awaitable, Collection, Mapping, Sequence
 from typing import Any, Final
 
 import structlog
@@ -18,7 +18,8 @@ log = structlog.get_logger("workers")
 
 # What imports, and opens a large workspace on a busy machine, says nothing for a while.
 START_WITHIN_S: Final = 120.0
-# After a death, and the longest wait after several: one that has lived a while begins anew.
+# One that worked is replaced at once. The wait after a further death, and the longest one after several: one
+# that has lived a while begins anew.
 FIRST_WAIT_S, LONGEST_WAIT_S, PROVEN_S = 0.5, 30.0, 60.0
 ANSWER_WITHIN_S: Final = 2.0
 # Behind the time that turns have to end: what a worker still has to close.
@@ -28,8 +29,8 @@ CLOSES_WITHIN_S: Final = 5.0
 class _Place:
     """One of the workers, over all the processes that it was."""
 
-    def __init__(self, number: int) -> None:
-        self.number = number
+    def __init__(self, number: int, partitions: Sequence[int]) -> None:
+        self.number, self.partitions = number, partitions
         self.process: WorkerProcess | None = None
         self.since = durable.now()
         self.restarts = 0
@@ -45,6 +46,7 @@ class _Place:
             "number": self.number,
             "pid": self.process.pid if self.process is not None else 0,
             "up": self.up,
+            "partitions": list(self.partitions),
             "since": self.since.isoformat(),
             "restarts": self.restarts,
             "error": self.error,
@@ -56,16 +58,18 @@ class Workers:
 
     Args:
         count: how many, at least one.
+        partitions: into how many the inbound queue is cut. Worker k, from 1, has those with
+            ``p % count == k - 1``, whichever process it is: the next one starts when the last one has ended.
         values: the configuration, as ``load_values`` returns it: the same for all of them, however long they
             live and whatever becomes of its file.
         silent_s: after how many seconds without a word one is taken to stand still. Its loop speaks once a
             second, whatever its turns wait for.
     """
 
-    def __init__(self, count: int, values: Mapping[str, Any], *, silent_s: float) -> None:
+    def __init__(self, count: int, values: Mapping[str, Any], *, partitions: int, silent_s: float) -> None:
         self._values = values
         self._silent_s = silent_s
-        self._places = [_Place(number) for number in range(1, count + 1)]
+        self._places = [_Place(k, range(k - 1, partitions, count)) for k in range(1, count + 1)]
         self._stopping = asyncio.Event()
         self._cut = False
         self._started = False
@@ -97,7 +101,7 @@ class Workers:
         self._started = True
 
     async def _keep(self, place: _Place) -> None:
-        wait_s = FIRST_WAIT_S
+        wait_s = 0.0
         while not self._stopping.is_set():
             process = place.process = WorkerProcess(place.number, changed=self._changed)
             began = durable.monotonic()
@@ -105,9 +109,12 @@ class Workers:
             if self._stopping.is_set():
                 return
             self._mourn(place, process)
-            wait_s = FIRST_WAIT_S if durable.monotonic() - began > PROVEN_S else wait_s
+            if durable.monotonic() - began > PROVEN_S:
+                wait_s = 0.0
+            if not process.ready.is_set():
+                wait_s = max(wait_s, FIRST_WAIT_S)
             await first_of(self._stopping.wait(), timeout_s=wait_s)
-            wait_s = min(wait_s * 2, LONGEST_WAIT_S)
+            wait_s = min(max(wait_s * 2, FIRST_WAIT_S), LONGEST_WAIT_S)
             place.restarts += 1
 
     async def _live(self, place: _Place, process: WorkerProcess) -> None:
@@ -115,7 +122,7 @@ class Workers:
             watching = group.create_task(self._watch(process), name=f"watch worker {place.number}")
             saying = group.create_task(self._welcome(place, process), name=f"await worker {place.number}")
             try:
-                await process.run(self._values)
+                await process.run(self._values, place.partitions)
             finally:
                 watching.cancel()
                 saying.cancel()

@@ -95,14 +95,11 @@ def read_options(words: list[str]) -> Plan:
         help="rabbitmq starts a private one; it must be installed (default: %(default)s)",
     )
     parser.add_argument(
-        "--daemons",
+        "--workers",
         type=int,
-        choices=(1, 3),
-        default=1,
-        help="number of daemons; 3 need RabbitMQ (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--workers", type=int, default=0, help="worker processes of one gateway over RabbitMQ (default: none)"
+        choices=(0, 3),
+        default=0,
+        help="worker processes of the gateway; 3 need RabbitMQ (default: %(default)s)",
     )
     parser.add_argument("--seed", type=int, help="decides all random choices (default: a new one)")
     parser.add_argument("--keep", action="store_true", help="keep all workspaces, logs and records")
@@ -110,18 +107,15 @@ def read_options(words: list[str]) -> Plan:
     rabbitmq = args.broker == "rabbitmq"
     if args.kills < 1:
         parser.error("--kills must be 1 or more")
-    if args.daemons > 1 and not rabbitmq:
-        parser.error(f"--daemons {args.daemons}: the embedded queue serves one daemon; add --broker rabbitmq")
-    if args.workers and (not rabbitmq or args.daemons > 1):
-        parser.error("--workers needs one gateway over RabbitMQ; add --broker rabbitmq --daemons 1")
+    if args.workers and not rabbitmq:
+        parser.error(f"--workers {args.workers}: the embedded queue has no workers; add --broker rabbitmq")
     seed = args.seed if args.seed is not None else random.SystemRandom().randrange(_MOST_SEEDS)
-    return Plan(args.kills, rabbitmq, args.daemons, args.workers, seed, args.keep)
+    return Plan(args.kills, rabbitmq, args.workers, seed, args.keep)
 
 
 def replay(plan: Plan, seed: int, kills: int) -> str:
     broker = "rabbitmq" if plan.rabbitmq else "embedded"
-    workers = f" --workers {plan.workers}" if plan.workers else ""
-    where = f"--broker {broker} --daemons {plan.daemons}{workers}"
+    where = f"--broker {broker} --workers {plan.workers}"
     return f"replay: python -m tests.chaos --seed {seed} --kills {kills} {where} --keep"
 
 

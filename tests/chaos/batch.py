@@ -56,7 +56,7 @@ stream = false  # a draft is no piece
 poll_timeout_s = 5
 """
 # Kills are counted apart; of the others the gateway itself speaks.
-_NO_FAULTS = ("kill", "fenced", "delayed", "moved")
+_NO_FAULTS = ("kill", "fenced", "delayed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,6 @@ class Plan:
 
     kills: int
     rabbitmq: bool
-    daemons: int
     workers: int
     seed: int
     keep: bool
@@ -89,7 +88,7 @@ class Batch:
     Args:
         seed: decides what is written, what is harmed, and when.
         kills: how many.
-        plan: who runs; more than one daemon need a broker, as do workers.
+        plan: who runs; workers need a broker.
         broker: killed, too; None: the queues are in each daemon's own file.
     """
 
@@ -131,8 +130,7 @@ class Batch:
         """Name the processes, and say what runs in each; the first serves HTTP."""
         if self._broker is None or self._plan.workers:
             return [("d0", "all")]
-        daemons, adapters = range(self._plan.daemons), range(min(self._plan.daemons, 2))
-        return [*((f"d{at}", "session") for at in daemons), *((f"a{at}", "channels") for at in adapters)]
+        return [("d0", "session"), ("a0", "channels")]
 
     async def _victim(self, name: str, part: Part, stack: AsyncExitStack) -> tuple[Daemon, Proxy | None]:
         proxy, url = None, ""
@@ -166,12 +164,11 @@ class Batch:
     async def _harmed(self, victims: list[tuple[Daemon, Proxy | None]]) -> None:
         async with asyncio.TaskGroup() as group:
             for daemon, proxy in victims:
-                others = sum(other.part == daemon.part for other, _ in victims) > 1
                 dice = random.Random(self._dice.random())
                 if self._plan.workers and proxy is not None:
                     group.create_task(self._torment.crew(daemon, proxy, dice))
                 else:
-                    group.create_task(self._torment.daemon(daemon, proxy, dice, others=others))
+                    group.create_task(self._torment.daemon(daemon, proxy, dice))
             if self._broker is not None:
                 dice = random.Random(self._dice.random())
                 group.create_task(self._torment.broker(self._broker, dice))
@@ -189,7 +186,6 @@ class Batch:
             await asyncio.wait_for(chats.accepted(), REST_S)
         except TimeoutError:
             ended.append("messages were not accepted at last")
-        count = self._plan.workers or self._plan.daemons
         scene = Scene(
             self._workspace,
             post,
@@ -197,7 +193,7 @@ class Batch:
             self._model,
             sent=chats.sent,
             harms=harms,
-            daemons=count,
+            daemons=self._plan.workers or 1,
         )
         await scene.at_rest(daemons[0].url)
         for daemon in daemons:

@@ -24,7 +24,7 @@ FULL_AT_BYTES = 4096
 # The lease of an adapter that was killed is free again by then.
 RECEIVES_WITHIN_S = 4.0
 _BEGINS_AGAIN = {b'"turn.fenced"': "fenced", b'"turn.delayed"': "delayed"}
-_TELLING = (*_BEGINS_AGAIN, b'"queue.moved"', b'"worker.started"', b'"worker.stuck"')
+_TELLING = (*_BEGINS_AGAIN, b'"worker.started"', b'"worker.stuck"')
 
 
 class Daemon(harness.Daemon):
@@ -59,7 +59,7 @@ class Daemon(harness.Daemon):
         self.life = ""
         # What its log says that explains a repeat: turns that began again, since another process had raised
         # the epoch of their key or they could not be ended (``how`` is the gateway's id of the message),
-        # chats that it gave to another that had come up, workers that it ended.
+        # workers that it ended.
         self.told: list[Harm] = []
         self._lives = 0
         self._folder, self._model = folder, model
@@ -114,8 +114,6 @@ class Daemon(harness.Daemon):
         if event in _BEGINS_AGAIN:
             who = self.crew.by_number(life, row["worker"]) if "worker" in row else life
             self.told.append(Harm(_BEGINS_AGAIN[event], who, now, now, row["id"]))
-        elif event == b'"queue.moved"':
-            self.told.append(Harm("moved", life, now, now, row["queue"]))
         elif event == b'"worker.started"':
             self.crew.numbered(life, row["number"], row["pid"])
         else:

@@ -34,9 +34,6 @@ _LONGEST_TO_A_POINT_S = 0.8
 # A platform takes three messages of a chat in three seconds, and a lease is looked for once a second.
 _ADAPTER_TIMES = 6.0
 _CLOCK_S = 3600.0
-# By then its broker has let such a process go, and another has its letters.
-_LONG_S = (25.0, 45.0)
-_MAY_BE_LONG = ("freeze", "deaf", "mute", "silence")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +54,8 @@ class Life:
     amount: float
 
 
-def draw(dice: random.Random, *, rabbit: bool, others: bool, part: Part = "session") -> Life:
-    """Draw a life of a process that runs conversations, adapters, or both.
-
-    Where ``others`` go on meanwhile, one may be out of reach for long.
-    """
+def draw(dice: random.Random, *, rabbit: bool, part: Part = "session") -> Life:
+    """Draw a life of a process that runs conversations, adapters, or both."""
     points = _points(rabbit=rabbit, part=part)
     faults = _FAULTS | (_RABBIT_FAULTS if rabbit else {}) | ({} if part == "session" else _ADAPTER_FAULTS)
     times = _ADAPTER_TIMES if part == "channels" else 1.0
@@ -71,14 +65,7 @@ def draw(dice: random.Random, *, rabbit: bool, others: bool, part: Part = "sessi
     lasts_s = times * _SHORTEST_S * (_LONGEST_S / _SHORTEST_S) ** dice.random()
     fault = dice.choices([*faults, ""], [*faults.values(), 100 - sum(faults.values())])[0]
     at_s, fault_s = dice.uniform(0, 0.3), dice.uniform(0.05, 1.0)
-    clock_s, sync_s, long_s = (
-        dice.uniform(-_CLOCK_S, _CLOCK_S),
-        dice.uniform(0.01, 0.2),
-        dice.uniform(*_LONG_S),
-    )
-    is_long = dice.random() < 0.06
-    if fault in _MAY_BE_LONG and others and is_long:
-        return Life("", long_s + 3.0, False, fault, at_s, long_s, 0.0)
+    clock_s, sync_s = dice.uniform(-_CLOCK_S, _CLOCK_S), dice.uniform(0.01, 0.2)
     if fault:
         lasts_s += at_s
     lasts_s = times * _LONGEST_TO_A_POINT_S if at_point else lasts_s

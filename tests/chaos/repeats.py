@@ -65,13 +65,12 @@ def repeated_replies(records: Records, repeats: list[Repeat], effect: Guarantee)
         for number, (earlier, later) in enumerate(pairwise(replies), 1):
             since = earlier.at - SEEN_WITHIN_S
             near = (harm for harm in able if harm.within(since, later.at) and used[id(harm)] < _most(harm))
-            # A message that was put twice is answered twice, by the same answer.
-            again = "put again" if number < records.published.get(message, 1) else ""
             if (harm := next(near, None)) is not None:
                 used[id(harm)] += 1
                 cause = harm.kind
             else:
-                cause = again or _handed_on(records, message, earlier, later)
+                # A message that was put twice is answered twice, by the same answer.
+                cause = "put again" if number < records.published.get(message, 1) else ""
             repeats.append(Repeat("reply", message, "", cause, later.at))
             if not cause:
                 effect.broken.append(f"the reply to {message} came again, and no fault came between")
@@ -79,18 +78,6 @@ def repeated_replies(records: Records, repeats: list[Repeat], effect: Guarantee)
 
 def _most(harm: Harm) -> float:
     return math.inf if harm.kind == "refusing disk" else EXPLAINS
-
-
-def _handed_on(records: Records, message: str, earlier: Reply, later: Reply) -> str:
-    """Say whether chats moved between two answers to a command, which overtake their letter.
-
-    Who has the letter then cannot know whether its answer was put, and puts it again as it was.
-    """
-    if message not in {each.id for each in records.messages if each.command} or records.daemons < 2:
-        return ""
-    since = earlier.at - SEEN_WITHIN_S
-    near = (harm for harm in records.harms if harm.kind == "moved" and harm.within(since, later.at))
-    return "handed on" if next(near, None) is not None else ""
 
 
 def _by_life(harms: Sequence[Harm]) -> Mapping[str, list[Harm]]:

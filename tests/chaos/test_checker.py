@@ -317,11 +317,6 @@ EXPLAINED: dict[str, list[tuple[Spoil, str]]] = {
         (both(AGAIN[3], lambda records: records.published.update({"bob-00008": 2})), ""),
         (AGAIN[4], "came again"),
     ],
-    "an answer to a command is put again where chats moved": [
-        (both(told_again(told("ann-00005", 0, 60.0)), three), "ann-00005 came again"),
-        (harm("moved", "d1.1", 30.0, 30.0), ""),
-        (AGAIN[3], "bob-00008 came again"),
-    ],
     "poison may be parked once for each time it was asked about": [
         (
             both(lambda records: records.parked.extend(records.parked), call(11, "d0.3", "ann-00006", 16.9)),

@@ -51,10 +51,10 @@ class Torment:
         async with self._changed:
             self._changed.notify_all()
 
-    async def daemon(self, victim: Daemon, proxy: Proxy | None, dice: random.Random, *, others: bool) -> None:
+    async def daemon(self, victim: Daemon, proxy: Proxy | None, dice: random.Random) -> None:
         """Let one daemon live and die until no kill is left."""
         while self._take():
-            life = draw(dice, rabbit=proxy is not None, others=others, part=victim.part)
+            life = draw(dice, rabbit=proxy is not None, part=victim.part)
             await victim.begin(life.point)
             await self._live(victim, proxy, life)
             await self._add()

@@ -21,5 +21,3 @@ class HandedLetter:
 
     def begin(self) -> bool:
         return not self.lost
-
-    def rest(self) -> None: ...

@@ -17,7 +17,6 @@ from pamqp.body import ContentBody
 from gateway.errors import MailboxDown
 from gateway.queue.mailbox import Letter, Mailbox, Post
 from gateway.queue.rabbitmq.mailbox import RabbitMailbox
-from gateway.queue.rabbitmq.roster import owners
 from gateway.queue.rabbitmq.topology import partition_of
 from session.transcript.key import slot_of
 from tests.contracts.posts import ADA, post
@@ -136,15 +135,6 @@ def by_key(letters: Sequence[Letter]) -> dict[str, list[str]]:
     for letter in letters:
         came.setdefault(str(letter.key), []).append(letter.id)
     return came
-
-
-def sharers(count: int, partition: int, *, partitions: int = 4) -> list[str]:
-    """Name daemons of which the last one owns ``partition`` once all are there."""
-    for draw in range(1000):
-        names = [f"{draw}-{number}" for number in range(count)]
-        if owners(partitions, names)[partition] == names[-1]:
-            return names
-    raise AssertionError("no such names")
 
 
 @asynccontextmanager

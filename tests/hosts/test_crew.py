@@ -17,7 +17,7 @@ def test_a_gateway_and_its_workers_are_killed_one_by_one(tmp_path: Path) -> None
 
     The last is a worker's: its gateway goes on to the end.
     """
-    words = ("--kills", "3", "--seed", "16", "--workers", "2", "--broker", "rabbitmq")
+    words = ("--kills", "3", "--seed", "16", "--workers", "3", "--broker", "rabbitmq")
     done = chaos(*words, "--keep", folder=tmp_path)
 
     assert done.returncode == 0, done.stderr + done.stdout

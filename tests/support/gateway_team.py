@@ -9,6 +9,8 @@ from typing import Any
 
 import httpx
 
+from gateway.queue.rabbitmq.topology import partition_of
+from session.transcript.key import slot_of
 from tests.support.harness import Daemon, ask, status
 from tests.support.until import until
 
@@ -20,6 +22,13 @@ async def workers(daemon: Daemon) -> list[dict[str, Any]]:
 
 async def pids(daemon: Daemon) -> list[int]:
     return [each["pid"] for each in await workers(daemon)]
+
+
+async def worker_for(daemon: Daemon, key: str) -> int:
+    """Return the process id of the worker that has the partition of a chat."""
+    rows = await workers(daemon)
+    partition = partition_of(slot_of(key), sum(len(row["partitions"]) for row in rows))
+    return next(int(row["pid"]) for row in rows if partition in row["partitions"])
 
 
 async def worker_of(daemon: Daemon, key: str, id_: str) -> int:

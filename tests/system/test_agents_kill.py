@@ -88,7 +88,7 @@ async def test_a_kill_in_the_middle_of_a_change_changes_once(
 async def test_what_one_daemon_was_told_holds_in_the_next(
     tmp_path: Path, broker: Broker, broker_name: str
 ) -> None:
-    """Two daemons on RabbitMQ: the one that changed the agent dies in the turn behind it."""
+    """On RabbitMQ: the one that changed the agent dies in the turn behind it."""
     async with ModelServer() as model:
         config = on(broker, broker_name) | with_model(model, agents=AGENTS, bindings=BINDINGS)
         async with (
@@ -97,15 +97,15 @@ async def test_what_one_daemon_was_told_holds_in_the_next(
         ):
             await client.put(inbound("foreign:ann", "m1", "one"))
             await client.answered("m1#reply")
+            await client.put(inbound("foreign:ann", "m2", "/agent coder"))
+            await client.answered("m2#reply")
+            model.delay_s = 30.0
+            await client.put(inbound("foreign:ann", "m3", "two"))
+            await client.put(inbound("foreign:ann", "m4", "three"))
+            await model.arrived(2)
+            await first.kill()
+            model.delay_s = 0.0
             async with Daemon(tmp_path, role="session", config=config):
-                await client.put(inbound("foreign:ann", "m2", "/agent coder"))
-                await client.answered("m2#reply")
-                model.delay_s = 30.0
-                await client.put(inbound("foreign:ann", "m3", "two"))
-                await client.put(inbound("foreign:ann", "m4", "three"))
-                await model.arrived(2)
-                await first.kill()
-                model.delay_s = 0.0
                 found = await client.answered("m3#reply", "m4#reply")
 
     assert found == {"m3#reply": "stub: two", "m4#reply": "stub: three"}

@@ -41,26 +41,23 @@ async def test_a_button_on_discord_decides(tmp_path: Path, broker: Broker, broke
 
 
 async def test_the_operator_decides_over_http(tmp_path: Path, broker: Broker, broker_name: str) -> None:
-    """Any daemon takes the word, and the one that waits sees it; the question ends no wait."""
+    """The turn that waits hears of the word; the question ends no wait."""
     async with ModelServer() as model:
         model.script.extend([writing("milk"), Reply("not noted")])
         config = asks(model) | on(broker, broker_name)
-        async with (
-            Daemon(tmp_path, role="session", config=config) as one,
-            Daemon(tmp_path, role="session", config=config) as other,
-        ):
+        async with Daemon(tmp_path, role="session", config=config) as one:
             assert await ask(one, "web:ann", "m1", "note: milk", wait_s=0.1) is None
-            await until(lambda: _asked(other), 120)
-            (row,) = await waiting(other, key="web:ann")
+            await until(lambda: _asked(one), 120)
+            (row,) = await waiting(one, key="web:ann")
             assert (row["key"], row["tool"], row["state"]) == ("web:ann", "write", "waiting")
             assert row["arguments"] == '{"path": "notes.txt", "content": "milk"}'
-            assert await waiting(other, key="web:bob") == []
+            assert await waiting(one, key="web:bob") == []
             _, shown = await command(tmp_path, "status", config=config)
             assert "write needs approval" in shown
 
-            assert (await decide(other, "a" * 16, "allow"))[0] == 404
-            assert (await decide(other, row["id"], "perhaps"))[0] == 400
-            assert (await decide(other, row["id"], "deny"))[0] == 200
+            assert (await decide(one, "a" * 16, "allow"))[0] == 404
+            assert (await decide(one, row["id"], "perhaps"))[0] == 400
+            assert (await decide(one, row["id"], "deny"))[0] == 200
             assert (await decide(one, row["id"], "allow"))[0] == 409
             answer = await answer_to(one, "web:ann", "m1", "note: milk")
 

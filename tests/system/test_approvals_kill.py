@@ -96,7 +96,7 @@ async def test_deaths_while_it_waits_are_not_its_fault(tmp_path: Path) -> None:
 async def test_another_daemon_goes_on_with_a_turn_that_waits(
     tmp_path: Path, broker: Broker, broker_name: str
 ) -> None:
-    """The one that asked is killed: the other waits on; without buttons a typed word counts."""
+    """The one that asked is killed: the next one waits on; without buttons a typed word counts."""
     async with ModelServer() as model:
         model.script.extend([writing("milk"), Reply("noted")])
         config = asks(model) | on(broker, broker_name)
@@ -106,8 +106,8 @@ async def test_another_daemon_goes_on_with_a_turn_that_waits(
         ):
             await client.put(inbound("foreign:ann", "m0", "note: milk"))
             await one.said("approval.asked")
+            await one.kill()
             async with Daemon(tmp_path, role="session", config=config) as other:
-                await one.kill()
                 await other.said("approval.asked")
                 await client.put(inbound("foreign:ann", "m1", "/approve"))
                 taken = await client.collect("foreign", 4)

@@ -35,8 +35,7 @@ def test_a_few_kills_are_survived_and_told(tmp_path: Path) -> None:
     ("words", "said"),
     [
         (("--kills", "0"), "--kills must be 1 or more"),
-        (("--daemons", "3"), "--daemons 3: the embedded queue serves one daemon"),
-        (("--workers", "2", "--daemons", "3", "--broker", "rabbitmq"), "--workers needs one gateway"),
+        (("--workers", "3"), "--workers 3: the embedded queue has no workers"),
     ],
 )
 def test_impossible_options_are_refused_before_anything_is_made(

@@ -14,6 +14,7 @@ from ulid import ULID
 
 from session.store.places import kind_of
 from tests.support.broker import Broker
+from tests.support.gateway_team import worker_for
 from tests.support.guarantee import guarantee
 from tests.support.harness import Daemon, answer_to, ask, command, status
 from tests.support.model_server import ModelServer
@@ -110,29 +111,25 @@ async def test_no_byte_of_a_chat_stays_beside_a_broker(
             assert await said(server, ADA, "a new day") == "stub: a new day"
 
 
-async def test_no_byte_of_a_person_stays_whose_chats_are_answered_by_two_daemons(
+async def test_no_byte_of_a_person_stays_whose_chats_are_answered_by_two_workers(
     tmp_path: Path, broker: Broker, broker_name: str
 ) -> None:
     """A turn runs in each at this moment, and more waits; both hear of it, and the chats go on."""
     # Of two partitions a chat lies in each.
     chats = ["web:ada2", "web:ada"]
-    config = on(broker, broker_name, partitions=2, people={"ada": chats})
+    config = on(broker, broker_name, partitions=2, people={"ada": chats}, **{"limits.workers": 2})
     async with ModelServer() as model:
         config |= with_model(model)
-        async with (
-            Daemon(tmp_path, role="session", config=config) as first,
-            Daemon(tmp_path, role="session", config=config) as second,
-        ):
-            # Each has its half, whichever that is: the daemons' names decide.
-            await first.said('"event":"queue.moved"')
+        async with Daemon(tmp_path, role="session", config=config) as daemon:
+            assert len({await worker_for(daemon, key) for key in chats}) == 2
             tool = 'write {"path": "sesame.txt", "content": "sesame written"}'
-            async with httpx.AsyncClient(base_url=second.url, timeout=60) as http:
+            async with httpx.AsyncClient(base_url=daemon.url, timeout=60) as http:
                 for key in chats:
-                    assert await ask(second, key, "0", f"sesame said [[tool:{tool}]]") is not None
+                    assert await ask(daemon, key, "0", f"sesame said [[tool:{tool}]]") is not None
                     for number, text in enumerate(("[[hang]] sesame running", "sesame waiting"), 1):
                         body = {"key": key, "id": str(number), "text": text}
                         assert (await http.post("/v1/messages", json=body)).status_code == 202
-            await until(lambda: work_apart((first, second), chats))
+            await until(lambda: all_busy(daemon, chats))
             assert traces(tmp_path)
 
             code, printed = await command(
@@ -141,25 +138,19 @@ async def test_no_byte_of_a_person_stays_whose_chats_are_answered_by_two_daemons
 
             assert code == 0
             assert traces(tmp_path) == []
-            assert len(json.loads(printed)) == 2
-            for daemon in (first, second):
-                assert (await status(daemon))["lanes"] == []
+            assert len(json.loads(printed)) == 1
+            assert (await status(daemon))["lanes"] == []
             for key in chats:
-                answer = await answer_to(second, key, "new", "a new day")
+                answer = await answer_to(daemon, key, "new", "a new day")
                 assert answer["reply"] == "stub: a new day"
                 assert "sesame" not in json.dumps(model.turns[-1].messages)
-            await first.stop()
-            await second.stop()
+            await daemon.stop()
 
 
-async def work_apart(daemons: Sequence[Daemon], keys: Sequence[str]) -> bool:
-    """Say whether a turn of one of the keys runs in each daemon, and a message waits behind it."""
-    busy = [
-        lane["key"]
-        for daemon in daemons
-        for lane in (await status(daemon))["lanes"][:1]
-        if lane["id"] is not None and lane["waiting"] == 1
-    ]
+async def all_busy(daemon: Daemon, keys: Sequence[str]) -> bool:
+    """Say whether a turn runs in each chat, and a message waits behind it."""
+    lanes = (await status(daemon))["lanes"]
+    busy = [lane["key"] for lane in lanes if lane["id"] is not None and lane["waiting"] == 1]
     return sorted(busy) == sorted(keys)
 
 

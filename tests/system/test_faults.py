@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import signal
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -14,8 +15,9 @@ import pytest
 
 from tests.support.broker import Broker
 from tests.support.foreign import Steady, inbound
+from tests.support.gateway_team import worker_for
 from tests.support.guarantee import guarantee
-from tests.support.harness import Daemon, ask, status, until_running
+from tests.support.harness import Daemon, ask, until_running
 from tests.support.model_server import ModelServer, Reply
 from tests.support.place import contents, lines_of, on, with_model
 from tests.support.proxy import Proxy
@@ -211,20 +213,18 @@ async def until_not_ready(daemon: Daemon) -> None:
         await until(so, 120)
 
 
-# -- two daemons on one workspace ------------------------------------------------------------------
+# -- several workers -------------------------------------------------------------------------------
 
 
 @guarantee("once", "Another process resumes the turn of a killed one after its last stored step.")
-async def test_a_killed_daemons_turn_is_gone_on_with_by_the_other(
+async def test_a_killed_workers_turn_is_gone_on_with_by_the_next(
     tmp_path: Path, broker: Broker, broker_name: str
 ) -> None:
     """It goes on after the last stored line: the first round and its tool are not done again."""
     async with ModelServer() as model:
-        config = on(broker, broker_name) | with_model(model)
-        first = Daemon(tmp_path, role="session", config=config)
+        config = on(broker, broker_name, **{"limits.workers": 2}) | with_model(model)
         async with (
-            first,
-            Daemon(tmp_path, role="session", config=config),
+            Daemon(tmp_path, role="session", config=config) as daemon,
             Steady(broker.url, name=broker_name) as client,
         ):
             write = ("write", '{"path": "a.txt", "content": "x"}')
@@ -233,7 +233,7 @@ async def test_a_killed_daemons_turn_is_gone_on_with_by_the_other(
             await client.put(inbound(KEY, "m2", "two"))
             await client.put(inbound(KEY, "m3", "three"))
             await model.arrived(2)
-            await first.kill()
+            os.kill(await worker_for(daemon, KEY), signal.SIGKILL)
             await client.answered("m1#reply", "m2#reply", "m3#reply")
 
             assert [reply["in_reply_to"] for reply in client.replies] == ["m1", "m2", "m3"]
@@ -247,49 +247,3 @@ async def test_a_killed_daemons_turn_is_gone_on_with_by_the_other(
     results = [line for line in lines_of(tmp_path, STEM) if line["role"] == "tool"]
     assert len(results) == 1
     assert "is_error" not in results[0]
-
-
-@guarantee("writer", "A frozen process that wakes after a take-over writes nothing and sends no request.")
-async def test_a_daemon_that_was_frozen_in_mid_turn_wakes_and_writes_nothing(
-    tmp_path: Path, own_broker: Broker
-) -> None:
-    """The broker gave its letters to the other daemon, which has answered: one final line, one reply."""
-    async with ModelServer() as model:
-        end = asyncio.Event()
-        model.script += [Reply(text="from the frozen one", held=end), Reply(text="from the other one")]
-        # With a second, a busy machine alone would make the broker take the letters from a daemon that lives.
-        config = on(own_broker, "frozen", **{"broker.heartbeat_s": 3}) | with_model(model)
-        async with (
-            Daemon(tmp_path, role="session", config=config) as first,
-            Daemon(tmp_path, role="session", config=config) as second,
-            Steady(own_broker.url, name="frozen") as client,
-        ):
-            await client.put(inbound(KEY, "m1", "one"))
-            await model.arrived(1)
-            frozen = await whose_turn(first, second)
-            await frozen.freeze()
-            end.set()
-            texts = await client.answered("m1#reply")
-            await model.finished(1)
-            frozen.signal(signal.SIGCONT)
-            await frozen.said("turn.fenced")
-            await client.put(inbound(KEY, "m2", "two"))
-            await client.answered("m2#reply")
-
-    assert texts == {"m1#reply": "from the other one"}
-    assert client.told("m1#reply") == ["from the other one"]
-    assert contents(tmp_path, STEM) == ["one", "from the other one", "two", "stub: two"]
-    assert [seen.n for seen in model.seen] == [1, 2, 3]
-
-
-async def whose_turn(*daemons: Daemon) -> Daemon:
-    """Find the daemon in which a turn runs."""
-
-    async def found() -> Daemon | None:
-        for daemon in daemons:
-            if any(lane["id"] is not None for lane in (await status(daemon))["lanes"]):
-                return daemon
-        return None
-
-    daemon: Daemon = await until(found, 120)
-    return daemon

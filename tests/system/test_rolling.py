@@ -1,13 +1,16 @@
-"""Daemons and adapters are restarted one after the other while people write: nothing is lost or reordered."""
+"""Workers, gateway and adapters are restarted one after the other while people write: nothing is lost."""
 
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 from contextlib import AsyncExitStack
 from pathlib import Path
 
 from tests.support.broker import Broker
 from tests.support.foreign import Steady, inbound
+from tests.support.gateway_team import gone, pids
 from tests.support.guarantee import guarantee
 from tests.support.harness import Daemon
 from tests.support.model_server import ModelServer
@@ -22,7 +25,7 @@ CHATS = [f"c{number}" for number in range(20)]
 
 @guarantee("loss", "A rolling restart loses, repeats and reorders no message.")
 async def test_all_processes_are_restarted_in_turn(tmp_path: Path, broker: Broker, broker_name: str) -> None:
-    """Two session daemons and the adapters over RabbitMQ; each message is asked, stored and told once."""
+    """A gateway with two workers, and the adapters; each message is asked, stored and told once."""
     workspace = tmp_path / "workspace"
     sent: dict[str, list[str]] = {f"foreign_{chat}": [] for chat in CHATS}
     written: list[str] = []
@@ -38,9 +41,9 @@ async def test_all_processes_are_restarted_in_turn(tmp_path: Path, broker: Broke
             model,
             **on(broker, broker_name, partitions=4),
             **with_telegram(telegram, stream=False),
-            **{"facts.enabled": False, "memory.window": 100_000},
+            **{"facts.enabled": False, "memory.window": 100_000, "limits.workers": 2},
         )
-        roles = ("session", "session", "channels")
+        roles = ("session", "channels")
         former = [Daemon(workspace, role=role, config=config) for role in roles]
         after = [Daemon(workspace, role=role, config=config) for role in roles]
         for daemon in former:
@@ -66,6 +69,10 @@ async def test_all_processes_are_restarted_in_turn(tmp_path: Path, broker: Broke
             await until(lambda: len(client.replies) > before + 20, 60)
 
         writing = asyncio.create_task(write())
+        await go_on()
+        for pid in await pids(former[0]):
+            os.kill(pid, signal.SIGTERM)
+            await gone(pid)
         for old, new in zip(former, after, strict=True):
             await go_on()
             assert await old.stop() == 0

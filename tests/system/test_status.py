@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import signal
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,42 +21,41 @@ from tests.system.platform_place import ADA, with_telegram
 async def test_it_shows_all_processes_as_one_gateway(
     tmp_path: Path, broker: Broker, broker_name: str
 ) -> None:
-    """Lines of chats wherever they are, also where the oldest daemon lost its own to another one."""
+    """Lines of chats wherever they are, the adapters' process, and each worker with its partitions."""
     release = asyncio.Event()
     async with TelegramServer() as server, ModelServer() as model:
         model.chooses = lambda _: Reply("done", held=release)
-        more = {**with_model(model), **with_telegram(server, stream=False), "broker.heartbeat_s": 1}
+        more = {**with_model(model), **with_telegram(server, stream=False), "limits.workers": 3}
         config = on(broker, broker_name, partitions=4, **more)
         async with (
             Daemon(tmp_path, role="session", config=config) as one,
-            Daemon(tmp_path, role="session", config=config) as two,
             Daemon(tmp_path, role="channels", config=config) as channels,
         ):
-            # The broker gives up whoever is silent: its queues, and what it was handed, go to the other one.
-            await one.freeze()
-            asked = [asyncio.create_task(ask(two, "web:first", "f", "hello"))]
-            await until_running(two, 0)
-            asked += [asyncio.create_task(ask(two, "web:ann", f"w{n}", "hello")) for n in range(2)]
+            asked = [asyncio.create_task(ask(one, "web:first", "f", "hello"))]
+            await until_running(one, 0)
+            asked += [asyncio.create_task(ask(one, "web:ann", f"w{n}", "hello")) for n in range(2)]
             server.write(ADA, "hello")
-            await until_running(two, 0, 0, 1)
-            one.signal(signal.SIGCONT)
+            await until_running(one, 0, 0, 1)
             found = await until(lambda: ready(tmp_path, config))
             code, shown = await command(tmp_path, "status", config=config)
             release.set()
             assert [answer["reply"] for answer in await asyncio.gather(*asked) if answer] == ["done"] * 3
             await server.said(ADA, lambda sent: sent.text == "done")
-            pids = {one.pid: "session", two.pid: "session", channels.pid: "channels"}
+            pids = {one.pid: "session", channels.pid: "channels"}
+            pids |= dict.fromkeys((row["pid"] for row in found["workers"]), "worker")
         rest = await status_of(tmp_path, config)
 
     lanes = {lane["key"]: (lane["waiting"], lane["pid"]) for lane in found["lanes"]}
-    assert (lanes["web:ann"], lanes[f"telegram:{ADA}"]) == ((1, two.pid), (0, two.pid))
+    assert (lanes["web:ann"], lanes[f"telegram:{ADA}"]) == ((1, one.pid), (0, one.pid))
     assert {row["pid"]: row["role"] for row in found["daemons"]} == pids
     assert {name: part["up"] for name, part in found["parts"].items()} == dict.fromkeys(
-        ("queue", "lanes", "model", "telegram"), True
+        ("queue", "lanes", "model", "telegram", "workers"), True
     )
     assert found["queues"]["inbound"]["count"] == 4
     assert found["in_memory"]["letters"] >= 4
     assert code == 0
+    for row, partitions in zip(found["workers"], ("0, 3", "1", "2"), strict=True):
+        assert f"worker {row['number']}: process {row['pid']}, partitions {partitions}\n" in shown
     for pid, role in pids.items():
         assert f"process {pid}: role {role}, started " in shown
     assert f"chat telegram:{ADA}: answering for " in shown
@@ -120,4 +118,4 @@ async def status_of(workspace: Path, config: dict[str, Any]) -> dict[str, Any]:
 
 async def ready(workspace: Path, config: dict[str, Any]) -> dict[str, Any] | None:
     found = await status_of(workspace, config)
-    return found if found["ready"] and len(found["daemons"]) == 3 else None
+    return found if found["ready"] and len(found["daemons"]) == 5 else None

@@ -30,9 +30,6 @@ class EmbeddedLetter:
         """Say that work on it begins; False where it is lost."""
         return not self.lost
 
-    def rest(self) -> None:
-        """Say that the work on it pauses, which changes nothing: its box has no other taker."""
-
 
 class Buffer:
     """One box: its letters go, in the order of their rows, to the first of its takers.

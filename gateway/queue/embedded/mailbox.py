@@ -341,10 +341,8 @@ class EmbeddedMailbox:
 
     def in_memory(self) -> InMemory:
         """Say what of the letters this process holds, and how much it may."""
-        boxes = self._boxes.values()
-        windows = {box.name: box.window for box in boxes if box.is_taken}
-        letters = sum(box.held for box in boxes)
-        return InMemory(letters, self._bytes_held.total, self._bytes_held.max_bytes, windows)
+        letters = sum(box.held for box in self._boxes.values())
+        return InMemory(letters, self._bytes_held.total, self._bytes_held.max_bytes)
 
     # ── taking ────────────────────────────────────────────────────────────────────────────────────────────
 

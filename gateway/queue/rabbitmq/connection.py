@@ -323,10 +323,10 @@ class AmqpChannel:
             found = await self._channel.get_queue(queue, ensure=False)
             return await found.get(fail=False, timeout=RPC_TIMEOUT_S)
 
-    async def limit(self, letters: int, *, live: bool) -> None:
-        """Let so many letters be out; ``live`` counts the channel's and holds at once, on classic queues."""
+    async def limit(self, letters: int) -> None:
+        """Let so many letters of each queue be out."""
         with self._rpc():
-            await self._channel.set_qos(letters, global_=live, timeout=RPC_TIMEOUT_S)
+            await self._channel.set_qos(letters, timeout=RPC_TIMEOUT_S)
 
     async def consume(self, queue: str, sink: Sink, *, exclusive: bool = False, no_ack: bool = False) -> None:
         """Have ``sink`` called with each message, in order.

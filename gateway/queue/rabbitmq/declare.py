@@ -61,13 +61,8 @@ class Topology:
         self.names, self._follows = names, follows
         self._queue_type, self._young_s = queue_type, young_s
         self._kinds: list[QueueKind] = []
-        self._kind_of: dict[str, QueueKind] = {}
         self._young: dict[str, float] = {}
         self._channels: set[str] = set()
-
-    def kind_of(self, queue: str) -> QueueKind | None:
-        """Tell the kind of a queue that was declared here; None of any other."""
-        return self._kind_of.get(queue)
 
     @property
     def channels(self) -> set[str]:
@@ -182,7 +177,6 @@ class Topology:
                 if self._young.pop(queue, None) is not None:
                     raise AccessRefused(f"{error}, and it is not there yet", hint=FIRST_HINT) from error
                 return False
-            self._kind_of[queue] = kind
             if queue in self._young:
                 self._young[queue] = clock()
             # The kind that the broker has decides for "auto", or two processes would differ.

@@ -44,7 +44,6 @@ class ListenQueue:
         self._bound: set[Binding] = set()
         self._changed = asyncio.Event()
         self._settled = asyncio.Condition()
-        self._topics: dict[str, Topic] = {names.control: "control", names.daemons: "daemons"}
         self._slots = {slot_route(slot): slot for slot in range(1000)}
 
     async def run(self) -> None:
@@ -87,8 +86,6 @@ class ListenQueue:
     def _bindings(self, topic: Topic, slots: Collection[int] | None) -> list[Binding]:
         if topic == "control":
             return [(self._names.control, "")]
-        if topic == "daemons":
-            return [(self._names.daemons, "")]
         if slots is None:
             return [(self._names.events, EVERY)]
         return [(self._names.events, slot_route(slot)) for slot in slots]
@@ -123,9 +120,6 @@ class ListenQueue:
         missing = wanted if anew else wanted - self._bound
         for exchange in {exchange for exchange, _ in missing}:
             routes = sorted(route for at, route in missing if at == exchange)
-            if exchange == self._names.daemons:
-                # Only who takes letters needs it: an adapter's user may not even make it.
-                await channel.declare_exchange(exchange, "fanout")
             await channel.bind(queue, exchange, routes)
         left = self._bound - wanted
         # Whoever comes for one of them while it is being unbound has to wait until it is bound again.
@@ -137,5 +131,5 @@ class ListenQueue:
             self._settled.notify_all()
 
     async def _heard(self, told: AbstractIncomingMessage) -> None:
-        topic = self._topics.get(told.exchange or "", "events")
+        topic: Topic = "control" if told.exchange == self._names.control else "events"
         self._listeners.tell(topic, self._slots.get(told.routing_key or "", -1), told.body)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from datetime import datetime
-from typing import Any, Final
+from typing import Any
 
 import structlog
 
@@ -34,15 +33,14 @@ from gateway.queue.rabbitmq.consume import QueueReader
 from gateway.queue.rabbitmq.declare import YOUNG_S, Topology
 from gateway.queue.rabbitmq.listen import ListenQueue
 from gateway.queue.rabbitmq.parked import ParkedQueue
-from gateway.queue.rabbitmq.presence import Presence
 from gateway.queue.rabbitmq.publisher import ALARM, REFUSED_S, Outbox, Publisher
 from gateway.queue.rabbitmq.stream import RabbitLetter
-from gateway.queue.rabbitmq.topology import Names, channel_of, partition_of, slot_route
-from session.transcript.key import slot_of
+from gateway.queue.rabbitmq.topology import Names, channel_of, slot_route
 
 LOST_HINT = "start the broker, or correct broker.url"
 # First and longest pause between two attempts to connect.
 BACK_OFF_S = (0.1, 5.0)
+SILENT_HEARTBEATS = 1.5
 _log = structlog.get_logger()
 
 
@@ -54,14 +52,12 @@ class RabbitMailbox:
         confirm_timeout_s: after which a put counts as not confirmed.
         renew_after_s: age of the oldest unsettled letter at which its channel is opened anew; must stay
             below the broker's ``consumer_timeout`` of 30 minutes.
-        handover_s: how long running letters may end before a waiting daemon gets their queue.
         young_s: how long a queue made here is left alone before it is relied upon.
         max_bytes: how large the letters may be together that this process holds.
         reports: whether the log says that the broker is away; else only ``health`` does.
         tls: the files of a connection by ``amqps``.
-        daemon: its name among the daemons that share the partitions; empty: one is drawn.
         follows: it takes no inbound letters, and puts them into whatever partitions there are.
-        among: as how many daemons it starts, which share the partitions before any of them takes letters.
+        takes: the partitions whose letters it takes; None: all. No two processes take those of one.
     """
 
     def __init__(
@@ -69,19 +65,17 @@ class RabbitMailbox:
         url: str,
         *,
         name: str = "chat",
-        partitions: int = 16,
+        partitions: int = 64,
         queue_type: str = "auto",
         heartbeat_s: int = 10,
         confirm_timeout_s: float = 15,
         renew_after_s: float = 20 * 60,
-        handover_s: float = 8 * 60,
         young_s: float = YOUNG_S,
         max_bytes: int = BYTES_MAX,
         reports: bool = True,
         tls: TlsFiles = NO_FILES,
-        daemon: str = "",
         follows: bool = False,
-        among: int = 1,
+        takes: Collection[int] | None = None,
     ) -> None:
         self._reports = reports
         self._heartbeat_s = heartbeat_s
@@ -94,18 +88,14 @@ class RabbitMailbox:
             self._attached,
             lambda: self._link,
             self._mend,
-            self._topology.kind_of,
             HeldBytes(max_bytes),
-            is_proven=self._is_proven,
             renew_after_s=renew_after_s,
-            handover_s=handover_s,
         )
         self._parked = ParkedQueue(self._names, self._outbox.send, self._now_attached)
         self._listening = ListenQueue(self._names, lambda: self._dial("listen"), self._publisher.mend)
-        self._daemon, self._among, self._presences = daemon, among, list[Presence]()
+        self._takes = range(partitions) if takes is None else takes
         self._counts = Counts(self._names, self._topology, self._reader.out)
         self._link: Link | None = None
-        self._pulse: Pulse | None = None
         self._consuming, self._publishing = asyncio.Event(), asyncio.Event()
         self._since, self._up = durable.now(), False
         self._error, self._hint = "not connected yet", ""
@@ -172,16 +162,14 @@ class RabbitMailbox:
         # The publishing side declares what is consumed here.
         await self._publishing.wait()
         link = await self._dial("consume")
-        exchanges = self._names.exchanges
-        pulse = Pulse(link, exchanges, self._publisher.mend, heartbeat_s=self._heartbeat_s)
         try:
-            self._link, self._pulse = link, pulse
+            self._link = link
             self._consuming.set()
             self._note("")
-            await first_of(link.ended.wait(), pulse.run())
-            raise LinkDown("the connection was lost")
+            await first_of(link.ended.wait(), self._watch(link))
+            raise LinkDown("the connection was lost" if link.ended.is_set() else "the broker does not answer")
         finally:
-            self._link = self._pulse = None
+            self._link = None
             self._consuming.clear()
             self._note("")
             await link.close()
@@ -210,15 +198,24 @@ class RabbitMailbox:
             await self._consuming.wait()
         return link
 
-    def _is_proven(self) -> bool:
-        """Say whether the broker still counts the letters as this process's; if not, all come again."""
-        link, pulse = self._link, self._pulse
-        if link is None or pulse is None or link.ended.is_set():
-            return False
-        if not pulse.proven:
-            _log.warning("broker.unproven", hint="the process stood still, or the broker does not answer")
-            link.abandon()
-        return pulse.proven
+    async def _watch(self, link: Link) -> None:
+        """Have an exchange that somebody deleted made again; return if the broker does not answer."""
+        while not link.ended.is_set():
+            try:
+                channel = await link.channel()
+                while True:
+                    for exchange, kind in self._names.exchanges:
+                        # The library notices a silent broker after three heartbeats.
+                        async with asyncio.timeout(SILENT_HEARTBEATS * self._heartbeat_s):
+                            await channel.declare_exchange(exchange, kind, passive=True)
+                    await asyncio.sleep(self._heartbeat_s / 4)
+            except NotFound:
+                self._publisher.mend()
+                await asyncio.sleep(self._heartbeat_s / 4)
+            except TimeoutError:
+                return
+            except LinkDown:
+                await link.ended.wait()
 
     async def _mend(self, box: str) -> None:
         """Make a queue that somebody deleted."""
@@ -250,40 +247,19 @@ class RabbitMailbox:
 
     @asynccontextmanager
     async def take(self, box: str) -> AsyncIterator[AsyncIterator[Letter]]:
-        """Open every queue of the box; leaving the context closes them and gives back what is unsettled."""
-        if box != INBOUND:
+        """Open the queues of the box that are this process's; leaving the context closes them.
+
+        What is unsettled goes back.
+        """
+        if box == INBOUND:
+            queues = [self._names.inbound_queue(partition) for partition in self._takes]
+        else:
+            queues = self._names.queues_of(box)
             # Without the broker, the queue is made when it is back.
             with suppress(MailboxDown):
                 await self._outbox.open(channel_of(box))
-            async with self._reader.take(box, self._names.queues_of(box)) as letters:
-                yield letters
-            return
-        presence = self._open_presence()
-        self._presences.append(presence)
-        try:
-            async with self._reader.take(box, self._names.queues_of(box), presence) as letters:
-                yield letters
-        finally:
-            self._presences.remove(presence)
-            await presence.farewell()
-
-    def serves(self, key: str) -> bool:
-        """Say whether letters of a key are worked on here and by no other daemon, as far as is known."""
-        partition = partition_of(slot_of(key), self._names.partitions)
-        return any(presence.has(partition) for presence in self._presences)
-
-    def _open_presence(self) -> Presence:
-        return Presence(
-            self._names,
-            # A second taker of one process is a daemon of its own.
-            daemon="" if self._presences else self._daemon,
-            tell=lambda body: self.tell("daemons", 0, body),
-            listen=lambda: self.listen("daemons"),
-            attached=self._attached,
-            blocked=lambda: self._publisher.blocked,
-            probe=lambda partition: self._publisher.probe(self._names.inbound_queue(partition)),
-            among=self._among,
-        )
+        async with self._reader.take(box, queues) as letters:
+            yield letters
 
     async def settle(self, letter: Letter, puts: Sequence[Post] = ()) -> None:
         """Have ``puts`` confirmed, then acknowledge ``letter``.
@@ -359,7 +335,7 @@ class RabbitMailbox:
             MailboxDown: the broker is away.
         """
         inbound = (await self.depths())[INBOUND]
-        return inbound.count == 0 and inbound.takers <= len(self._names.queues_of(INBOUND))
+        return inbound.count == 0 and inbound.takers == self._reader.opened(INBOUND)
 
     async def depths(self, channels: Collection[str] = ()) -> Mapping[str, Depth]:
         """Count what waits on the broker, and what this process works on, by box.
@@ -435,63 +411,3 @@ class Counts:
         since = self._first_put.setdefault(box, durable.now())
         # What other processes put has waited for longer than this one knows.
         return since if looked_before or channel_of(box) in self._topology.channels else None
-
-
-# The broker gives a silent client up two heartbeats after its last frame at the earliest.
-LEASE: Final = 1.5
-ASKS_EACH: Final = 0.25
-# Goes on while the machine sleeps, where the system has one that does.
-_CLOCK: Final[int] = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-
-
-class Pulse:
-    """Asks the broker over a connection, again and again, whether the exchanges are there.
-
-    ``missing`` is called where one is not.
-    """
-
-    def __init__(
-        self,
-        link: Link,
-        exchanges: Sequence[tuple[str, str]],
-        missing: Callable[[], None],
-        *,
-        heartbeat_s: float,
-    ) -> None:
-        self._link, self._exchanges, self._missing = link, exchanges, missing
-        self._heartbeat_s = heartbeat_s
-        # It was just opened: the broker has answered its login.
-        self._proven_at = _now()
-
-    @property
-    def proven(self) -> bool:
-        """Whether the broker cannot have given its letters to another process yet."""
-        return _now() - self._proven_at <= LEASE * self._heartbeat_s
-
-    async def run(self) -> None:
-        """Ask until the connection is lost, or the broker has not answered for too long."""
-        while not self._link.ended.is_set():
-            try:
-                channel = await self._link.channel()
-                while True:
-                    for exchange, kind in self._exchanges:
-                        asked_at = _now()
-                        left_s = LEASE * self._heartbeat_s - (asked_at - self._proven_at)
-                        async with asyncio.timeout(left_s):
-                            await channel.declare_exchange(exchange, kind, passive=True)
-                        self._proven_at = asked_at
-                    await asyncio.sleep(ASKS_EACH * self._heartbeat_s)
-            except NotFound:
-                # An answer, too: somebody deleted the exchange.
-                self._proven_at = asked_at
-                self._missing()
-                await asyncio.sleep(ASKS_EACH * self._heartbeat_s)
-            except TimeoutError:
-                # Another process may be handed the letters before the library notices the silence.
-                self._link.abandon()
-            except LinkDown:
-                await self._link.ended.wait()
-
-
-def _now() -> float:
-    return time.clock_gettime(_CLOCK)

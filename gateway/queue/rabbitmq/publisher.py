@@ -20,7 +20,6 @@ from gateway.queue.rabbitmq.connection import (
     Unroutable,
 )
 from gateway.queue.rabbitmq.declare import Topology
-from gateway.queue.rabbitmq.record import PROBE
 
 ALARM = "the broker takes no messages: memory or disk alarm"
 # Rights are given seldom.
@@ -146,13 +145,6 @@ class Publisher:
 
     def tell(self, exchange: str, route: str, body: bytes) -> None:
         """Send a message that may be lost; dropped while the broker is away or takes none."""
-        self._send_transient(Sending(exchange, route, body, transient=True))
-
-    def probe(self, queue: str) -> None:
-        """Have a queue hand a probe to whom it serves now; it is not kept, and may be lost."""
-        self._send_transient(Sending("", queue, b"", headers={PROBE: True}, expires=True, transient=True))
-
-    def _send_transient(self, sending: Sending) -> None:
         channel = self._transient
         behind = len(self._telling) >= TELLING_MAX
         if channel is None or channel.ended.is_set() or self.blocked or behind:
@@ -160,7 +152,7 @@ class Publisher:
 
         async def send() -> None:
             with suppress(MailboxDown):
-                await channel.publish(sending, mandatory=False)
+                await channel.publish(Sending(exchange, route, body, transient=True), mandatory=False)
 
         task = asyncio.create_task(send())
         self._telling.add(task)

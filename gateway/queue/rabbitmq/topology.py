@@ -45,16 +45,6 @@ def preferred_kind(version: str) -> QueueKind:
     return "quorum" if major and int(major[0]) >= 4 else "classic"
 
 
-def grows_live(kind: QueueKind | None, version: str) -> bool:
-    """Say whether the window of a queue of this kind can be raised while its letters are out.
-
-    Quorum queues refuse a limit of the channel by closing the connection, and from 4.0 on a broker may be
-    set up to refuse it everywhere.
-    """
-    major = re.match(r"\d+", version)
-    return kind == "classic" and major is not None and int(major[0]) < 4
-
-
 def queue_arguments(kind: QueueKind, *, single_active: bool = False) -> dict[str, bool | int | str]:
     """Return the arguments with which a queue of the gateway is declared."""
     arguments: dict[str, bool | int | str] = {"x-queue-type": kind}
@@ -121,11 +111,6 @@ class Names:
         return f"{self.name}.events"
 
     @property
-    def daemons(self) -> str:
-        """The fan-out exchange on which the daemons that take inbound letters hear each other."""
-        return f"{self.name}.daemons"
-
-    @property
     def parked(self) -> str:
         """The queue of letters set aside."""
         return f"{self.name}.parked"
@@ -152,8 +137,7 @@ class Names:
 
     def exchange_of(self, topic: Topic) -> str:
         """Name the exchange over which a topic is told."""
-        exchanges = {"control": self.control, "events": self.events, "daemons": self.daemons}
-        return exchanges[topic]
+        return self.control if topic == "control" else self.events
 
     def inbound_queue(self, partition: int) -> str:
         """Name the queue of one partition: two digits, three when there are more than 100."""

@@ -98,7 +98,7 @@ async def test_whoever_takes_makes_the_exchange_of_others(broker: Broker, broker
         assert ids(await collect(letters, 1)) == [f"{ADA}#1"]
 
 
-@pytest.mark.parametrize("topic", ["control", "events", "daemons"])
+@pytest.mark.parametrize("topic", ["control", "events"])
 async def test_what_is_told_is_heard_again(broker: Broker, broker_name: str, topic: Topic) -> None:
     """By another process, whose queue was bound to the exchange that is gone, and by the telling one."""
     async with (

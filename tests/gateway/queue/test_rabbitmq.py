@@ -20,17 +20,19 @@ from session.transcript.key import slot_of
 from tests.contracts.mailbox import MailboxContract
 from tests.contracts.posts import ADA, BOB, WEB, collect, ids, park_one, post, put_all
 from tests.gateway.on_rabbit import (
+    by_key,
     foreign,
     opened,
     put_surely,
     send_bare,
     serving,
-    sharers,
     until_ready,
     vanish,
 )
 from tests.support.broker import Broker
 from tests.support.guarantee import guarantee
+
+CHATS = [f"web:{number}" for number in range(40)]
 
 pytestmark = [
     guarantee("interfaces", "Both brokers fulfil the same contract."),
@@ -249,28 +251,46 @@ async def test_replies_go_to_one_process(broker: Broker, broker_name: str) -> No
 
 
 async def test_renewal_brings_the_letters_back(broker: Broker, broker_name: str) -> None:
-    """An owner whose letters are old opens its queue anew beside its heir, and has all of them again."""
-    first, heir = sharers(2, partition_of(slot_of(ADA), 4))[::-1]
+    """A queue whose oldest letter is old is opened anew, and all of its letters come again."""
     async with (
-        opened(broker.url, broker_name, renew_after_s=6, daemon=first) as one,
-        opened(broker.url, broker_name, daemon=heir) as other,
-        one.take(INBOUND) as letters,
-        other.take(INBOUND) as rest,
+        opened(broker.url, broker_name, renew_after_s=2) as mailbox,
+        mailbox.take(INBOUND) as letters,
     ):
-        names = await put_all(one, ADA, 3)
+        names = await put_all(mailbox, ADA, 3)
         taken = await collect(letters, 3)
         assert taken[0].begin()
-        following = asyncio.create_task(collect(rest, 1))
         again = await collect(letters, 3)
 
         assert ids(again) == names
         assert all(letter.suspect for letter in again) and all(letter.lost for letter in taken)
         with pytest.raises(LetterLost):
-            await one.settle(taken[0])
+            await mailbox.settle(taken[0])
         for letter in again:
-            await one.settle(letter)
-        assert not following.done()
-        following.cancel()
+            await mailbox.settle(letter)
+
+
+async def test_each_worker_takes_its_partitions_and_no_other(broker: Broker, broker_name: str) -> None:
+    """One has the even, one the odd numbers; where one ends, its letters wait for it."""
+    of = {number: [key for key in CHATS if partition_of(slot_of(key), 4) % 2 == number] for number in (0, 1)}
+    async with (
+        opened(broker.url, broker_name, takes=range(0, 4, 2)) as even,
+        opened(broker.url, broker_name, takes=range(1, 4, 2)) as odd,
+    ):
+        for key in CHATS:
+            await even.put(post(key, 1))
+        async with odd.take(INBOUND) as letters:
+            async with even.take(INBOUND) as others:
+                taken = await collect(others, len(of[0]))
+                mine = await collect(letters, len(of[1]))
+            assert [{letter.key for letter in each} for each in (taken, mine)] == [set(of[0]), set(of[1])]
+            assert all(letter.lost for letter in taken) and not any(letter.lost for letter in mine)
+            for key in CHATS:
+                await even.put(post(key, 2))
+            assert {letter.key for letter in await collect(letters, len(of[1]))} == set(of[1])
+
+        async with even.take(INBOUND) as others:
+            again = await collect(others, 2 * len(of[0]))
+    assert by_key(again) == {key: [f"{key}#1", f"{key}#2"] for key in of[0]}
 
 
 # ── parked ────────────────────────────────────────────────────────────────────────────────────────────────

@@ -5,9 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
-
-import pytest
 
 from gateway.turns.lanes import Entry, Lane, Lanes, RetryAfter
 from tests.gateway.handed_letter import HandedLetter
@@ -137,9 +134,9 @@ async def test_a_waiting_letter_that_is_lost_is_left_to_its_next_delivery() -> N
     assert work.ended == ["1", "3"]
 
 
-async def lost_behind_others(work: WorkByHand, lanes: Lanes, *, proven: bool = True) -> None:
+async def lost_behind_others(work: WorkByHand, lanes: Lanes) -> None:
     """Lose 1 and 2 of a lane, whose first letter has its place and gives it up while others wait."""
-    gone = [Unproven(each) for each in "12"]
+    gone = [HandedLetter(each) for each in "12"]
     put(lanes, "cli:x", "x")
     await work.begun.get()
     for each in gone:
@@ -147,7 +144,7 @@ async def lost_behind_others(work: WorkByHand, lanes: Lanes, *, proven: bool = T
     put(lanes, "cli:y", "y")
     await asyncio.sleep(0)
     for each in gone:
-        each.lost, each.proven = proven, proven
+        each.lost = True
     work.running["cli:x|x"].set_result(None)
     assert (await work.begun.get()).inbound.id == "y"
     lane = lanes.get("cli:a")
@@ -157,22 +154,11 @@ async def lost_behind_others(work: WorkByHand, lanes: Lanes, *, proven: bool = T
         each.lost = True
 
 
-@dataclass(eq=False)
-class Unproven(HandedLetter):
-    """A delivery on a connection of which nobody knows for a while whether it is lost."""
-
-    proven: bool = True
-
-    def begin(self) -> bool:
-        return self.proven and super().begin()
-
-
 @guarantee("order", "Messages that are redelivered while all turn slots are taken keep their order.")
-@pytest.mark.parametrize("proven", [True, False])
-async def test_letters_that_come_again_while_no_place_is_free_keep_their_order(proven: bool) -> None:
+async def test_letters_that_come_again_while_no_place_is_free_keep_their_order() -> None:
     """The first one gave its place up when it was lost, and the next one waits for a place by then."""
     async with opened(concurrent=1) as (work, lanes):
-        await lost_behind_others(work, lanes, proven=proven)
+        await lost_behind_others(work, lanes)
 
         added = [put(lanes, "cli:a", each) for each in "123"]
         work.running["cli:y|y"].set_result(None)
@@ -365,20 +351,6 @@ async def test_of_a_closed_key_only_what_was_there_before_goes_on() -> None:
         assert (await work.end()).inbound.id == "3"
 
 
-@dataclass(eq=False)
-class Watched(HandedLetter):
-    """A delivery that says what it was told."""
-
-    told: list[str] = field(default_factory=list)
-
-    def begin(self) -> bool:
-        self.told.append("begin")
-        return super().begin()
-
-    def rest(self) -> None:
-        self.told.append("rest")
-
-
 def end(work: WorkByHand, name: str, verdict: RetryAfter | None = None) -> None:
     work.running[name].set_result(verdict)
 
@@ -395,41 +367,22 @@ async def test_the_first_of_a_lane_heads_it_and_no_other_does() -> None:
         }
 
 
-async def test_a_letter_begins_when_its_turn_does_and_rests_while_it_waits() -> None:
-    async with opened() as (work, lanes):
-        delivery = Watched("1")
-        put(lanes, "cli:a", delivery)
-        await work.begun.get()
-        assert delivery.told == ["begin"]
-        end(work, "cli:a|1", RetryAfter(60))
-        lane = await paused(lanes, "cli:a")
-        assert delivery.told == ["begin", "rest"]
-
-        assert lane.nudge is not None
-        lane.nudge.set()
-        await work.end()
-        assert delivery.told == ["begin", "rest", "begin"]
-        await until(lambda: lanes.get("cli:a") is None)
-
-
-async def test_a_delivery_that_replaces_a_lost_one_begins_where_the_turn_runs() -> None:
-    """And waits where it waits; a copy beside one that is not lost is left for later."""
+async def test_a_delivery_that_comes_again_replaces_a_lost_one_or_is_a_copy() -> None:
     async with opened() as (work, lanes):
         running, waiting = put(lanes, "cli:a", "1"), put(lanes, "cli:a", "2")
         assert running is not None
         assert waiting is not None
         await work.begun.get()
-        copy, again, later = Watched("1"), Watched("1"), Watched("2")
+        copy, again, later = HandedLetter("1"), HandedLetter("1"), HandedLetter("2")
         put(lanes, "cli:a", copy)
-        assert (running.copies, copy.told) == ([copy], [])
+        assert running.copies == [copy]
         for entry in (running, waiting):
             entry.letter.lost = True  # type: ignore[misc]
 
         put(lanes, "cli:a", again)
         put(lanes, "cli:a", later)
 
-        assert (running.letter, again.told) == (again, ["begin"])
-        assert (waiting.letter, later.told) == (later, [])
+        assert (running.letter, waiting.letter) == (again, later)
 
 
 def test_what_is_left_is_what_came_after_the_acknowledged_one_and_each_copy() -> None:

@@ -41,7 +41,7 @@ async def ended(running: Running) -> None:
 
 @asynccontextmanager
 async def at_work(count: int, *, silent_s: float) -> AsyncIterator[tuple[Workers, Running]]:
-    workers = Workers(count, {}, silent_s=silent_s)
+    workers = Workers(count, {}, partitions=4, silent_s=silent_s)
     running = asyncio.create_task(workers.run())
     async with asyncio.timeout(60):
         await workers.started()
@@ -56,7 +56,7 @@ async def test_a_worker_is_told_to_end_has_its_time_and_is_killed_behind_it(
     """Its running turns are cancelled by itself, which strikes their starts out."""
     monkeypatch.setattr(process, "ENDS_WITHIN_S", ends_within_s)
     worker = WorkerProcess(1, changed=lambda: None)
-    running = asyncio.create_task(worker.run({}))
+    running = asyncio.create_task(worker.run({}, []))
     async with asyncio.timeout(60):
         await worker.ready.wait()
         if ends_within_s < 1:
@@ -75,7 +75,7 @@ async def test_a_worker_that_has_said_nothing_is_killed_at_once(monkeypatch: pyt
     monkeypatch.setattr(process, "MODULE", "tests.support.never_speaks")
     monkeypatch.setattr(process, "ENDS_WITHIN_S", 600.0)
     worker = WorkerProcess(1, changed=lambda: None)
-    running = asyncio.create_task(worker.run({}))
+    running = asyncio.create_task(worker.run({}, []))
     async with asyncio.timeout(60):
         await until(lambda: worker.pid)
         await ended(running)

@@ -89,7 +89,7 @@ async def test_a_worker_that_cannot_be_read_is_replaced(
 ) -> None:
     """It alone: the others, and the gateway, go on. What is shown of it tells why."""
     monkeypatch.setattr(line, "MAX_LINE_BYTES", LIMIT)
-    workers = Workers(2, {}, silent_s=600)
+    workers = Workers(2, {}, partitions=4, silent_s=600)
     running = asyncio.create_task(workers.run())
     async with asyncio.timeout(60):
         await workers.started()
@@ -111,7 +111,7 @@ async def test_a_worker_that_cannot_be_read_is_replaced(
 async def test_a_question_that_is_too_long_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     """The worker would take the gateway for gone."""
     worker = WorkerProcess(1, changed=lambda: None)
-    running = asyncio.create_task(worker.run({}))
+    running = asyncio.create_task(worker.run({}, []))
     async with asyncio.timeout(60):
         await worker.ready.wait()
         monkeypatch.setattr(line, "MAX_LINE_BYTES", LIMIT)
