@@ -30,7 +30,7 @@ ONE_IN = {
     "gateway/queue/test_prefetch.py::test_hundreds_of_messages_hide_no_neighbour_on_rabbitmq": 2,
     "gateway/queue/test_rabbit_odd_letters.py::test_an_odd_letter_is_taken_like_any_other": 4,
     "gateway/queue/test_rabbitmq_faults.py::test_channel_closed_for_an_old_letter": 2,
-    "gateway/queue/test_prefetch.py::test_no_more_are_out_and_each_key_keeps_its_order_over_a_kill_and_two_more_processes": 2,
+    "gateway/queue/test_prefetch.py::test_each_key_keeps_its_order_over_a_kill_and_two_more_processes": 2,
     "gateway/service/test_small_files_kill.py::test_a_change_is_there_whole_or_not_at_all": 2,
     "gateway/turns/test_caps_served.py::test_a_cap_is_told_once_and_ends_nobody_elses_messages": 3,
     "gateway/turns/test_modes_kill.py::test_a_kill_at_any_step_loses_and_repeats_none": 3,
@@ -146,9 +146,8 @@ system/test_discord.py::test_an_adapter_killed_while_300_messages_come_loses_non
     channels/discord/test_discord.py::test_a_killed_process_loses_nothing
 system/test_erasing.py::test_no_byte_of_a_person_stays
     system/test_erasing.py::test_no_byte_of_a_chat_stays_beside_a_broker
-system/test_erasing.py::test_no_byte_of_a_person_stays_whose_chats_are_answered_by_two_daemons
+system/test_erasing.py::test_no_byte_of_a_person_stays_whose_chats_are_answered_by_two_workers
     system/test_erasing.py::test_no_byte_of_a_chat_stays_beside_a_broker
-    system/test_status.py::test_it_shows_all_processes_as_one_gateway
 system/test_mcp.py::test_a_server_from_a_registry_serves_a_turn
     system/test_mcp.py::test_changed_tools_are_shown_and_offered_once_approved
 system/test_no_model.py::test_doctor_does_not_blame_the_model_for_a_slow_machine
@@ -160,6 +159,7 @@ system/test_openai.py::test_a_model_names_an_agent
 system/test_openai.py::test_what_the_client_can_do
     system/test_openai.py::test_a_repeat_is_not_asked_twice
 system/test_rolling.py::test_all_processes_are_restarted_in_turn
+    system/test_workers.py::test_workers_that_die_or_stand_still_are_replaced
 system/test_trace.py::test_a_run_of_the_clock_and_a_subagent
     system/test_trace.py::test_from_accepted_to_sent
 system/test_workers_replaced.py::test_a_worker_that_dies_again_and_again_is_waited_for_longer

@@ -118,4 +118,5 @@ async def status_of(workspace: Path, config: dict[str, Any]) -> dict[str, Any]:
 
 async def ready(workspace: Path, config: dict[str, Any]) -> dict[str, Any] | None:
     found = await status_of(workspace, config)
-    return found if found["ready"] and len(found["daemons"]) == 5 else None
+    up = found["ready"] and all(part["up"] for part in found["parts"].values())
+    return found if up and len(found["daemons"]) == 5 else None

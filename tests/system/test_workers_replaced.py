@@ -68,16 +68,15 @@ async def test_a_worker_whose_loop_is_blocked_is_replaced_and_says_where_it_stoo
 async def test_a_worker_that_dies_again_and_again_is_waited_for_longer(
     broker: Broker, tmp_path: Path, broker_name: str
 ) -> None:
-    """Twice as long each time, while the other one answers its chats and ``/readyz`` names the missing one."""
+    """Twice as long each time, while the other one answers and ``/readyz`` names the one that is missing."""
     daemon, deaths = ill(tmp_path, on(broker, broker_name, partitions=4))
     async with daemon:
         deaths.touch()
         first, second = await pids(daemon)
-        keys = [f"web:c{number}" for number in range(20)]
-        neighbour = [key for key in keys if await worker_for(daemon, key) == second][0]
+        of = {await worker_for(daemon, key): key for key in (f"web:c{number}" for number in range(20))}
         os.kill(first, signal.SIGKILL)
         await until(lambda: len(deaths.read_text().splitlines()) >= 4, 120)
-        answer = await ask(daemon, neighbour, "1", "hello")
+        answer = await ask(daemon, of[second], "1", "hello")
         async with httpx.AsyncClient(timeout=30) as client:
             seen = (await client.get(f"{daemon.url}/readyz")).json()
         starts = [float(line) for line in deaths.read_text().splitlines()][:4]

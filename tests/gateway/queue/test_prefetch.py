@@ -32,7 +32,7 @@ QUEUE_TYPES = pytest.mark.parametrize("queue_type", ["classic", "quorum"])
 
 
 @QUEUE_TYPES
-async def test_no_more_are_out_and_each_key_keeps_its_order_over_a_kill_and_two_more_processes(
+async def test_each_key_keeps_its_order_over_a_kill_and_two_more_processes(
     broker: Broker, broker_name: str, queue_type: str
 ) -> None:
     """The killed one held as many as may be; the second settles a few and ends, the third goes on."""
