@@ -116,7 +116,7 @@ gateway/queue/test_arbitrary_letters.py::test_no_body_and_no_property_ends_a_loo
     gateway/queue/test_rabbit_odd_letters.py::test_an_odd_letter_is_taken_like_any_other
 gateway/queue/test_queue_limit.py::test_a_queue_that_was_not_made_holds_up_nothing
     gateway/queue/test_queue_limit.py::test_a_limit_is_told_as_such_and_waited_for
-gateway/queue/test_rabbitmq_faults.py::test_silent_broker_is_given_up_before_it_gives_us_up
+gateway/queue/test_rabbitmq_faults.py::test_a_broker_that_falls_silent_is_given_up
     gateway/queue/test_rabbitmq_faults.py::test_cut_of_a_connection
 gateway/queue/test_rabbitmq_faults.py::test_young_queues_survive_a_kill
     gateway/queue/test_rabbitmq.py::test_new_queues_are_left_alone_first
