@@ -81,7 +81,7 @@ ONE_IN = {
     "system/test_subagents.py::test_it_ends_with_the_conversation_that_started_it": 3,
     "system/test_subagents.py::test_what_works_is_shown_and_ended_by_stop": 2,
     "system/test_subagents_kill.py::test_a_kill_where_it_is_handed_over_loses_and_repeats_nothing": 6,
-    "system/test_takeover.py::test_all_turns_of_a_killed_worker_go_on_side_by_side": 2,
+    "system/test_workers_takeover.py::test_all_turns_of_a_killed_worker_go_on_side_by_side": 2,
     "system/test_telegram.py::test_a_process_killed_while_300_messages_come_loses_none": 2,
     "system/test_trace.py::test_from_accepted_to_sent": 2,
     "system/test_trace.py::test_together_parked_and_lost": 2,
