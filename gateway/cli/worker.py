@@ -1,7 +1,7 @@
 """A worker: the process that a gateway starts to work on conversations, and that ends with it.
 
-``python -m gateway.cli.worker <descriptor> <number>``: its end of the line, and which of the workers it is.
-Its settings and its partitions come over the line.
+``python -m gateway.cli.worker <descriptor>``: its end of the line, over which come its settings, then its
+number and its partitions. Until these come it is the spare process that replaces the next worker that dies.
 It is a gateway without adapters, clock, HTTP and the clients of those.
 """
 
@@ -33,13 +33,15 @@ from gateway.app.ending import Ending
 from gateway.app.metrics import Metrics
 from gateway.app.standings import standing_of_worker
 from gateway.app.telemetry import tracers
+from gateway.config.agents import settings_of
 from gateway.config.load import of_values
 from gateway.config.settings import Settings
 from gateway.errors import GatewayError
 from gateway.observer import Observers
 from gateway.service.questions import Questions
 from gateway.workers.line import Line, encoded
-from session.errors import SessionError
+from session.errors import ModelAway, SessionError
+from session.models import library
 
 log = structlog.get_logger("worker")
 
@@ -51,12 +53,19 @@ def main() -> int:
     """Be a worker until the gateway says that it shall end, or is gone."""
     # The gateway knows where it stands by this, even when the loop does not move.
     faulthandler.register(signal.SIGUSR1, all_threads=True)
-    end, number = socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2])
+    end = socket.socket(fileno=int(sys.argv[1]))
     end.set_inheritable(False)
-    first = _first(end)
-    if first is None:
+    # Without a buffer: what comes later is for the loop.
+    told = end.makefile("rb", buffering=0)
+    if not (first := told.readline()):
         return 0
-    settings, partitions = first
+    settings = of_values(json.loads(first)["settings"])
+    if not select.select([end], [], [], 0)[0]:
+        _prepare(settings)
+    if not (second := told.readline()):
+        return 0
+    place = json.loads(second)
+    number, partitions = place["number"], place["partitions"]
     threading.Thread(target=_end_behind, args=(end.fileno(),), name="gateway", daemon=True).start()
     logs.setup(settings)
     structlog.contextvars.bind_contextvars(worker=number)
@@ -82,17 +91,14 @@ def main() -> int:
     return 0
 
 
-def _first(end: socket.socket) -> tuple[Settings, list[int]] | None:
-    """Read the configuration and the partitions that the gateway hands over; None where it is gone before."""
-    text = bytearray()
-    while not text.endswith(b"\n"):
-        # Nothing follows it before this process has said a word.
-        piece = end.recv(2**16)
-        if not piece:
-            return None
-        text += piece
-    first = json.loads(text)
-    return of_values(first["settings"]), first["partitions"]
+def _prepare(settings: Settings) -> None:
+    """Import what a worker imports by and by: the turns of a dead one wait for this process."""
+    import gateway.queue.rabbitmq.mailbox  # noqa: F401
+
+    if {settings_of(settings, agent).model.name for agent in ("", *settings.agents)} != {"echo"}:
+        # A turn that needs it says why it cannot be loaded.
+        with contextlib.suppress(ModelAway):
+            library.load()
 
 
 def _end_behind(descriptor: int) -> None:

@@ -2,7 +2,8 @@
 
 ::
 
-    to the worker    {"settings": {...}, "partitions": [...]}  first of all
+    to the worker    {"settings": {...}}  first of all
+                     {"number": 1, "partitions": [0, 2, 4]}  which makes it this worker
                      {"do": "drain" | "end"}
                      {"ask": 7, "what": "trace", "with": {...}}
     from the worker  {"beat": 1}  {"standing": {...}}  {"ready": true}

@@ -34,15 +34,16 @@ class NoAnswer(GatewayError):
 
 
 class WorkerProcess:
-    """One process that works on conversations.
+    """One process that works on conversations, with the configuration ``values``.
 
     ``standing`` is what it said last of itself, ``beats`` counts its words, ``failed`` is why it could not
     start, as far as it said so, and ``how`` tells in words how it ended, where no exit code says it.
     ``changed`` is called when it became ready, or said anew how it stands.
     """
 
-    def __init__(self, number: int, *, changed: Callable[[], None]) -> None:
-        self.number = number
+    def __init__(self, values: Mapping[str, Any], *, changed: Callable[[], None]) -> None:
+        self.number = 0
+        self._values = values
         self.beats = 0
         self.standing: dict[str, Any] = {}
         self.failed: GatewayError | None = None
@@ -68,33 +69,53 @@ class WorkerProcess:
         """Whether it works."""
         return self.ready.is_set() and not self.ended.is_set()
 
-    async def run(self, values: Mapping[str, Any], partitions: Iterable[int]) -> None:
-        """Start it with a configuration and its partitions, and hear it until it has ended.
+    @property
+    def alive(self) -> bool:
+        """Whether its process was started and has not ended."""
+        return self._process is not None and self._process.returncode is None
 
-        Cancelled, it is told to end at once, and killed where it takes longer than ``ENDS_WITHIN_S`` seconds.
+    async def start(self) -> None:
+        """Start its process with the configuration; it imports what it needs, and waits for ``run``.
+
+        Raises:
+            OSError: no process, no memory, no descriptor; a later try may find some.
         """
-        ours: socket.socket | None = None
+        ours, theirs = socket.socketpair()
         try:
-            ours, theirs = socket.socketpair()
             with theirs:
                 self._process = await asyncio.create_subprocess_exec(
-                    *(sys.executable, "-P", "-m", MODULE, str(theirs.fileno()), str(self.number)),
+                    *(sys.executable, "-P", "-m", MODULE, str(theirs.fileno())),
                     stdin=asyncio.subprocess.DEVNULL,
                     pass_fds=[theirs.fileno()],
                     # Ctrl-C at a terminal is for the gateway, which drains its workers itself.
                     start_new_session=True,
                 )
-            line = self._line = await Line.of(ours)
-            line.say({"settings": dict(values), "partitions": list(partitions)})
-            await self._heard_out(line, self._process)
+            self._line = await Line.of(ours)
+        except BaseException:
+            ours.close()
+            raise
+        self._line.say({"settings": dict(self._values)})
+
+    async def run(self, number: int, partitions: Iterable[int]) -> None:
+        """Have it work as this worker on these partitions, and hear it until it has ended.
+
+        Cancelled, it is told to end at once, and killed where it takes longer than ``ENDS_WITHIN_S`` seconds.
+        """
+        self.number = number
+        try:
+            if self._line is None:
+                await self.start()
+            assert self._line is not None
+            assert self._process is not None
+            self._line.say({"number": number, "partitions": list(partitions)})
+            await self._heard_out(self._line, self._process)
         except OSError as error:
-            # No process, no memory, no descriptor: a later try may find some.
             self.how = f"no process could be made: {error.strerror or error}"
         except asyncio.CancelledError:
             await self._told_to_end()
             raise
         finally:
-            self._end(ours)
+            self.discard()
 
     async def _heard_out(self, line: Line, process: asyncio.subprocess.Process) -> None:
         while (words := await line.heard()) is not None:
@@ -118,13 +139,12 @@ class WorkerProcess:
             async with asyncio.timeout(ENDS_WITHIN_S):
                 await self._heard_out(self._line, self._process)
 
-    def _end(self, ours: socket.socket | None) -> None:
-        if self._process is not None and self._process.returncode is None:
+    def discard(self) -> None:
+        """Kill it where it still runs."""
+        if self.alive:
             self.kill()
         if self._line is not None:
             self._line.close()
-        elif ours is not None:
-            ours.close()
         self.ended.set()
         for answer in self._asked.values():
             if not answer.done():

@@ -21,6 +21,8 @@ START_WITHIN_S: Final = 120.0
 # One that worked is replaced at once. The wait after a further death, and the longest one after several: one
 # that has lived a while begins anew.
 FIRST_WAIT_S, LONGEST_WAIT_S, PROVEN_S = 0.5, 30.0, 60.0
+# A spare process is started so long after all work: its imports would take a core from the turns that resume.
+SPARE_AFTER_S: Final = 3.0
 ANSWER_WITHIN_S: Final = 2.0
 # Behind the time that turns have to end: what a worker still has to close.
 CLOSES_WITHIN_S: Final = 5.0
@@ -75,6 +77,8 @@ class Workers:
         self._started = False
         self.any_up_since = durable.now()
         self._news = asyncio.Event()
+        self._spare: WorkerProcess | None = None
+        self._spare_taken = asyncio.Event()
         # What those that run have counted, by number, and what ended ones had, as they said last: a counter
         # never goes back.
         self.counted: dict[int, list[list[Any]]] = {}
@@ -92,6 +96,7 @@ class Workers:
         async with asyncio.TaskGroup() as group:
             for place in self._places:
                 group.create_task(self._keep(place), name=f"worker {place.number}")
+            group.create_task(self._keep_spare(), name="spare worker")
 
     async def started(self) -> None:
         """Return once each of them works."""
@@ -103,7 +108,7 @@ class Workers:
     async def _keep(self, place: _Place) -> None:
         wait_s = 0.0
         while not self._stopping.is_set():
-            process = place.process = WorkerProcess(place.number, changed=self._changed)
+            process = place.process = self._next_process()
             began = durable.monotonic()
             await self._live(place, process)
             if self._stopping.is_set():
@@ -117,12 +122,37 @@ class Workers:
             wait_s = min(max(wait_s * 2, FIRST_WAIT_S), LONGEST_WAIT_S)
             place.restarts += 1
 
+    def _next_process(self) -> WorkerProcess:
+        """Return the spare process, else a new one."""
+        spare, self._spare = self._spare, None
+        self._spare_taken.set()
+        return (
+            spare if spare is not None and spare.alive else WorkerProcess(self._values, changed=self._changed)
+        )
+
+    async def _keep_spare(self) -> None:
+        """Keep a process at hand that has imported what a worker needs, which takes seconds."""
+        while not self._stopping.is_set():
+            await first_of(self._stopping.wait(), self.started())
+            await first_of(self._stopping.wait(), timeout_s=SPARE_AFTER_S)
+            self._spare_taken.clear()
+            self._spare = WorkerProcess(self._values, changed=self._changed)
+            try:
+                await self._spare.start()
+                await first_of(self._stopping.wait(), self._spare_taken.wait())
+            except OSError as error:
+                log.warning("worker.no_spare", error=str(error))
+                await first_of(self._stopping.wait(), timeout_s=LONGEST_WAIT_S)
+            finally:
+                if self._spare is not None:
+                    self._spare.discard()
+
     async def _live(self, place: _Place, process: WorkerProcess) -> None:
         async with asyncio.TaskGroup() as group:
             watching = group.create_task(self._watch(process), name=f"watch worker {place.number}")
             saying = group.create_task(self._welcome(place, process), name=f"await worker {place.number}")
             try:
-                await process.run(self._values, place.partitions)
+                await process.run(place.number, place.partitions)
             finally:
                 watching.cancel()
                 saying.cancel()

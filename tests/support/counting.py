@@ -12,6 +12,8 @@ def main() -> int:
     end = socket.socket(fileno=int(sys.argv[1]))
     told = end.makefile("r")
     told.readline()
+    if not told.readline():
+        return 0
     end.sendall(b'{"beat":1}\n{"ready":true}\n')
     counted = count(1000, 10)
     for line in told:

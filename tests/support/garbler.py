@@ -11,6 +11,7 @@ def main() -> int:
     end = socket.socket(fileno=int(sys.argv[1]))
     told = end.makefile("r")
     told.readline()
+    number = json.loads(told.readline() or "{}").get("number")
     end.sendall(b'{"beat":1}\n{"ready":true}\n')
     for line in told:
         words = json.loads(line)
@@ -18,7 +19,7 @@ def main() -> int:
             return 0
         if "ask" in words:
             said = json.dumps({"answer": words["ask"], "is": "the other one"})
-            if int(sys.argv[2]) == 1:
+            if number == 1:
                 said = words["what"] * words["with"]["times"]
             end.sendall(said.encode() + b"\n")
     return 1

@@ -14,6 +14,8 @@ def main() -> int:
     end = socket.socket(fileno=int(sys.argv[1]))
     told = end.makefile("r")
     told.readline()
+    if not told.readline():
+        return 0
     drained = threading.Event()
 
     def hear() -> None:

@@ -55,10 +55,20 @@ class Topology:
     """Declares the queues and exchanges of one gateway and remembers which are still to be proven."""
 
     def __init__(
-        self, names: Names, queue_type: str, young_s: float = YOUNG_S, *, follows: bool = False
+        self,
+        names: Names,
+        queue_type: str,
+        young_s: float = YOUNG_S,
+        *,
+        follows: bool = False,
+        made: bool = False,
     ) -> None:
-        """Touch nothing yet; who ``follows`` only puts inbound letters, whatever the partitions."""
-        self.names, self._follows = names, follows
+        """Touch nothing yet.
+
+        Who ``follows`` only puts inbound letters, whatever the partitions. ``made``: the process that started
+        this one has made the inbound queues; only if one is missing later are they declared here.
+        """
+        self.names, self._follows, self._made = names, follows, made
         self._queue_type, self._young_s = queue_type, young_s
         self._kinds: list[QueueKind] = []
         self._young: dict[str, float] = {}
@@ -86,7 +96,9 @@ class Topology:
                 # Made by a process that binds no queue to it, it would lead nowhere, and nobody miss it.
                 binds = makes or exchange != names.inbound_exchange
                 await self._exchange(declaring, exchange, kind, makes=binds)
-            for queue, slots in names.inbound_queues() if makes else ():
+            inbound = () if self._made or not makes else names.inbound_queues()
+            self._made = False
+            for queue, slots in inbound:
                 if await self._queue(declaring, queue, single_active=True):
                     channel = await declaring.channel()
                     await channel.bind(queue, names.inbound_exchange, [slot_route(slot) for slot in slots])

@@ -57,7 +57,8 @@ class RabbitMailbox:
         reports: whether the log says that the broker is away; else only ``health`` does.
         tls: the files of a connection by ``amqps``.
         follows: it takes no inbound letters, and puts them into whatever partitions there are.
-        takes: the partitions whose letters it takes; None: all. No two processes take those of one.
+        takes: the partitions whose letters it takes, of a worker, whose gateway has set the broker up; None:
+            all. No two processes take those of one.
     """
 
     def __init__(
@@ -81,7 +82,8 @@ class RabbitMailbox:
         self._heartbeat_s = heartbeat_s
         self._names = Names(name, partitions)
         self._dial = Dialer(url, name, heartbeat_s, tls).open
-        self._topology = Topology(self._names, queue_type, young_s, follows=follows)
+        made = takes is not None
+        self._topology = Topology(self._names, queue_type, young_s, follows=follows, made=made)
         self._publisher = Publisher(self._dial, self._topology, confirm_timeout_s=confirm_timeout_s)
         self._outbox = Outbox(self._publisher, self._topology, lambda: self._link)
         self._reader = QueueReader(

@@ -273,6 +273,7 @@ async def test_each_worker_takes_its_partitions_and_no_other(broker: Broker, bro
     """One has the even, one the odd numbers; where one ends, its letters wait for it."""
     of = {number: [key for key in CHATS if partition_of(slot_of(key), 4) % 2 == number] for number in (0, 1)}
     async with (
+        opened(broker.url, broker_name),
         opened(broker.url, broker_name, takes=range(0, 4, 2)) as even,
         opened(broker.url, broker_name, takes=range(1, 4, 2)) as odd,
     ):

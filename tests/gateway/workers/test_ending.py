@@ -55,8 +55,8 @@ async def test_a_worker_is_told_to_end_has_its_time_and_is_killed_behind_it(
 ) -> None:
     """Its running turns are cancelled by itself, which strikes their starts out."""
     monkeypatch.setattr(process, "ENDS_WITHIN_S", ends_within_s)
-    worker = WorkerProcess(1, changed=lambda: None)
-    running = asyncio.create_task(worker.run({}, []))
+    worker = WorkerProcess({}, changed=lambda: None)
+    running = asyncio.create_task(worker.run(1, []))
     async with asyncio.timeout(60):
         await worker.ready.wait()
         if ends_within_s < 1:
@@ -74,8 +74,8 @@ async def test_a_worker_that_has_said_nothing_is_killed_at_once(monkeypatch: pyt
     """It has no letter yet, and would be heard of late."""
     monkeypatch.setattr(process, "MODULE", "tests.support.never_speaks")
     monkeypatch.setattr(process, "ENDS_WITHIN_S", 600.0)
-    worker = WorkerProcess(1, changed=lambda: None)
-    running = asyncio.create_task(worker.run({}, []))
+    worker = WorkerProcess({}, changed=lambda: None)
+    running = asyncio.create_task(worker.run(1, []))
     async with asyncio.timeout(60):
         await until(lambda: worker.pid)
         await ended(running)

@@ -110,8 +110,8 @@ async def test_a_worker_that_cannot_be_read_is_replaced(
 @pytest.mark.usefixtures("garbler")
 async def test_a_question_that_is_too_long_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     """The worker would take the gateway for gone."""
-    worker = WorkerProcess(1, changed=lambda: None)
-    running = asyncio.create_task(worker.run({}, []))
+    worker = WorkerProcess({}, changed=lambda: None)
+    running = asyncio.create_task(worker.run(1, []))
     async with asyncio.timeout(60):
         await worker.ready.wait()
         monkeypatch.setattr(line, "MAX_LINE_BYTES", LIMIT)
