@@ -104,7 +104,7 @@ async def _asked(
     refused: Exception | None = None
     for client in clients:
         try:
-            found.append(await client.trace(message_id, key, alone=True))
+            found.append(await client.trace(message_id, key))
         except GatewayError as error:
             refused = error
     return found, refused

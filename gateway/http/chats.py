@@ -13,7 +13,6 @@ from gateway.http.health import LaneOut
 from gateway.http.lanes import lanes_of_all
 from gateway.http.paging import MAX_LIMIT as PAGE_LIMIT
 from gateway.http.paging import PER_PAGE, Cursor, Limit, bad_cursor
-from gateway.http.peers import Peers
 from gateway.http.recall import MAX_LIMIT, MAX_TEXT_CHARS, HitOut
 from gateway.http.session_shapes import SessionRowOut
 from gateway.http.shape import Shape, needs
@@ -74,7 +73,7 @@ class SearchOut(Shape):
     all: bool
 
 
-def routes(chats: ChatService, peers: Peers) -> APIRouter:
+def routes(chats: ChatService) -> APIRouter:
     """Build the routes that look at all chats."""
     router = APIRouter(prefix="/v1")
     search = Search(chats)
@@ -95,7 +94,7 @@ def routes(chats: ChatService, peers: Peers) -> APIRouter:
     ) -> Response:
         listing = ChatList(chats).rows(since, limit, cursor)
         try:
-            rows, lanes = await asyncio.gather(listing, lanes_of_all(chats, peers))
+            rows, lanes = await asyncio.gather(listing, lanes_of_all(chats))
         except BadCursor:
             raise bad_cursor() from None
         return json_response(rows | lanes)

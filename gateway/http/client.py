@@ -182,7 +182,6 @@ class Client:
 
     async def events(self, key: str) -> AsyncGenerator[Event]:
         """Yield what happens in a chat from now on; a broken connection is taken up again without a gap."""
-        # The daemon, whose peers are asked with this client too, needs no events of them.
         from httpx_sse import aconnect_sse
 
         last = ""
@@ -250,16 +249,10 @@ class Client:
     async def _of_parked(self, method: str, path: str, key: str | None) -> dict[str, Any]:
         return await self._once(method, path, params=_key(key), cures=_CURES_OF_PARKED)
 
-    async def trace(self, message_id: str, key: str | None, *, alone: bool = False) -> dict[str, Any]:
-        """Tell the life of a message, with ``alone`` as this daemon knows it without asking the others."""
+    async def trace(self, message_id: str, key: str | None) -> dict[str, Any]:
+        """Tell the life of a message."""
         path = f"/v1/trace/{quote(message_id, safe='')}"
-        params = _key(key) | _alone(alone)
-        return await self._once("GET", path, params=params, cures=_CURES_OF_TRACE, within_s=WAIT_S)
-
-    async def lanes(self, *, alone: bool = False) -> list[dict[str, Any]]:
-        """List what runs and waits in which chat, with ``alone`` in this daemon only."""
-        found = await self._once("GET", "/v1/lanes", params=_alone(alone))
-        return cast("list[dict[str, Any]]", found["lanes"])
+        return await self._once("GET", path, params=_key(key), cures=_CURES_OF_TRACE, within_s=WAIT_S)
 
     async def run_job(self, job_id: str) -> dict[str, Any]:
         """Run a cron job now, beside its schedule."""
@@ -352,7 +345,3 @@ def _parked(message_id: str) -> str:
 
 def _key(key: str | None) -> dict[str, str]:
     return {} if key is None else {"key": key}
-
-
-def _alone(alone: bool) -> dict[str, str]:
-    return {"alone": "true"} if alone else {}

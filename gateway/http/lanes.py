@@ -1,29 +1,30 @@
-"""``GET /v1/lanes``: what runs and waits in which chat, in all daemons of the workspace."""
+"""``GET /v1/lanes``: what runs and waits in which chat, in all processes of the gateway."""
 
 from __future__ import annotations
 
 from itertools import chain
-from typing import Any
+from typing import Any, Final
 
 from fastapi import APIRouter
 from starlette.responses import Response
 
 from gateway.http.errors import json_response
 from gateway.http.health import LaneOut
-from gateway.http.peers import WITHIN_S, Alone, Peers, united
 from gateway.http.shape import Shape, needs
 from gateway.service.chat_list import ChatList
 from gateway.service.chats import ChatService
 
+WITHIN_S: Final = 1.0
+
 
 class LanesOut(Shape):
-    """Chats with unanswered messages; ``silent`` are the process ids that did not answer."""
+    """Chats with unanswered messages; ``silent`` are the process ids of workers that did not answer."""
 
     lanes: list[LaneOut]
     silent: list[int]
 
 
-def routes(chats: ChatService, peers: Peers) -> APIRouter:
+def routes(chats: ChatService) -> APIRouter:
     """Build the route of lanes."""
     router = APIRouter(prefix="/v1")
 
@@ -33,26 +34,16 @@ def routes(chats: ChatService, peers: Peers) -> APIRouter:
         response_model=LanesOut,
         **needs("read"),
     )
-    async def get_lanes(alone: Alone = False) -> Response:
-        return json_response(await lanes_of_all(chats, peers, alone=alone))
+    async def get_lanes() -> Response:
+        return json_response(await lanes_of_all(chats))
 
     return router
 
 
-async def lanes_of_all(chats: ChatService, peers: Peers, *, alone: bool = False) -> dict[str, Any]:
-    """Return the ``lanes`` of this daemon and, unless ``alone``, of the others, and who was ``silent``."""
-    own, silent = await _own_lanes(chats)
-    if alone:
-        return {"lanes": own, "silent": silent}
-    heard = await peers.ask(lambda client: client.lanes(alone=True))
-    silent += [*heard.silent, *heard.refused]
-    return {"lanes": united(chain(own, *heard.answers)), "silent": sorted(silent)}
-
-
-async def _own_lanes(chats: ChatService) -> tuple[list[dict[str, Any]], list[int]]:
-    """Return the lanes of this gateway, and the process ids of its workers that did not answer."""
+async def lanes_of_all(chats: ChatService) -> dict[str, Any]:
+    """Return the ``lanes`` of this gateway, and which of its workers were ``silent``."""
     workers = chats.application.workers
     if workers is None:
-        return ChatList(chats).lanes(), []
-    found = await workers.ask_by_number("lanes", within_s=WITHIN_S / 2)
-    return united(chain(*found.values())), workers.silent(found)
+        return {"lanes": ChatList(chats).lanes(), "silent": []}
+    found = await workers.ask_by_number("lanes", within_s=WITHIN_S)
+    return {"lanes": list(chain(*found.values())), "silent": sorted(workers.silent(found))}

@@ -50,7 +50,6 @@ from gateway.http import (
 from gateway.http import chats as chat_routes
 from gateway.http.errors import RETRY_AFTER_S, add_error_handlers, error_response
 from gateway.http.openai_errors import OpenAIErrors
-from gateway.http.peers import Peers
 from gateway.http.rates import Rates, Streams
 from gateway.http.security import Gate, Guard
 from gateway.service.chats import ChatService
@@ -112,7 +111,6 @@ class HttpServer:
         self.bound = asyncio.Event()
         self.chats = ChatService(application)
         self.descriptors = descriptors.limit()
-        self._peers = Peers(application.settings)
         self._gate = Gate(
             host=http.host,
             allowed_hosts=http.allowed_hosts,
@@ -156,7 +154,7 @@ class HttpServer:
     def _app(self) -> FastAPI:
         if self._watched:
             return build_watched_app(self.chats, self._gate)
-        return build_app(self.chats, self._gate, self._peers)
+        return build_app(self.chats, self._gate)
 
     @property
     def url(self) -> str:
@@ -206,7 +204,6 @@ class HttpServer:
         finally:
             sweeping.cancel()
             self._socket.close()
-            await self._peers.aclose()
 
 
 class _Server(uvicorn.Server):
@@ -217,9 +214,8 @@ class _Server(uvicorn.Server):
         yield
 
 
-def build_app(chats: ChatService, gate: Gate, peers: Peers | None = None) -> FastAPI:
-    """Put all routes together; ``peers`` are the other daemons, None: whoever is registered."""
-    others = peers if peers is not None else Peers(chats.application.settings)
+def build_app(chats: ChatService, gate: Gate) -> FastAPI:
+    """Put all routes together."""
     return _with(
         health.routes(chats, gate),
         messages.routes(chats),
@@ -236,12 +232,12 @@ def build_app(chats: ChatService, gate: Gate, peers: Peers | None = None) -> Fas
         pairing.routes(chats),
         operation.routes(chats),
         recall.routes(chats),
-        chat_routes.routes(chats, others),
-        lanes.routes(chats, others),
+        chat_routes.routes(chats),
+        lanes.routes(chats),
         entries.routes(chats),
         uploads.routes(chats),
         media.routes(chats),
-        trace.routes(chats, others),
+        trace.routes(chats),
         metrics.routes(chats.application),
         login.routes(gate),
         page.routes(),

@@ -10,18 +10,15 @@ from starlette.responses import Response
 
 import durable
 from gateway.http.errors import HttpError, json_response
-from gateway.http.peers import Alone, Peers
 from gateway.http.shape import Metrics, Open, Shape, needs
 from gateway.service.chats import ChatService
 from gateway.service.client_message import MAX_KEY_CHARS
-from gateway.service.trace import NotTraced, TracedTwice, Tracer, is_in_lane, joined
+from gateway.service.trace import NotTraced, TracedTwice, Tracer, joined
 from session.disk.threads import start_thread
 from session.models.usage_report import MOST_DAYS, report
 
 # What goes out for a message has a longer id than the message.
 MAX_ID_CHARS = 512
-# Another daemon looks through files, too.
-ASK_WITHIN_S = 10.0
 
 Key = Annotated[str | None, Query(max_length=MAX_KEY_CHARS, description="key of the message's chat")]
 Id = Annotated[str, Path(min_length=1, max_length=MAX_ID_CHARS, description="from the log or the transcript")]
@@ -92,7 +89,7 @@ class UsageOut(Shape):
     models: list[ModelOut]
 
 
-def routes(chats: ChatService, peers: Peers) -> APIRouter:
+def routes(chats: ChatService) -> APIRouter:
     """Build the routes that tell what became of a message, and what was spent."""
     router = APIRouter()
 
@@ -102,7 +99,7 @@ def routes(chats: ChatService, peers: Peers) -> APIRouter:
         response_model=TraceOut,
         **needs("read", 404, 409),
     )
-    async def get_trace(message_id: Id, key: Key = None, alone: Alone = False) -> Response:
+    async def get_trace(message_id: Id, key: Key = None) -> Response:
         application = chats.application
         lanes = application.worker.lanes if application.worker is not None else None
         tracer = Tracer(application.settings, mailbox=application.mailbox, lanes=lanes)
@@ -115,12 +112,6 @@ def routes(chats: ChatService, peers: Peers) -> APIRouter:
         except TracedTwice as error:
             raise HttpError(409, str(error), hint="choose one with ?key=") from None
         found += [each for each in await application.ask_workers("trace", id=message_id, key=key) if each]
-        if not alone and not any(map(is_in_lane, found)):
-            # The line of its chat may be in another daemon.
-            heard = await peers.ask(
-                lambda client: client.trace(message_id, key, alone=True), within_s=ASK_WITHIN_S
-            )
-            found += heard.answers
         if not found:
             assert fault is not None
             raise HttpError(404, str(fault), hint=fault.hint) from None

@@ -21,7 +21,7 @@ START_WITHIN_S: Final = 120.0
 # One that worked is replaced at once. The wait after a further death, and the longest one after several: one
 # that has lived a while begins anew.
 FIRST_WAIT_S, LONGEST_WAIT_S, PROVEN_S = 0.5, 30.0, 60.0
-# A spare process is started so long after all work: its imports would take a core from the turns that resume.
+# A spare process starts so much later, once all work: its imports would take a core from the turns that resume.
 SPARE_AFTER_S: Final = 3.0
 ANSWER_WITHIN_S: Final = 2.0
 # Behind the time that turns have to end: what a worker still has to close.
@@ -133,8 +133,10 @@ class Workers:
     async def _keep_spare(self) -> None:
         """Keep a process at hand that has imported what a worker needs, which takes seconds."""
         while not self._stopping.is_set():
-            await first_of(self._stopping.wait(), self.started())
             await first_of(self._stopping.wait(), timeout_s=SPARE_AFTER_S)
+            await first_of(self._stopping.wait(), self.started())
+            if self._stopping.is_set():
+                return
             self._spare_taken.clear()
             self._spare = WorkerProcess(self._values, changed=self._changed)
             try:
