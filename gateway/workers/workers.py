@@ -21,7 +21,7 @@ START_WITHIN_S: Final = 120.0
 # One that worked is replaced at once. The wait after a further death, and the longest one after several: one
 # that has lived a while begins anew.
 FIRST_WAIT_S, LONGEST_WAIT_S, PROVEN_S = 0.5, 30.0, 60.0
-# A spare process starts so much later, once all work: its imports would take a core from the turns that resume.
+# A spare process starts so much later, once all work: its imports would take a core from turns that resume.
 SPARE_AFTER_S: Final = 3.0
 ANSWER_WITHIN_S: Final = 2.0
 # Behind the time that turns have to end: what a worker still has to close.
@@ -126,9 +126,11 @@ class Workers:
         """Return the spare process, else a new one."""
         spare, self._spare = self._spare, None
         self._spare_taken.set()
-        return (
-            spare if spare is not None and spare.alive else WorkerProcess(self._values, changed=self._changed)
-        )
+        if spare is not None:
+            if spare.alive:
+                return spare
+            spare.discard()
+        return WorkerProcess(self._values, changed=self._changed)
 
     async def _keep_spare(self) -> None:
         """Keep a process at hand that has imported what a worker needs, which takes seconds."""
@@ -137,17 +139,19 @@ class Workers:
             await first_of(self._stopping.wait(), self.started())
             if self._stopping.is_set():
                 return
-            self._spare_taken.clear()
-            self._spare = WorkerProcess(self._values, changed=self._changed)
+            spare = WorkerProcess(self._values, changed=self._changed)
             try:
-                await self._spare.start()
+                await spare.start()
+                self._spare = spare
+                self._spare_taken.clear()
                 await first_of(self._stopping.wait(), self._spare_taken.wait())
             except OSError as error:
                 log.warning("worker.no_spare", error=str(error))
                 await first_of(self._stopping.wait(), timeout_s=LONGEST_WAIT_S)
             finally:
-                if self._spare is not None:
-                    self._spare.discard()
+                if self._spare is spare:
+                    self._spare = None
+                    spare.discard()
 
     async def _live(self, place: _Place, process: WorkerProcess) -> None:
         async with asyncio.TaskGroup() as group:
