@@ -1,19 +1,21 @@
-"""Strangers and groups that ask for access: their codes, and whom the operator let in (``pairing.json``)."""
+"""Strangers and groups that ask for access: their codes, and whom the operator let in (``channels.db``)."""
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any, Final, Literal
+from sqlite3 import Connection
+from typing import Any, Final, Literal, TypeVar
 
 import durable
-from channels import state_file
 from channels.errors import ChannelError
 from channels.message import now_text
+from channels.rows import change_rows, from_ms, read_rows, to_ms
+
+T = TypeVar("T")
 
 # Nothing that looks like another letter.
 ALPHABET: Final = "ABCDEFGHJKMNPQRSTUVWXYZ23456789"
@@ -72,45 +74,6 @@ class AccessRequest:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class _Answer:
-    """When somebody was told a code, for which message; ``code`` is empty once it gave way to another's."""
-
-    at: datetime
-    id: str
-    code: str
-
-
-@dataclass(slots=True)
-class _Book:
-    """What the file holds."""
-
-    entries: list[AccessRequest]
-    # By who, with kind.
-    answers: dict[str, _Answer]
-
-    def told(self, channel: str, now: datetime) -> int:
-        """Count who was told a code of a channel within the hour."""
-        named = ((who.partition(" ")[2].partition(":")[0], each) for who, each in self.answers.items())
-        return sum(1 for name, each in named if name == channel and now - each.at < VALID)
-
-    def make_room(self, channel: str) -> None:
-        """Take back the oldest codes of a channel that wait, so that one more may."""
-        waiting = sorted(
-            (each for each in self.entries if each.code and each.channel == channel), key=lambda each: each.at
-        )
-        for gone in waiting[: max(0, len(waiting) - MAX_PENDING + 1)]:
-            self.entries.remove(gone)
-            asked = f"{gone.kind} {gone.who}"
-            if asked in self.answers:
-                self.answers[asked] = replace(self.answers[asked], code="")
-
-    def let_go(self, now: datetime) -> None:
-        """Forget the codes that ran out, and the answers that are older than a day."""
-        self.entries = [each for each in self.entries if not each.code or now - each.at < VALID]
-        self.answers = {who: each for who, each in self.answers.items() if now - each.at < ANSWER_EVERY}
-
-
 class NoSuchCode(ChannelError):
     """No code like this waits for approval."""
 
@@ -120,7 +83,7 @@ class NobodyThere(ChannelError):
 
 
 class Pairing:
-    """Asks for access and grants it. Its methods work on the file under its lock, and so may block.
+    """Asks for access and grants it. Its methods work on the disk, and so may block.
 
     Args:
         state: the folder of our own files.
@@ -128,8 +91,7 @@ class Pairing:
     """
 
     def __init__(self, state: Path, *, clock: Callable[[], datetime] = durable.now) -> None:
-        self._path = state / "pairing.json"
-        self._lock = state / "pairing.lock"
+        self._state = state
         self._clock = clock
 
     def ask(
@@ -142,23 +104,31 @@ class Pairing:
         whose code gave way may ask again. So many are told within an hour, and then none.
 
         Raises:
-            ChannelError: the file cannot be read or written, or its lock not be had.
+            ChannelError: the database cannot be read or written.
         """
-        with self._open() as book:
-            now = self._clock()
-            asked = f"{kind} {channel}:{id}"
-            known = book.answers.get(asked)
-            if known is not None and known.code:
-                return known.code if known.id == message_id else None
-            if known is not None and now - known.at < AGAIN_AFTER:
+
+        def work(file: Connection) -> str | None:
+            now_ms, who = to_ms(self._clock()), (channel, kind, id)
+            answer = (
+                "SELECT code, message_id, at_ms FROM access_answers WHERE (channel, kind, id) = (?, ?, ?)"
+            )
+            known = file.execute(answer, who).fetchone()
+            if known is not None and known[0]:
+                return str(known[0]) if known[1] == message_id else None
+            if known is not None and now_ms - known[2] < _ms(AGAIN_AFTER):
                 return None
-            if book.told(channel, now) >= MAX_TOLD:
+            told = "SELECT count(*) FROM access_answers WHERE channel = ? AND at_ms > ?"
+            if file.execute(told, (channel, now_ms - _ms(VALID))).fetchone()[0] >= MAX_TOLD:
                 return None
-            book.make_room(channel)
+            _make_room(file, channel)
             code = "".join(durable.choose(ALPHABET) for _ in range(CODE_CHARS))
-            book.entries.append(AccessRequest(channel, id, kind, name, now, code, chat=chat_id))
-            book.answers[asked] = _Answer(now, message_id, code)
+            row = (*who, name, code, chat_id, "", now_ms)
+            file.execute("INSERT OR IGNORE INTO access VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
+            answered = (*who, code, message_id, now_ms)
+            file.execute("INSERT OR REPLACE INTO access_answers VALUES (?, ?, ?, ?, ?, ?)", answered)
             return code
+
+        return self._change(work)
 
     def approve(self, code: str) -> AccessRequest:
         """Let in who was told ``code``, for ever.
@@ -166,14 +136,21 @@ class Pairing:
         Raises:
             NoSuchCode: it is not one, or it ran out.
         """
-        wanted = code.strip().upper()
-        with self._open() as book:
-            for position, each in enumerate(book.entries):
-                if each.code and secrets.compare_digest(each.code.encode(), wanted.encode()):
+        wanted = code.strip().upper().encode()
+
+        def work(file: Connection) -> AccessRequest | None:
+            for each in _entries(file, "code <> ''"):
+                if secrets.compare_digest(each.code.encode(), wanted):
                     greet = f"proactive:{durable.new_id()}" if each.chat else ""
                     granted = replace(each, code="", at=self._clock(), greet=greet)
-                    book.entries[position] = granted
+                    file.execute(
+                        "INSERT OR REPLACE INTO access VALUES (?, ?, ?, ?, ?, ?, ?, ?)", _row(granted)
+                    )
                     return granted
+            return None
+
+        if (found := self._change(work)) is not None:
+            return found
         raise NoSuchCode(
             "no request has this code; codes are valid for an hour", hint="chat-gateway pairing list"
         )
@@ -182,22 +159,24 @@ class Pairing:
         """List who was let in on a channel and does not know it yet.
 
         Raises:
-            ChannelError: the file cannot be read.
+            ChannelError: the database cannot be read.
         """
-        return [each for each in _read(self._path).entries if each.channel == channel and each.greet]
+        with read_rows(self._state) as file:
+            return _entries(file, "channel = ? AND greet <> ''", channel)
 
     def greeted(self, entry: AccessRequest) -> None:
-        """Note that the letter which tells it is in its queue."""
-        with self._open() as book:
-            book.entries = [
-                replace(each, greet="") if each.greet == entry.greet else each for each in book.entries
-            ]
+        """Note that the message which tells it is in its queue."""
+        self._change(
+            lambda file: file.execute("UPDATE access SET greet = '' WHERE greet = ?", (entry.greet,))
+        )
 
     def admit(self, channel: str, id: str, *, kind: Who, name: str) -> None:
         """Let somebody in without a code."""
-        with self._open() as book:
-            if not any(_same(each, channel, id, kind) and not each.code for each in book.entries):
-                book.entries.append(AccessRequest(channel, id, kind, name, self._clock()))
+        row = _row(AccessRequest(channel, id, kind, name, self._clock()))
+        statement = """INSERT INTO access VALUES (?, ?, ?, ?, ?, ?, ?, ?)
+            ON CONFLICT DO UPDATE SET code = '', name = excluded.name, at_ms = excluded.at_ms
+            WHERE code <> ''"""
+        self._change(lambda file: file.execute(statement, row).rowcount)
 
     def revoke(self, who: str) -> list[AccessRequest]:
         """Take back the access, and the codes, of ``telegram:123``, or of ``123`` on every channel.
@@ -205,11 +184,15 @@ class Pairing:
         Raises:
             NobodyThere: there is nothing to take back.
         """
-        with self._open() as book:
-            gone = [each for each in book.entries if who in (each.who, each.id)]
-            if gone:
-                book.entries = [each for each in book.entries if each not in gone]
-                return gone
+        named = "? IN (id, channel || ':' || id)"
+
+        def work(file: Connection) -> list[AccessRequest]:
+            gone = _entries(file, named, who)
+            file.execute(f"DELETE FROM access WHERE {named}", (who,))  # noqa: S608
+            return gone
+
+        if gone := self._change(work):
+            return gone
         raise NobodyThere(
             f"{who} has neither asked for access nor been approved", hint="chat-gateway pairing list"
         )
@@ -223,127 +206,84 @@ class Pairing:
         Returns:
             How many entries were changed or removed.
         """
-        with self._open() as book:
-            meant = [each for each in book.entries if _is_among(each, chats)]
-            kept = [] if access else [replace(each, name="") for each in meant if not each.code]
-            book.entries = [each for each in book.entries if each not in meant] + kept
-            gone = {f"{kind} {channel}:{who}" for channel, who in chats for kind in ("person", "group")}
-            gone |= {f"{each.kind} {each.who}" for each in meant}
-            book.answers = {who: each for who, each in book.answers.items() if who not in gone}
+
+        def work(file: Connection) -> int:
+            meant = [each for each in _entries(file) if _is_among(each, chats)]
+            for each in meant:
+                who = (each.channel, each.kind, each.id)
+                change = "DELETE FROM" if access or each.code else "UPDATE"
+                rest = "" if access or each.code else " SET name = ''"
+                file.execute(f"{change} access{rest} WHERE (channel, kind, id) = (?, ?, ?)", who)
+            gone = {*chats, *((each.channel, each.id) for each in meant)}
+            file.executemany("DELETE FROM access_answers WHERE (channel, id) = (?, ?)", gone)
             return len(meant)
+
+        if not (self._state / durable.CHANNELS_FILE).exists():
+            return 0
+        return self._change(work)
 
     def records(self, chats: Collection[tuple[str, str]]) -> list[dict[str, Any]]:
         """List what is kept of these chats, as ``forget`` would find it."""
-        return [each.as_row() for each in _read(self._path).entries if _is_among(each, chats)]
+        with read_rows(self._state) as file:
+            return [each.as_row() for each in _entries(file) if _is_among(each, chats)]
 
     def rows(self) -> list[dict[str, Any]]:
         """List who waits and who was let in, oldest first."""
-        book = _read(self._path)
-        book.let_go(self._clock())
-        return [each.as_row() for each in sorted(book.entries, key=lambda each: each.at)]
+        with read_rows(self._state) as file:
+            found = _entries(file, "code = '' OR at_ms > ?", to_ms(self._clock() - VALID))
+            return [each.as_row() for each in sorted(found, key=lambda each: each.at)]
 
-    @contextmanager
-    def _open(self) -> Iterator[_Book]:
-        """Read the file under its lock, let it be changed, and write it where it was."""
-        with state_file.locked(self._lock):
-            book = _read(self._path)
-            book.let_go(self._clock())
-            before = _content(book)
-            yield book
-            if _content(book) != before:
-                state_file.write(self._path, _content(book))
+    def _change(self, work: Callable[[Connection], T]) -> T:
+        """Do ``work`` in a transaction, once codes that ran out and answers older than a day are removed."""
 
+        def change(file: Connection) -> T:
+            now_ms = to_ms(self._clock())
+            file.execute("DELETE FROM access WHERE code <> '' AND at_ms <= ?", (now_ms - _ms(VALID),))
+            file.execute("DELETE FROM access_answers WHERE at_ms <= ?", (now_ms - _ms(ANSWER_EVERY),))
+            return work(file)
 
-def there(state: Path) -> bool:
-    """Say whether anybody ever asked."""
-    return (state / "pairing.json").exists()
+        return change_rows(self._state, change)
 
 
 def approved(state: Path, channel: str) -> Approved:
-    """Return whom the operator let in; the file is read only where it changed.
+    """Return whom the operator let in.
 
     Raises:
-        ChannelError: the file cannot be read.
+        ChannelError: the database cannot be read.
     """
-    path = state / "pairing.json"
-    try:
-        found = path.stat()
-    except FileNotFoundError:
-        return Approved()
-    except OSError as error:
-        raise ChannelError(f"{path.name} cannot be read: {error.strerror}", hint=f"check {path}") from error
-    seen = (found.st_ino, found.st_size, found.st_mtime_ns)
-    known = _known.get(path)
-    if known is None or known[0] != seen:
-        known = _known[path] = (seen, _by_channel(_read(path)))
-    return known[1].get(channel, Approved())
+    with read_rows(state) as file:
+        found = file.execute(
+            "SELECT kind, id FROM access WHERE channel = ? AND code = ''", (channel,)
+        ).fetchall()
+    people, groups = (frozenset(id_ for each, id_ in found if each == kind) for kind in ("person", "group"))
+    return Approved(people, groups)
 
 
-_known: dict[Path, tuple[tuple[int, int, int], dict[str, Approved]]] = {}
+def _make_room(file: Connection, channel: str) -> None:
+    """Take back the oldest codes of a channel that wait, so that one more may."""
+    oldest = """SELECT channel, kind, id FROM access WHERE channel = ? AND code <> ''
+        ORDER BY at_ms DESC LIMIT -1 OFFSET ?"""
+    gone = file.execute(oldest, (channel, MAX_PENDING - 1)).fetchall()
+    file.executemany("DELETE FROM access WHERE (channel, kind, id) = (?, ?, ?)", gone)
+    file.executemany("UPDATE access_answers SET code = '' WHERE (channel, kind, id) = (?, ?, ?)", gone)
 
 
-def _by_channel(book: _Book) -> dict[str, Approved]:
-    granted = [each for each in book.entries if not each.code]
-    return {
-        channel: Approved(
-            frozenset(each.id for each in granted if each.channel == channel and each.kind == "person"),
-            frozenset(each.id for each in granted if each.channel == channel and each.kind == "group"),
-        )
-        for channel in {each.channel for each in granted}
-    }
+def _entries(file: Connection, where: str = "true", *values: object) -> list[AccessRequest]:
+    query = f"SELECT channel, id, kind, name, at_ms, code, chat, greet FROM access WHERE {where}"  # noqa: S608
+    return [
+        AccessRequest(channel, id_, kind, name, from_ms(at_ms), code, chat, greet)
+        for channel, id_, kind, name, at_ms, code, chat, greet in file.execute(query, values)
+    ]
+
+
+def _row(entry: AccessRequest) -> tuple[object, ...]:
+    who = (entry.channel, entry.kind, entry.id)
+    return (*who, entry.name, entry.code, entry.chat, entry.greet, to_ms(entry.at))
 
 
 def _is_among(entry: AccessRequest, chats: Collection[tuple[str, str]]) -> bool:
     return (entry.channel, entry.id) in chats or (entry.channel, entry.chat) in chats
 
 
-def _same(entry: AccessRequest, channel: str, id: str, kind: Who) -> bool:
-    return (entry.channel, entry.id, entry.kind) == (channel, id, kind)
-
-
-def _content(book: _Book) -> dict[str, Any]:
-    return {
-        "entries": [
-            {
-                "channel": each.channel,
-                "id": each.id,
-                "kind": each.kind,
-                "name": each.name,
-                "at": now_text(each.at),
-                "code": each.code,
-                "chat": each.chat,
-                "greet": each.greet,
-            }
-            for each in book.entries
-        ],
-        "answers": {
-            who: {"at": now_text(each.at), "id": each.id, "code": each.code}
-            for who, each in book.answers.items()
-        },
-    }
-
-
-def _read(path: Path) -> _Book:
-    content = state_file.read(path)
-    try:
-        return _Book(
-            [
-                AccessRequest(
-                    channel=str(each["channel"]),
-                    id=str(each["id"]),
-                    kind="group" if each["kind"] == "group" else "person",
-                    name=str(each["name"]),
-                    at=datetime.fromisoformat(each["at"]),
-                    code=str(each["code"]),
-                    chat=str(each.get("chat", "")),
-                    greet=str(each.get("greet", "")),
-                )
-                for each in content.get("entries", [])
-            ],
-            {
-                str(who): _Answer(datetime.fromisoformat(each["at"]), str(each["id"]), str(each["code"]))
-                for who, each in content.get("answers", {}).items()
-            },
-        )
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise ChannelError(f"{path.name} is damaged", hint=f"repair {path}, or move it away") from error
+def _ms(span: timedelta) -> int:
+    return span // timedelta(milliseconds=1)

@@ -265,8 +265,8 @@ def reading(path: Path) -> Iterator[sqlite3.Connection]:
         yield file
 
 
-def copy_database(path: Path, target: Path) -> None:
-    """Copy a file as of one of its commits; processes that do not keep it to themselves may write meanwhile.
+def copy_database(path: Path, target: Path, amend: Callable[[sqlite3.Connection], object]) -> None:
+    """Copy a file as of one of its commits, and ``amend`` the copy; processes may write the file meanwhile.
 
     SQLite itself reads it: opening and closing the file by other means drops the locks of this process.
 
@@ -279,6 +279,8 @@ def copy_database(path: Path, target: Path) -> None:
     touch(target)
     with _refusals(path), reading(path) as file, contextlib.closing(sqlite3.connect(target)) as copy:
         file.backup(copy)
+        with copy:
+            amend(copy)
     settle_copy(target)
 
 

@@ -86,3 +86,45 @@ CREATE TABLE moved_chats (
     at_ms   INTEGER NOT NULL,
     PRIMARY KEY (channel, old)
 ) WITHOUT ROWID;
+
+-- Strangers and groups that asked for access, and those that the operator let in (`chat-gateway pairing`).
+CREATE TABLE access (
+    channel TEXT NOT NULL,
+    kind    TEXT NOT NULL,   -- 'person' or 'group'
+    id      TEXT NOT NULL,   -- the id on the platform
+    name    TEXT NOT NULL,
+    code    TEXT NOT NULL,   -- waits for approval, for an hour; '': let in
+    chat    TEXT NOT NULL,   -- the chat in which it was asked for
+    greet   TEXT NOT NULL,   -- id of the message that says there that it was granted, until that is queued; else ''
+    at_ms   INTEGER NOT NULL,
+    PRIMARY KEY (channel, kind, id)
+) WITHOUT ROWID;
+
+-- Who was told a code, for a day: everyone is answered once a day.
+CREATE TABLE access_answers (
+    channel    TEXT NOT NULL,
+    kind       TEXT NOT NULL,
+    id         TEXT NOT NULL,
+    code       TEXT NOT NULL,   -- '': it gave way to the code of somebody else
+    message_id TEXT NOT NULL,   -- the message that was answered; if it is received again, it gets the same code
+    at_ms      INTEGER NOT NULL,
+    PRIMARY KEY (channel, kind, id)
+) WITHOUT ROWID;
+
+-- The accounts that ran here as bots. What was written before the first start is not answered.
+CREATE TABLE bots (
+    channel        TEXT NOT NULL,
+    bot            TEXT NOT NULL,   -- its id on the platform
+    first_start_ms INTEGER NOT NULL,
+    swept_ms       INTEGER,         -- Discord: all that was written before was received; NULL: no sweep has ended
+    PRIMARY KEY (channel, bot)
+) WITHOUT ROWID;
+
+-- How far a bot has read each channel of Discord. A cursor may be behind, and never ahead of what was accepted.
+CREATE TABLE cursors (
+    bot     TEXT NOT NULL,
+    chat    TEXT NOT NULL,      -- a channel, a thread or a direct channel
+    read_to INTEGER NOT NULL,   -- id of a message
+    person  TEXT,               -- whose direct channel it is; NULL: it is none
+    PRIMARY KEY (bot, chat)
+) WITHOUT ROWID;

@@ -8,9 +8,8 @@ from typing import Final
 
 import structlog
 
-from channels import state_file
 from channels.base import Emit, Piece, Rendered, Site
-from channels.discord.cursors import Cursors, cursor_file
+from channels.discord.cursors import Cursors
 from channels.discord.format import discord_markdown
 from channels.discord.gateway import Gateway, Servers, refusal
 from channels.discord.ingress import DiscordIngress, Tempo
@@ -27,13 +26,7 @@ log = structlog.get_logger("discord")
 
 
 def build(table: Table, site: Site) -> Discord:
-    """Return the adapter for a configuration.
-
-    Raises:
-        NewerFile: a newer version of this program wrote the cursors.
-        ChannelError: the cursors cannot be read.
-    """
-    state_file.read(cursor_file(site.state))
+    """Return the adapter for a configuration."""
     return Discord(table, site)
 
 

@@ -6,17 +6,16 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
-from pathlib import Path
+from datetime import UTC, datetime
 from typing import Any, Final
 
 import structlog
 
 import durable
-from channels import state_file
 from channels.base import Arrival, Emit, Site
-from channels.errors import ChannelDown, ChannelError, CredentialsRefused, SendLater
+from channels.errors import ChannelError, CredentialsRefused, SendLater
 from channels.parts import Batch, Parts
+from channels.rows import first_start
 from channels.tables import TelegramTable as Table
 from channels.telegram.presses import OpenPresses
 from channels.telegram.updates import (
@@ -93,7 +92,9 @@ class TelegramIngress:
         """
         me = await self._introduce()
         began = self._site.first_start(self._wire.time.now())
-        since = await asyncio.to_thread(first_start, self._site.state / "telegram.json", me.id, began)
+        # Whole seconds, as Telegram's own dates are: a message of the very second of the start is not old.
+        began = began.astimezone(UTC).replace(microsecond=0)
+        since = await asyncio.to_thread(first_start, self._site.state, "telegram", str(me.id), began)
         await self._patiently("deleteWebhook")
         # The first poll ends when somebody writes, or after half a minute: until then it is as good as any.
         self._site.pulse.beat(within_s=self._beat_within_s)
@@ -298,39 +299,3 @@ def _pause(error: ChannelError, failures: int) -> float:
     least_s, most_s = _CONFLICT_PAUSES_S if isinstance(error, Taken) else _PAUSES_S
     pause_s = min(least_s * 2.0 ** min(failures, 10), most_s)
     return max(pause_s, error.after_s) if isinstance(error, SendLater) else pause_s
-
-
-_AHEAD = timedelta(seconds=1)
-
-
-def first_start(path: Path, bot_id: int, now: datetime) -> datetime:
-    """Return the time of this bot's first start, which is ``now`` where none is known; durable on return.
-
-    The second is whole, as Telegram's own dates are: a message of the very second of the start is not old.
-    A time that is yet to come was kept by a clock that was ahead; ``now`` takes its place.
-
-    Raises:
-        ChannelError: the file cannot be read, or a newer version wrote it.
-        ChannelDown: the disk refused to keep it.
-    """
-    try:
-        # A second process that starts for the same bot must find this time, not write its own.
-        with state_file.locked(path.with_name(f"{path.name}.lock")):
-            starts = _starts(path)
-            begun = now.astimezone(UTC).replace(microsecond=0)
-            if starts.get(str(bot_id), begun + _AHEAD) > begun:
-                starts[str(bot_id)] = begun
-                kept = {bot: at.isoformat() for bot, at in starts.items()}
-                state_file.write(path, {"first_start": kept})
-            return starts[str(bot_id)]
-    except OSError as error:
-        hint = f"check {path} and its disk"
-        raise ChannelDown(f"{path.name} cannot be written: {error.strerror}", hint=hint) from error
-
-
-def _starts(path: Path) -> dict[str, datetime]:
-    content = state_file.read(path)
-    try:
-        return {bot: datetime.fromisoformat(at) for bot, at in content.get("first_start", {}).items()}
-    except (ValueError, TypeError, AttributeError) as error:
-        raise ChannelError(f"{path.name} is damaged", hint=f"repair {path}, or move it away") from error

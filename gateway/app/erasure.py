@@ -45,7 +45,7 @@ MEDIA_STAYS = (
 )
 MEDIA_GOES = "unreferenced files are deleted automatically within 48 hours"
 BROKER_STAYS = "messages that wait in RabbitMQ: they will be answered as new ones"
-CURSOR_STAYS = "state/discord.json: the id of the last message read from the channel"
+CURSOR_STAYS = "state/channels.db: the id of the last message read from the channel"
 LOCKS_STAY = (
     "state/keys: the lock of the chat, the ids of its messages (for 48 hours, to recognise duplicates) and"
     " the number of replies"

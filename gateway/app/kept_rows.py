@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Collection, Iterator, Mapping
 from datetime import UTC
@@ -11,12 +12,12 @@ from typing import Any, Final
 import orjson
 
 import durable
-from channels import pairing, state_file
 from channels.cron.actions_file import Left
 from channels.cron.job import read_job
 from channels.cron.jobs_file import CronFile
 from channels.errors import ChannelError
 from channels.pairing import Pairing
+from channels.rows import read_rows
 from gateway.errors import GatewayError
 from session.kept.export import Extra
 from session.kept.subject import Subject
@@ -122,19 +123,16 @@ def _named_in(row: object) -> str | None:
 
 
 def _asked_from(state: Path, subject: Subject) -> set[tuple[str, str]]:
-    """Return by channel and id who the subject is to ``pairing.json``."""
+    """Return by channel and id who the subject is to the table of access."""
     chats = {split(key) for key in subject.keys}
-    try:
-        bots = state_file.read(state / "discord.json").get("bots", {})
-        direct = [each.get("direct", {}) for each in bots.values()] if isinstance(bots, dict) else []
-    except (ChannelError, AttributeError):
-        direct = []
-    people = {("discord", str(book[chat])) for book in direct for _, chat in chats if chat in book}
-    return chats | people
+    with contextlib.suppress(ChannelError), read_rows(state) as file:
+        direct = file.execute("SELECT person, chat FROM cursors WHERE person IS NOT NULL").fetchall()
+        return chats | {("discord", person) for person, chat in direct if ("discord", chat) in chats}
+    return chats
 
 
 def access_of(state: Path, subject: Subject) -> list[dict[str, Any]]:
-    """Return the rows of ``pairing.json`` that are the subject's."""
+    """Return who of the subject has access or asked for it."""
     return Pairing(state).records(_asked_from(state, subject))
 
 
@@ -144,8 +142,6 @@ def forget_access(state: Path, subject: Subject) -> int:
     Raises:
         ChannelError: the disk refused; call it again.
     """
-    if not pairing.there(state):
-        return 0
     return Pairing(state).forget(_asked_from(state, subject), access=subject.is_person)
 
 
@@ -179,7 +175,7 @@ def extras(workspace: Path, subject: Subject, letters: Collection[Mapping[str, A
     state = workspace / "state"
     found = (
         ("schedule", "rows/jobs.json", jobs_of(workspace, subject), "cron/jobs.json"),
-        ("pairing", "rows/pairing.json", access_of(state, subject), "state/pairing.json"),
+        ("pairing", "rows/pairing.json", access_of(state, subject), "state/channels.db"),
         ("letter", "rows/parked.json", list(letters), "the queue"),
     )
     for kind, name, rows, source in found:

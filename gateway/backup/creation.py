@@ -10,11 +10,13 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import BinaryIO, Final
 
 import durable
+from channels.rows import Positions, positions_of, set_positions
 from gateway.backup.manifest import CONFIG, WORKSPACE, Manifest, row_bytes, text_of, unused
 from gateway.backup.stages import Stage, is_of_tools, is_somebodys, stage_of
 from gateway.backup.tar import TarWriter
@@ -27,10 +29,8 @@ from session.store.trees import open_plain, open_up
 _TRIES: Final = 20
 # One call writes a line: an end without its newline is one under way, or of a file that has none.
 _LINE_S: Final = 0.05
-_DATABASES: Final = {
-    f"state/{durable.STATE_FILE}": durable.snapshot,
-    f"state/{durable.CHANNELS_FILE}": durable.copy_database,
-}
+_QUEUE: Final = f"state/{durable.STATE_FILE}"
+_SEND_LOG: Final = f"state/{durable.CHANNELS_FILE}"
 _ROOM: Final = 2**18
 # Of the room: for words about what was passed over.
 _WORDS: Final = 2**17
@@ -167,6 +167,8 @@ class _Copy:
 
     def run(self) -> None:
         """Copy all stages, each as its files stand when it comes."""
+        # What was accepted since then may be missing in the copied queue: a restored bot reads it again.
+        positions = positions_of(self._workspace / "state")
         for stage in list(Stage)[:-1]:
             # Listed anew: what moved on since the last stage is found where it is now.
             listed = _list(self._workspace)
@@ -175,13 +177,16 @@ class _Copy:
             if stage is Stage.REST:
                 self.passed_over += listed.unseen
             for path in listed.by_stage.get(stage, ()):
-                self._database(path) if path in _DATABASES else self._file(path)
+                self._database(path, positions) if path in (_QUEUE, _SEND_LOG) else self._file(path)
 
-    def _database(self, path: str) -> None:
+    def _database(self, path: str, positions: Positions) -> None:
         copy = self._scratch / "copy.db"
         with contextlib.suppress(FileNotFoundError):
             try:
-                _DATABASES[path](self._workspace / path, copy)
+                if path == _QUEUE:
+                    durable.snapshot(self._workspace / path, copy)
+                else:
+                    durable.copy_database(self._workspace / path, copy, partial(set_positions, positions))
             except durable.Damaged as error:
                 # Its words name the copy, of which nobody knows.
                 words = str(error).replace(copy.name, path, 1)

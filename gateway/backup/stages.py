@@ -42,8 +42,8 @@ def _of(stage: Stage, *patterns: str) -> dict[str, Stage]:
 # By the patterns of ``session.store.places``; a test holds that each of them stands here.
 STAGES: Final = (
     _of(Stage.SOURCES, "cron/jobs.json", "cron/jobs.json.corrupt-*", "cron/action.jsonl")
-    | _of(Stage.SOURCES, "cron/action.jsonl.corrupt-*", "state/pairing.json", "state/*-commands.json")
-    | _of(Stage.SOURCES, "state/telegram.json", "state/discord.json", "state/limits-*.json")
+    | _of(Stage.SOURCES, "cron/action.jsonl.corrupt-*", "state/*-commands.json")
+    | _of(Stage.SOURCES, "state/limits-*.json")
     | _of(Stage.QUEUE, "state/gateway.db")
     | _of(Stage.CONVERSATIONS, *(place.pattern for place in places.OF_KEYS[:2]))
     | _of(

@@ -46,13 +46,12 @@ def jobs(workspace: Path) -> Names:
 
 def codes(workspace: Path) -> Names:
     """Return the pairing codes that wait, with who asked."""
-    return {str(row["code"]): plain(row.get("name")) for row in _asked(workspace) if row.get("code")}
+    return {row["code"]: plain(row["name"]) for row in _asked(workspace) if row["code"]}
 
 
 def people(workspace: Path) -> Names:
     """Return who asked for access or has it, as ``channel:id``."""
-    rows = [row for row in _asked(workspace) if row.get("id")]
-    return _typed({f"{row.get('channel')}:{row['id']}": plain(row.get("name")) for row in rows})
+    return _typed({row["who"]: plain(row["name"]) for row in _asked(workspace)})
 
 
 def plain(name: object) -> str:
@@ -65,8 +64,15 @@ def _typed(names: Names) -> Names:
     return {name: meant for name, meant in names.items() if name.isprintable()}
 
 
-def _asked(workspace: Path) -> Iterator[dict[str, Any]]:
-    return _rows(_document(workspace / "state" / "pairing.json").get("entries"))
+def _asked(workspace: Path) -> list[dict[str, Any]]:
+    # Other verbs start sooner without them.
+    from channels.errors import ChannelError
+    from channels.pairing import Pairing
+
+    try:
+        return Pairing(workspace / "state").rows()
+    except ChannelError:
+        return []
 
 
 def _document(path: Path) -> dict[str, Any]:

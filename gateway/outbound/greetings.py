@@ -16,17 +16,14 @@ from gateway.queue.mailbox import Mailbox, Post, outbound
 
 log = structlog.get_logger("greetings")
 
-# Whoever approves does so in a process of its own, of which nothing but the file tells; one stat is a look.
+# Whoever approves does so in a process of its own, of which only the database tells.
 LOOK_S = 3.0
 PERSON_SAID = "You are approved. I will answer you here from now on."
 GROUP_SAID = "This group is approved. I will answer here from now on."
 
 
 class Greetings:
-    """Looks into ``pairing.json`` for those who were approved and not told yet, on one channel.
-
-    The file is read when it changed: where nobody is approved, every ``LOOK_S`` seconds cost one stat.
-    """
+    """Tells those who were approved on one channel and do not know it yet."""
 
     def __init__(
         self,
@@ -37,36 +34,25 @@ class Greetings:
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:
         self._name = name
-        self._path = state / "pairing.json"
         self._pairing = Pairing(state)
         self._mailbox = mailbox
         self._sleep = sleep
-        self._seen: tuple[int, int, int] | None = None
 
     async def run(self) -> None:
         """Tell everybody until cancelled; what fails is tried again at the next look."""
         while True:
             try:
                 await self._look()
-            except (ChannelError, MailboxError, OSError) as error:
-                self._seen = None
+            except (ChannelError, MailboxError) as error:
                 log.warning("greeting.waits", channel=self._name, error=str(error))
             await self._sleep(LOOK_S)
 
     async def _look(self) -> None:
-        try:
-            found = self._path.stat()
-        except FileNotFoundError:
-            return
-        seen = (found.st_ino, found.st_size, found.st_mtime_ns)
-        if seen == self._seen:
-            return
         for entry in await asyncio.to_thread(self._pairing.to_greet, self._name):
             await self._mailbox.put(_post(entry))
             # A kill in between puts it again under the same id, which is in the send log.
             await asyncio.to_thread(self._pairing.greeted, entry)
             log.info("greeting.put", channel=self._name, id=entry.greet)
-        self._seen = seen
 
 
 def _post(entry: AccessRequest) -> Post:

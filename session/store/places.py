@@ -100,7 +100,6 @@ OF_ALL: Final = (
     Place("schedule", "cron/jobs.json.corrupt-*"),
     Place("schedule", "cron/action.jsonl"),
     Place("schedule", "cron/action.jsonl.corrupt-*"),
-    Place("pairing", "state/pairing.json"),
     Place("typed", "state/chat_history"),
 )
 # The copies of damaged files; those of a long name have it cut in theirs, by earlier versions its ending too.
@@ -136,9 +135,7 @@ ELSEWHERE: Final = (
         "state/budget.json",
     ),
     *("state/retention.json", "state/channel-*.json", "state/*-commands.json", "state/limits-*.json"),
-    *("state/telegram.json", "state/replied/*", "state/*.ready", "state/tokens.json"),
-    # Numbers up to which channels were read: without them old messages would come again.
-    "state/discord.json",
+    *("state/replied/*", "state/*.ready", "state/tokens.json"),
     # The logs of the terminal chat hold no message; they are named in what an erasure says.
     *("state/chat.log", "state/chat.log.1"),
     # A file that is being fetched; what a kill left of one goes after a day.

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import fcntl
-import json
 import multiprocessing
 import os
+import sqlite3
+from contextlib import closing
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
 
 import pytest
 
-from channels import state_file
 from channels.errors import ChannelError, NewerFile
 from channels.pairing import (
     ALPHABET,
@@ -23,7 +22,6 @@ from channels.pairing import (
     Pairing,
     approved,
 )
-from tests.channels.patience import until_unlocked
 from tests.gateway.embedded_place import files_at_most
 from tests.support.clock import Clock
 
@@ -61,7 +59,6 @@ def test_an_approved_code_lets_its_person_in_on_its_channel_for_ever(tmp_path: P
     entry = pairing.approve(f" {code.lower()} ")
 
     clock.forward(days=4_000)
-    # This writes the file anew.
     ask(pairing, "5", message="t:9")
     assert (entry.who, entry.name) == ("telegram:100", "Ada")
     assert approved(tmp_path, "telegram") == Approved(people=frozenset({ADA}))
@@ -201,27 +198,19 @@ def test_the_files_are_for_the_owner_alone(tmp_path: Path) -> None:
     assert {each.stat().st_mode & 0o777 for each in (tmp_path / "state").iterdir()} == {0o600}
 
 
-@pytest.mark.parametrize(
-    ("text", "error", "words"),
-    [
-        ('{"v": 2, "entries": "of another kind"}', NewerFile, ""),
-        *(
-            (damage, ChannelError, r"pairing\.json is damaged")
-            for damage in ("", "{", "[]", "{}", '{"v": 1, "entries": [{}]}', '{"v": 1, "entries": 5}')
-        ),
-    ],
-)
-def test_a_newer_or_damaged_file_is_never_overwritten_nor_does_it_let_anyone_in(
-    tmp_path: Path, text: str, error: type[Exception], words: str
-) -> None:
-    file = tmp_path / "pairing.json"
-    file.write_text(text)
-
-    for work in (lambda: ask(place(tmp_path)), lambda: approved(tmp_path, "telegram"), place(tmp_path).rows):
-        with pytest.raises(error, match=words or None):
-            work()
-
-    assert file.read_text() == text
+def test_a_newer_or_damaged_database_is_never_overwritten_nor_does_it_let_anyone_in(tmp_path: Path) -> None:
+    newer, damaged = tmp_path / "newer", tmp_path / "damaged"
+    newer.mkdir()
+    with closing(sqlite3.connect(newer / "channels.db")) as file:
+        file.execute("PRAGMA user_version = 2")
+    damaged.mkdir()
+    (damaged / "channels.db").write_bytes(b"no database " * 1000)
+    for state, error in ((newer, NewerFile), (damaged, ChannelError)):
+        before = (state / "channels.db").read_bytes()
+        for work in (lambda: ask(place(state)), lambda: approved(state, "telegram"), place(state).rows):  # noqa: B023
+            with pytest.raises(error, match=r"channels\.db"):
+                work()
+        assert (state / "channels.db").read_bytes() == before
 
 
 def test_a_full_disk_keeps_what_was_there(tmp_path: Path) -> None:
@@ -232,15 +221,40 @@ def test_a_full_disk_keeps_what_was_there(tmp_path: Path) -> None:
         ask(pairing, "101")
 
     assert approved(tmp_path, "telegram").people == {ADA}
-    assert json.loads((tmp_path / "pairing.json").read_text())["v"] == 1
+
+
+def test_who_is_let_in_while_a_code_waits_needs_no_code(tmp_path: Path) -> None:
+    """A group that moved is let in under its new id; whoever is in stays in."""
+    pairing = place(tmp_path)
+    code_for(pairing)
+    for name in ("Ada", "Eve"):
+        pairing.admit("telegram", ADA, kind="person", name=name)
+
+    [row] = pairing.rows()
+    assert (row["state"], row["name"]) == ("approved", "Ada")
+
+
+def test_names_are_forgotten_and_access_where_that_is_meant(tmp_path: Path) -> None:
+    """By the id, and by the chat in which it was asked for; others keep theirs."""
+    pairing = place(tmp_path)
+    for id_, chat in (("1", "9"), ("2", "2"), ("3", "3")):
+        code = pairing.ask("telegram", id_, kind="person", name="Ada", message_id="t:1", chat_id=chat)
+        pairing.approve(str(code))
+    assert [row["who"] for row in pairing.records({("telegram", "9")})] == ["telegram:1"]
+
+    assert pairing.forget({("telegram", "9")}, access=False) == 1
+    assert pairing.forget({("telegram", "2")}, access=True) == 1
+    assert {row["who"]: row["name"] for row in pairing.rows()} == {"telegram:1": "", "telegram:3": "Ada"}
+    # Nobody knows any more that they were answered.
+    assert ask(pairing, "2", message="t:2") is not None
+    assert place(tmp_path / "none").forget({("telegram", "9")}, access=True) == 0
+    assert not (tmp_path / "none").exists()
 
 
 def _admit_many(state: Path, first: int, both: Barrier) -> None:
     both.wait()
     for n in range(first, first + 20):
-        until_unlocked(
-            lambda n=n: Pairing(state, clock=Clock()).admit("telegram", str(n), kind="person", name="")
-        )
+        Pairing(state, clock=Clock()).admit("telegram", str(n), kind="person", name="")
 
 
 def test_two_processes_lose_none_of_each_others_changes(tmp_path: Path) -> None:
@@ -254,17 +268,3 @@ def test_two_processes_lose_none_of_each_others_changes(tmp_path: Path) -> None:
 
     assert [each.exitcode for each in both] == [0, 0]
     assert len(approved(tmp_path, "telegram").people) == 40
-
-
-def test_a_lock_that_is_never_freed_is_an_error_and_no_hang(tmp_path: Path) -> None:
-    fd = os.open(tmp_path / "pairing.lock", os.O_CREAT | os.O_RDWR)
-    fcntl.flock(fd, fcntl.LOCK_EX)
-
-    try:
-        with (
-            pytest.raises(ChannelError, match="held by another process"),
-            state_file.locked(tmp_path / "pairing.lock", wait_s=0.05),
-        ):
-            raise AssertionError
-    finally:
-        os.close(fd)

@@ -68,7 +68,7 @@ def test_what_killed_and_finished_processes_committed_is_there(tmp_path: Path) -
         assert killed.stdout is not None
         for _ in range(100):
             said["c"] = int(killed.stdout.readline())
-        durable.copy_database(state / "channels.db", tmp_path / "copy.db")
+        durable.copy_database(state / "channels.db", tmp_path / "copy.db", lambda _: None)
         killed.send_signal(signal.SIGKILL)
         assert (processes["a"].wait(120), processes["b"].wait(120)) == (0, 0)
     finally:

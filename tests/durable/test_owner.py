@@ -139,7 +139,7 @@ def test_a_folder_that_became_a_link_gets_nothing_of_its_former_owner(tmp_path: 
     roots.mkdir()
     (theirs / "state").symlink_to(roots)
 
-    durable.replace(theirs / "state" / "pairing.json", b"{}")
+    durable.replace(theirs / "state" / "tokens.json", b"{}")
     durable.touch(theirs / "state" / "x.lock")
 
     assert set(owners(roots).values()) == {(0, 0)}

@@ -9,13 +9,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import orjson
 from pydantic import SecretStr
 
 import durable
 from channels.base import Arrival, Piece, Pulse, Rendered, Site
 from channels.discord.adapter import Discord
 from channels.discord.ingress import Tempo
+from channels.rows import from_ms, read_rows
 from channels.tables import DiscordTable as Table
 from tests.support.discord_server import DiscordServer
 
@@ -153,10 +153,19 @@ def piece(chat_id: str, text: str, nonce: str = "n1", **more: Any) -> Piece:
 
 
 def book(state: Path, server: DiscordServer) -> dict[str, Any]:
-    """Return what the cursor file holds of the bot."""
-    content: dict[str, Any] = orjson.loads((state / "discord.json").read_bytes())
-    found: dict[str, Any] = content["bots"][server.bot.id]
-    return found
+    """Return what the database holds of the bot."""
+    with read_rows(state) as file:
+        first, swept = file.execute(
+            "SELECT first_start_ms, swept_ms FROM bots WHERE bot = ?", (server.bot.id,)
+        ).fetchone()
+        rows = file.execute("SELECT chat, read_to, person FROM cursors WHERE bot = ?", (server.bot.id,))
+        cursors = {chat: (str(at), person) for chat, at, person in rows}
+    return {
+        "first_start": from_ms(first),
+        "swept_at": swept and from_ms(swept),
+        "cursors": {chat: at for chat, (at, _) in cursors.items()},
+        "direct": {chat: person for chat, (_, person) in cursors.items() if person},
+    }
 
 
 @asynccontextmanager

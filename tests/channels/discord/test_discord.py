@@ -9,11 +9,11 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-import orjson
 import pytest
 
 from channels.base import Channel
 from channels.contract import Break, ChannelContract, FarSide, Shown
+from channels.rows import first_start
 from tests.channels.discord.discord_place import CALM, SENDS, Record, book, running, sender
 from tests.support.discord_server import DiscordServer
 from tests.support.discord_world import Channel as Place
@@ -111,7 +111,7 @@ async def test_a_live_message_never_moves_a_cursor(
         server.write(general, "second")
         await run.record.text("second")
         assert run.record.texts() == ["first", "second"]
-        # That writes the file.
+        # That writes the cursors.
         server.write(server.dm("ada"), "remember me")
         await run.record.text("remember me")
 
@@ -125,16 +125,14 @@ async def test_a_cursor_stays_before_what_was_not_taken(
 ) -> None:
     """Reading stops at the message in hand; the next start begins with it, however old it is."""
     now = datetime.now(UTC)
-    long_ago = {"first_start": (now - timedelta(hours=1)).isoformat(), "swept_at": None}
-    state.mkdir()
-    (state / "discord.json").write_bytes(orjson.dumps({"v": 1, "bots": {server.bot.id: long_ago}}))
+    first_start(state, "discord", server.bot.id, now - timedelta(hours=1))
     for minutes in (50, 40, 30):
         server.write(general, str(minutes), at=now - timedelta(minutes=minutes))
     record = Record()
     record.gate.clear()
     async with running(server, state, record=record):
         await record.until(lambda: record.begun)
-        # That writes the file.
+        # That writes the cursors.
         server.write(server.dm("ada"), "remember me")
         await record.until(lambda: len(record.begun) == 2)
 

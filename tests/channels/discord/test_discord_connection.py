@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import UTC, datetime
 from pathlib import Path
 
-import orjson
 import pytest
 
-from channels.discord.adapter import build
+from channels.discord.cursors import Cursors
 from channels.discord.ingress import Tempo
+from channels.discord.messages import snowflake_at
 from channels.errors import (
     CredentialsRefused,
-    NewerFile,
 )
-from tests.channels.discord.discord_place import Beats, Record, adapter, piece, running, table
+from tests.channels.discord.discord_place import Record, adapter, book, piece, running
 from tests.support.discord_server import DiscordServer
 from tests.support.discord_world import Channel as Place
 
@@ -188,32 +188,14 @@ async def test_cancelling_leaves_no_thread_behind(server: DiscordServer, state: 
     assert not [each for each in threading.enumerate() if each.name.startswith("keep-alive")]
 
 
-async def test_cursors_of_a_newer_version_are_refused(server: DiscordServer, state: Path) -> None:
-    """What a newer program wrote is left alone."""
-    from channels.base import Site
-
-    state.mkdir()
-    (state / "discord.json").write_text('{"v": 2}')
-
-    with pytest.raises(NewerFile):
-        build(table(server), Site(state, Beats(), {}))
-    assert (state / "discord.json").read_text() == '{"v": 2}'
-
-
 async def test_a_second_bot_keeps_its_own_cursors(server: DiscordServer, general: Place, state: Path) -> None:
-    """The file is by bot; what another one wrote is kept."""
-    state.mkdir()
-    other = {
-        "first_start": "2020-01-01T00:00:00+00:00",
-        "swept_at": None,
-        "cursors": {"1": "2"},
-        "direct": {},
-    }
-    (state / "discord.json").write_bytes(orjson.dumps({"v": 1, "bots": {"5": other}}))
+    cursors = await Cursors.open(state, "5", lambda: datetime(2020, 1, 1, tzinfo=UTC))
+    await cursors.advance(general.id, 2)
     async with running(server, state) as run:
         server.write(general, "hello")
         await run.record.text("hello")
 
-    bots = orjson.loads((state / "discord.json").read_bytes())["bots"]
-    assert bots["5"] == other
-    assert bots[server.bot.id]["first_start"]
+    again = await Cursors.open(state, "5", lambda: datetime.now(UTC))
+    assert again.known == {general.id: 2}
+    assert again.start("1") == snowflake_at(datetime(2020, 1, 1, tzinfo=UTC))
+    assert book(state, server)["cursors"][general.id] != "2"

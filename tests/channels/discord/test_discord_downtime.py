@@ -8,7 +8,6 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import orjson
 import pytest
 import structlog
 
@@ -17,6 +16,7 @@ from channels.discord.adapter import Discord
 from channels.discord.cursors import Cursors
 from channels.discord.ingress import MAX_WAITING, Tempo
 from channels.discord.messages import snowflake_at
+from channels.rows import first_start
 from tests.channels.discord.discord_place import CALM, HURRY, Record, book, running, table
 from tests.support.discord_gateway import DIRECT_MESSAGES, GUILD_MESSAGES
 from tests.support.discord_server import REAL_LIMITS, DiscordServer
@@ -71,10 +71,10 @@ async def test_a_disk_that_refuses_holds_back_a_direct_message(server: DiscordSe
         raise structlog.DropEvent
 
     async with running(server, state, tempo=CALM) as run:
-        # What a sweep saves would lie at the barrier's place.
         await run.pulse.until(lambda: run.pulse.beats >= 2)
-        barrier = state / ".discord.json.0.tmp"
-        barrier.mkdir()
+        lock = state / "channels.lock"
+        lock.rename(state / "aside")
+        lock.mkdir()
         structlog.configure(processors=[watch])
         try:
             server.write(server.dm("ada"), "hello")
@@ -83,7 +83,7 @@ async def test_a_disk_that_refuses_holds_back_a_direct_message(server: DiscordSe
         finally:
             structlog.reset_defaults()
         assert run.record.begun == []
-        barrier.rmdir()
+        lock.rmdir()
         await run.record.text("hello")
 
     assert server.dm("ada").id in book(state, server)["direct"]
@@ -242,10 +242,9 @@ async def test_discords_messages_of_the_first_minute_are_heard(
 async def test_a_first_start_that_was_kept_by_a_clock_ahead_is_corrected(
     tmp_path: Path, by: timedelta
 ) -> None:
-    """Channels are read from now on, not from a time that is yet to come; the file says so, too."""
+    """Channels are read from now on, not from a time that is yet to come; the next start, too."""
     now = datetime(2026, 6, 1, 12, tzinfo=UTC)
-    kept = {"first_start": (now + by).isoformat(), "swept_at": None}
-    (tmp_path / "discord.json").write_bytes(orjson.dumps({"v": 1, "bots": {"1": kept}}))
+    first_start(tmp_path, "discord", "1", now + by)
 
     cursors = await Cursors.open(tmp_path, "1", lambda: now)
 

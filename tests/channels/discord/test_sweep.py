@@ -273,15 +273,6 @@ async def test_who_may_write_is_asked_for_once(server: DiscordServer, state: Pat
         assert rigged.asked("POST", "/users/@me/channels") == []
 
 
-async def test_who_is_listed_waits_for_no_damaged_file(server: DiscordServer, state: Path) -> None:
-    ada = server.user("ada").id
-    state.mkdir()
-    (state / "pairing.json").write_text("damaged")
-    async with rig(server, state, allow_from=(ada,)) as rigged:
-        assert not await rigged.sweep()
-        assert rigged.read() == [server.dm("ada").id]
-
-
 @pytest.mark.parametrize(
     ("method", "route"),
     [("GET", "/guilds/*/channels"), ("POST", "/users/@me/channels"), ("GET", "/channels/12345")],

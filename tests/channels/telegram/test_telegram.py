@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 import pytest
 import structlog
 
-from channels.errors import NewerFile
+from channels.rows import first_start, from_ms, read_rows
 from tests.channels.telegram.telegram_place import ADA, BOB, Ears, Place
 from tests.support.guarantee import guarantee
 from tests.support.telegram_server import TelegramServer
@@ -160,34 +159,29 @@ async def test_the_first_run_replays_nothing_old(server: TelegramServer, place: 
 
     assert ears.texts() == ["new"]
     assert again.texts() == ["meanwhile"]
-    kept = json.loads((place.state / "telegram.json").read_text())
-    first = datetime.fromisoformat(kept["first_start"].pop("4242424242"))
-    assert kept == {"v": 1, "first_start": {}}
+    first = started(place)
+    assert first is not None
     # The platform tells its time in whole seconds.
     assert timedelta(seconds=-2) < first - start <= timedelta(0)
 
 
 async def test_the_first_start_is_kept_before_the_first_poll(server: TelegramServer, place: Place) -> None:
     """A crash right after the first poll finds the time that this poll went by."""
-    file = place.state / "telegram.json"
     hanging = server.fail("getUpdates", how="hang")
     known: list[bool] = []
     server.updates.on_confirm = lambda _: None
     place.run(Ears())
-    await server.until(lambda: known.append(file.exists()) or server.called("getUpdates"))
+    await server.until(lambda: known.append(started(place) is not None) or server.called("getUpdates"))
     hanging.end()
 
     assert known[-1]
 
 
-async def test_a_state_file_of_a_newer_version_is_left_alone(server: TelegramServer, place: Place) -> None:
-    """Who goes back to an older program is told, and nothing is written."""
-    file = place.state / "telegram.json"
-    file.write_text('{"v": 2}')
-
-    with pytest.raises(NewerFile):
-        await place.run(Ears())
-    assert file.read_text() == '{"v": 2}'
+def started(place: Place) -> datetime | None:
+    """Return when the bot was first started, by the database."""
+    with read_rows(place.state) as file:
+        found = file.execute("SELECT first_start_ms FROM bots WHERE bot = '4242424242'").fetchone()
+    return from_ms(found[0]) if found else None
 
 
 AHEAD = timedelta(seconds=60)
@@ -223,15 +217,15 @@ async def test_a_first_start_that_was_kept_by_a_clock_ahead_is_corrected(
     server: TelegramServer, place: Place
 ) -> None:
     await ahead(place, timedelta())
-    kept = {"4242424242": (datetime.now(UTC) + AHEAD).isoformat()}
-    (place.state / "telegram.json").write_text(json.dumps({"v": 1, "first_start": kept}))
+    first_start(place.state, "telegram", "4242424242", datetime.now(UTC) + AHEAD)
     ears = Ears()
     place.run(ears)
     server.write(ADA, "new")
     await ears.until(lambda ears: "new" in ears.texts())
 
-    started = json.loads((place.state / "telegram.json").read_text())["first_start"]["4242424242"]
-    assert datetime.fromisoformat(started) <= datetime.now(UTC)
+    first = started(place)
+    assert first is not None
+    assert first <= datetime.now(UTC)
 
 
 async def test_a_bot_is_up_before_its_first_poll_ends(server: TelegramServer, tmp_path: Path) -> None:

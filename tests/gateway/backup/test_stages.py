@@ -30,7 +30,7 @@ def test_what_is_derived_or_of_a_process_is_left_out_and_nothing_else_of_a_chat(
 @pytest.mark.parametrize(
     ("path", "stage"),
     [
-        ("state/telegram.json", Stage.SOURCES),
+        ("cron/jobs.json", Stage.SOURCES),
         ("state/gateway.db", Stage.QUEUE),
         ("state/gateway.db-wal", Stage.LEFT_OUT),
         ("state/lock", Stage.LEFT_OUT),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 from channels.pairing import Pairing, approved
@@ -70,10 +72,10 @@ def test_what_is_not_there_is_an_error_with_advice(tmp_path: Path) -> None:
 
 def test_a_newer_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "state").mkdir()
-    (tmp_path / "state/pairing.json").write_text('{"v":2}')
+    with closing(sqlite3.connect(tmp_path / "state" / "channels.db")) as file:
+        file.execute("PRAGMA user_version = 2")
 
     exit_code, out, err = run(tmp_path, "list")
 
     assert (exit_code, out) == (78, "")
-    assert err.startswith("error: pairing.json was written by a newer version")
-    assert (tmp_path / "state/pairing.json").read_text() == '{"v":2}'
+    assert err.startswith(f"error: {tmp_path}/state/channels.db was written by a newer version")

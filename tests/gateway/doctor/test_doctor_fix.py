@@ -86,13 +86,13 @@ def test_what_killed_writers_left_goes(settings: Settings) -> None:
     """That of a whole file, and that of a key, whose lock nobody holds."""
     lock = settings.state / "keys" / "web_a.lock"
     lock.touch(mode=0o600)
-    (settings.state / ".pairing.json.0.tmp").touch(mode=0o600)
+    (settings.state / ".tokens.json.0.tmp").touch(mode=0o600)
     (settings.workspace / "sessions" / f".{temp_mark('web_a')}.3.tmp").touch(mode=0o600)
 
     (line,) = mended(settings)
 
     assert line.startswith("leftovers: removed ")
-    assert ".pairing.json.0.tmp" in line
+    assert ".tokens.json.0.tmp" in line
     assert not list(settings.workspace.rglob("*.tmp"))
 
 

@@ -53,13 +53,13 @@ async def doctor(workspace: Path, config: dict[str, Any], *more: str) -> dict[st
 
 
 async def test_what_holds_arrivals_back_turns_their_channel_down(workspace: Path) -> None:
-    """``/readyz``, ``status`` and ``doctor`` name a pairing file that is root's; mended, nothing is lost."""
+    """``/readyz``, ``status`` and ``doctor`` name a database that is root's; mended, nothing is lost."""
     async with TelegramServer() as server:
         config = with_telegram(server, direct="pairing")
         async with service(workspace, config) as daemon:
             server.write(ADA, "let me in")
             await server.said(ADA)
-            take(workspace / "state" / "pairing.json")
+            take(workspace / "state" / "channels.db")
             server.write(BOB, "me, too")
             await daemon.said("arrival.waits")
 
@@ -68,7 +68,7 @@ async def test_what_holds_arrivals_back_turns_their_channel_down(workspace: Path
             shown = workspace / "state" / "channel-telegram.json"
 
             async def written() -> bool:
-                return shown.exists() and "pairing.json" in shown.read_text()
+                return shown.exists() and "channels.db" in shown.read_text()
 
             await until(written, within_s=30)
             checks = await doctor(workspace, config)
@@ -81,12 +81,12 @@ async def test_what_holds_arrivals_back_turns_their_channel_down(workspace: Path
             await until(up, within_s=30)
 
     assert not part["up"]
-    assert part["error"] == "1 message waits: pairing.json cannot be read: Permission denied"
+    assert part["error"] == "1 message waits: channels.db cannot be read: unable to open database file"
     shown_there = status["parts"]["telegram"]
     assert (shown_there["up"], shown_there["error"]) == (False, part["error"])
-    assert "pairing.json" in checks["channels.telegram"]["text"]
+    assert "channels.db" in checks["channels.telegram"]["text"]
     assert checks["owners"]["level"] == "fail"
-    assert "state/pairing.json" in checks["owners"]["text"]
+    assert "state/channels.db" in checks["owners"]["text"]
     assert checks["owners"]["cure"] == f"chown -R {UID}:{UID} {workspace}"
     assert re.search(r"\b[A-Z0-9]{8}\b", said.text)
     assert strangers_files(workspace) == []
@@ -124,7 +124,7 @@ async def test_doctor_gives_back_no_file_that_has_a_second_name(workspace: Path)
     outside.chmod(0o600)
     (workspace / "state").mkdir(mode=0o700)
     os.chown(workspace / "state", UID, UID)
-    os.link(outside, workspace / "state" / "pairing.json")
+    os.link(outside, workspace / "state" / "channels.db")
 
     given = owners.mend(workspace)
 

@@ -104,9 +104,9 @@ async def test_while_the_list_of_approved_people_cannot_be_read_nothing_is_dismi
     """A damaged file would turn friends into strangers: the message waits for whoever mends it."""
     async with front(tmp_path) as place:
         place.state.mkdir()
-        (place.state / "pairing.json").write_text("{")
+        (place.state / "channels.db").write_bytes(b"no database " * 1000)
         waiting = await begun_to_wait(place.accept(arrival()))
-        (place.state / "pairing.json").unlink()
+        (place.state / "channels.db").unlink()
         await waiting
 
         assert len(await place.inbound()) == 1

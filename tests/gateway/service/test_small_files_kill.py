@@ -1,4 +1,4 @@
-"""Kills in the middle of changes of tokens and of who was let in: they are there whole, or not at all."""
+"""Kills in the middle of changes of tokens: they are there whole, or not at all."""
 
 from __future__ import annotations
 
@@ -10,23 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from channels.pairing import Pairing, approved
 from gateway.service.tokens import Tokens
-from tests.support.clock import Clock
 from tests.support.dying import die_at
 from tests.support.guarantee import guarantee
 
 pytestmark = guarantee(
-    "security",
-    "A kill while a token is created or a person is approved leaves that change complete or undone.",
+    "security", "A kill while a token is created or revoked leaves that change complete or undone."
 )
 
 STEPS = ("open", "write", "fsync", "ftruncate", "rename")
 Change = Callable[[Path], object]
-
-
-def code_of(pairing: Pairing, who: str) -> str:
-    return next(str(row["code"]) for row in pairing.rows() if row["who"] == who)
 
 
 def add(state: Path) -> object:
@@ -37,37 +30,15 @@ def revoke(state: Path) -> object:
     return Tokens(state).revoke("old")
 
 
-def ask(state: Path) -> object:
-    return Pairing(state, clock=Clock()).ask("telegram", "9", kind="person", name="Eve", message_id="t:9")
-
-
-def approve(state: Path) -> object:
-    pairing = Pairing(state, clock=Clock())
-    return pairing.approve(code_of(pairing, "telegram:2"))
-
-
-def unpair(state: Path) -> object:
-    return Pairing(state, clock=Clock()).revoke("telegram:1")
-
-
-def looked(state: Path) -> tuple[object, ...]:
-    """Return all that both files say, as those who use them read it."""
-    people = [(row["who"], row["state"]) for row in Pairing(state, clock=Clock()).rows()]
-    return (
-        [(row["name"], row["right"]) for row in Tokens(state).rows()],
-        sorted(people),
-        sorted(approved(state, "telegram").people),
-    )
+def looked(state: Path) -> list[tuple[object, object]]:
+    """Return all that the file says, as those who use it read it."""
+    return [(row["name"], row["right"]) for row in Tokens(state).rows()]
 
 
 def begun(state: Path) -> None:
-    """Have a token, somebody who was let in, and somebody who waits."""
+    """Have a token."""
     state.mkdir()
     Tokens(state).add("old", "read")
-    pairing = Pairing(state, clock=Clock())
-    for id_ in ("1", "2"):
-        pairing.ask("telegram", id_, kind="person", name="Ada", message_id=f"t:{id_}")
-    pairing.approve(code_of(pairing, "telegram:1"))
 
 
 def dying(change: Change, state: Path, left: int) -> int:
@@ -84,9 +55,9 @@ def dying(change: Change, state: Path, left: int) -> int:
     return process.exitcode
 
 
-@pytest.mark.parametrize("change", [add, revoke, ask, approve, unpair])
+@pytest.mark.parametrize("change", [add, revoke])
 def test_a_change_is_there_whole_or_not_at_all(tmp_path: Path, change: Change) -> None:
-    """Whoever was let in stays so, whoever was not stays out; the next change finds nothing in its way."""
+    """The next change finds nothing in its way."""
     begun(tmp_path / "whole")
     before = looked(tmp_path / "whole")
     change(tmp_path / "whole")

@@ -56,7 +56,7 @@ def test_unreadable_approvals_confide_nothing(tmp_path: Path) -> None:
     """A doubt is a no."""
     settings = Settings.model_validate({"workspace": tmp_path})
     settings.state.mkdir()
-    (settings.state / "pairing.json").write_text("{")
+    (settings.state / "channels.db").write_bytes(b"no database " * 1000)
 
     assert Confidants(settings)(letter("telegram:8", "8")) is False
 

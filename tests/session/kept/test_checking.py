@@ -200,7 +200,7 @@ async def test_an_approval_stays_while_its_turn_may_come(tmp_path: Path) -> None
 
 
 PERSONS = (
-    "pairing.json",
+    "budget.json",
     "gateway.db",
     "channels.db",
     "subagents/chats/web_a.json",
