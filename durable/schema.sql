@@ -128,3 +128,24 @@ CREATE TABLE cursors (
     person  TEXT,               -- whose direct channel it is; NULL: it is none
     PRIMARY KEY (bot, chat)
 ) WITHOUT ROWID;
+
+-- What the adapter of a channel says of itself, for the other processes.
+CREATE TABLE adapters (
+    channel  TEXT PRIMARY KEY,
+    menu     TEXT,   -- digest of the menu of commands that the platform was shown last; NULL: none
+    standing TEXT    -- JSON object: up, since, error, last_round_trip; current while the adapter's lease is held
+) WITHOUT ROWID;
+
+-- For how long a platform wants no call (Retry-After); what was sent within the last minute stands in `chunks`.
+CREATE TABLE pauses (
+    channel TEXT NOT NULL,
+    chat    TEXT NOT NULL,      -- '': every chat
+    at_ms   INTEGER NOT NULL,   -- when the platform asked for it
+    for_s   REAL NOT NULL,
+    PRIMARY KEY (channel, chat)
+) WITHOUT ROWID;
+
+-- The channels to which replies went: RabbitMQ does not say which queues it has.
+CREATE TABLE replied (
+    channel TEXT PRIMARY KEY
+) WITHOUT ROWID;

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import structlog
 
-import durable
+from channels.errors import ChannelError
 from channels.message import Inbound
+from channels.rows import change_rows, read_rows
 from gateway.turns.replies import target
 from session.transcript.key import SUBAGENTS
 
@@ -19,17 +20,19 @@ _NAME = re.compile(r"[a-z][a-z0-9_]{0,31}")
 
 
 class RepliedChannels:
-    """One empty file for each channel in ``state/replied/``, so that processes need no lock to add theirs."""
+    """The channels to which replies went, in the order of their names."""
 
     def __init__(self, state: Path) -> None:
-        self._folder = state / "replied"
+        self._state = state
         self._noted: set[str] = set()
 
     def names(self) -> list[str]:
-        """List the channels, by name."""
+        """List the channels, by name; none where they cannot be read."""
         try:
-            return sorted(path.name for path in self._folder.iterdir() if _NAME.fullmatch(path.name))
-        except FileNotFoundError:
+            with read_rows(self._state) as file:
+                return [name for (name,) in file.execute("SELECT channel FROM replied ORDER BY channel")]
+        except ChannelError as error:
+            log.warning("channels.unread", error=str(error))
             return []
 
     def news(self, inbound: Inbound) -> str | None:
@@ -43,13 +46,11 @@ class RepliedChannels:
 
     async def note(self, channel: str) -> None:
         """Take note of a channel that ``news`` returned."""
+        statement = "INSERT OR IGNORE INTO replied VALUES (?)"
+        work = lambda file: file.execute(statement, (channel,)).rowcount  # noqa: E731
         try:
-            await asyncio.to_thread(self._write, self._folder / channel)
+            await asyncio.to_thread(change_rows, self._state, work)
         # The reply itself is safe; only who asks for unserved replies misses it, until the next one.
-        except OSError as error:
+        except ChannelError as error:
             self._noted.discard(channel)
             log.warning("channel.unnoted", channel=channel, error=str(error))
-
-    def _write(self, path: Path) -> None:
-        if not path.exists():
-            durable.replace(path, b"")

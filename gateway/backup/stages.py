@@ -42,8 +42,7 @@ def _of(stage: Stage, *patterns: str) -> dict[str, Stage]:
 # By the patterns of ``session.store.places``; a test holds that each of them stands here.
 STAGES: Final = (
     _of(Stage.SOURCES, "cron/jobs.json", "cron/jobs.json.corrupt-*", "cron/action.jsonl")
-    | _of(Stage.SOURCES, "cron/action.jsonl.corrupt-*", "state/*-commands.json")
-    | _of(Stage.SOURCES, "state/limits-*.json")
+    | _of(Stage.SOURCES, "cron/action.jsonl.corrupt-*")
     | _of(Stage.QUEUE, "state/gateway.db")
     | _of(Stage.CONVERSATIONS, *(place.pattern for place in places.OF_KEYS[:2]))
     | _of(
@@ -62,7 +61,7 @@ STAGES: Final = (
     | _of(
         Stage.WORK, "state/subagents/chats/{marked}.json", "state/facts/{stem}.json", "state/erasing/*.json"
     )
-    | _of(Stage.WORK, "state/failed_jobs.json", "state/replied/*", "state/retention.json")
+    | _of(Stage.WORK, "state/failed_jobs.json", "state/retention.json")
     | _of(Stage.MEMORY_STATE, "state/memory/{home}{top}/{own}.json", "state/memory/workspace.*")
     | _of(Stage.MEMORY_STATE, "state/memory/agents/*/workspace.*")
     | _of(Stage.REST, "{home}memory/{top}/{own}/**", "{home}files/{top}/{own}/**")
@@ -89,7 +88,7 @@ STAGES: Final = (
         "state/daemon.json",
         "state/*.ready",
     )
-    | _of(Stage.LEFT_OUT, "state/channel-*.json", "state/facts/workspace.lock", "state/recall/workspace.*")
+    | _of(Stage.LEFT_OUT, "state/facts/workspace.lock", "state/recall/workspace.*")
     | _of(Stage.LEFT_OUT, "state/facts/agents/*/workspace.lock", "state/recall/agents/*/workspace.*")
     | _of(Stage.LEFT_OUT, "state/subagents/chats.lock", "state/chat.log", "state/chat.log.1", "media/.*")
     # Files on their way out: what is copied there lies in the workspace, too.

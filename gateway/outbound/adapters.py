@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
-import os
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -16,7 +16,7 @@ import orjson
 import structlog
 
 import durable
-from channels import registry, state_file
+from channels import registry
 from channels.base import Admins, Channel, Edits, Kind, Pulse, Registers, Site, Types
 from channels.errors import ChannelDown, ChannelError, CredentialsRefused, NewerFile, SendNever
 from channels.lease import lease
@@ -24,7 +24,7 @@ from channels.limiter import Limiter, rates_of
 from channels.media import MediaFolder
 from channels.platform_time import steady_s
 from channels.tables import Platform
-from gateway.errors import GatewayError, NewerState
+from gateway.errors import GatewayError, NewerState, SendLogDown
 from gateway.inbound.intake import Intake
 from gateway.inbound.reception import Reception
 from gateway.observer import Observer
@@ -33,7 +33,7 @@ from gateway.outbound.drafts import Drafts
 from gateway.outbound.enclosing import Folders, media_alone
 from gateway.outbound.greetings import Greetings
 from gateway.outbound.send_log import SendLog
-from gateway.outbound.standing import standing_file
+from gateway.outbound.standing import menu, set_menu, set_standing
 from gateway.queue.mailbox import Mailbox
 from gateway.queue.retry import back_off_s
 from gateway.turns.held import HeldBack
@@ -143,7 +143,7 @@ class Adapter:
             now = (part["up"], part["error"])
             if self._leased and (now != shown or loop.time() - at >= ALIVE_S):
                 shown, at = now, loop.time()
-                await _keep(standing_file(self._state, self.name), {"pid": os.getpid(), **part})
+                await _written(partial(set_standing, self._state, self.name, part))
             await asyncio.sleep(SHOW_S)
 
     async def _keep_up(self) -> NoReturn:
@@ -217,9 +217,7 @@ class Adapter:
             channel = await asyncio.to_thread(self._build, self._kind, self._table, site)
             stack.push_async_callback(channel.aclose)
             send_log = await stack.enter_async_context(SendLog(self._state, self.name))
-            limiter = Limiter(
-                self._state, self.name, self._table.token.get_secret_value(), rates_of(self.name)
-            )
+            limiter = await _limiter(self.name, send_log)
             self.pulse.begin()
             # A group cuts off all that is left in it: the work on the chats is ended by their delivery alone.
             async with asyncio.TaskGroup() as chats, asyncio.TaskGroup() as group:
@@ -308,10 +306,9 @@ class Adapter:
         mark = hashlib.sha256(
             orjson.dumps([MENUS, self._table.token.get_secret_value(), wanted], option=orjson.OPT_SORT_KEYS)
         ).hexdigest()[:16]
-        shown = self._state / f"{self.name}-commands.json"
         # Where that cannot be read, the menu is shown anew.
         with contextlib.suppress(ChannelError):
-            if (await asyncio.to_thread(state_file.read, shown)).get("menu") == mark:
+            if await asyncio.to_thread(menu, self._state, self.name) == mark:
                 return
         tries = 0
         while True:
@@ -331,17 +328,30 @@ class Adapter:
                 log.warning("commands.unregistered", channel=self.name, error=str(error))
                 await asyncio.sleep(back_off_s(tries))
             else:
-                await _keep(shown, {"menu": mark})
+                await _written(partial(set_menu, self._state, self.name, mark))
                 return
 
 
-async def _keep(path: Path, content: Mapping[str, Any]) -> None:
-    """Write one of the files that only show or spare something: a disk that refuses ends nothing."""
+async def _written(write: Callable[[], None]) -> None:
+    """Write what only shows or spares something: a disk that refuses ends nothing."""
     try:
-        await asyncio.to_thread(state_file.write, path, content)
+        await asyncio.to_thread(write)
     except ChannelError as error:
-        # Messages go on: what these files show is written again at the next change.
+        # Messages go on: it is written again at the next change.
         log.warning("state.unwritten", error=str(error), hint=error.hint)
+
+
+async def _limiter(name: str, send_log: SendLog) -> Limiter:
+    """Build the limiter of a channel, with what is known of it from before a restart."""
+
+    async def noted(chat: str, after_s: float) -> None:
+        # This process knows it; only the next one would ask the platform too early.
+        with contextlib.suppress(SendLogDown):
+            await send_log.pause(chat, after_s)
+
+    rates = rates_of(name)
+    sent, paused = await send_log.recent(rates.window_s)
+    return Limiter(rates, sent=sent, paused=paused, noted=noted)
 
 
 def _unleased(name: str, error: OSError) -> ChannelDown:

@@ -289,6 +289,38 @@ class SendLog:
             chat_id = new
         return chat_id
 
+    # -- the pace of a platform --------------------------------------------------------------------
+
+    async def recent(self, within_s: float) -> tuple[list[tuple[str, float]], list[tuple[str, float]]]:
+        """Return what a limiter has to know after a restart.
+
+        Returns:
+            Each chunk that the platform accepted within these seconds: its chat, and how many seconds ago.
+            Each pause that is not over: its chat, and how many seconds of it are left.
+        """
+
+        def look() -> tuple[list[tuple[str, float]], list[tuple[str, float]]]:
+            now_ms = self._now_ms()
+            query = "SELECT key, at_ms FROM chunks WHERE at_ms > ? AND platform_id IS NOT NULL"
+            rows = self._run(query, (now_ms - int(within_s * 1000),))
+            keys = ((key.partition(":"), max(0, now_ms - at_ms) / 1000) for key, at_ms in rows)
+            sent = [(chat, ago_s) for (channel, _, chat), ago_s in keys if channel == self._channel]
+            rows = self._run("SELECT chat, at_ms, for_s FROM pauses WHERE channel = ?", (self._channel,))
+            # A clock that was set back makes no pause longer than it was.
+            pauses = [(chat, for_s - max(0, now_ms - at_ms) / 1000) for chat, at_ms, for_s in rows]
+            return sent, [(chat, left_s) for chat, left_s in pauses if left_s > 0]
+
+        return await self._ask(look)
+
+    async def pause(self, chat: str, for_s: float) -> None:
+        """Record that the platform wants no call for a chat ('': for any) for some seconds."""
+
+        def record() -> None:
+            row = (self._channel, chat, self._now_ms(), for_s)
+            self._run("INSERT OR REPLACE INTO pauses VALUES (?, ?, ?, ?)", row)
+
+        await self._ask(record)
+
     # -- what is old -------------------------------------------------------------------------------
 
     def _changed(self) -> None:
@@ -307,6 +339,7 @@ class SendLog:
         oldest = (self._now_ms(ago=KEPT_UNFINISHED),)
         self._run("DELETE FROM chunks WHERE at_ms < ?", oldest)
         self._run("DELETE FROM sends WHERE done_ms IS NULL AND preview_ms < ?", oldest)
+        self._run("DELETE FROM pauses WHERE at_ms + for_s * 1000 < ?", (self._now_ms(),))
 
 
 def forget(state: Path, keys: Collection[str], *, before: datetime | None) -> int:

@@ -134,8 +134,7 @@ ELSEWHERE: Final = (
         "state/daemon.json",
         "state/budget.json",
     ),
-    *("state/retention.json", "state/channel-*.json", "state/*-commands.json", "state/limits-*.json"),
-    *("state/replied/*", "state/*.ready", "state/tokens.json"),
+    *("state/retention.json", "state/*.ready", "state/tokens.json"),
     # The logs of the terminal chat hold no message; they are named in what an erasure says.
     *("state/chat.log", "state/chat.log.1"),
     # A file that is being fetched; what a kill left of one goes after a day.

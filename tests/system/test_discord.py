@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from gateway.outbound.standing import set_menu
 from tests.support.broker import Broker
 from tests.support.discord_server import DiscordServer
 from tests.support.guarantee import guarantee
 from tests.support.harness import Daemon
 from tests.support.model_server import ModelServer, Reply
-from tests.support.place import lines_of, with_model, write
+from tests.support.place import lines_of, with_model
 from tests.system.platform_place import apart, told, with_discord
 
 
@@ -107,7 +108,7 @@ async def test_a_command_of_the_menu_is_answered(tmp_path: Path) -> None:
         server.interactions.deadline_s = 60.0
         config = with_discord(server) | with_model(model)
         # Another menu was shown last, by an older version.
-        write(tmp_path / "state" / "discord-commands.json", '{"v":1,"menu":"another"}')
+        set_menu(tmp_path / "state", "discord", "another")
         async with Daemon(tmp_path, config=config) as daemon:
             await server.connected(within_s=120)
             await server.until(lambda: server.commands, within_s=120)

@@ -14,7 +14,6 @@ from gateway.config.load import load
 from gateway.workers.count import count
 from tests.support.harness import Daemon, ask
 from tests.support.telegram_server import TelegramServer
-from tests.support.world import set_world
 from tests.system.platform_place import ADA, with_telegram
 
 LACKS = {
@@ -58,28 +57,9 @@ def test_workers_are_as_many_as_cores(tmp_path: Path, monkeypatch: pytest.Monkey
     assert count(load(None, tmp_path, broker), "all", 0) == 3
 
 
-async def test_a_pause_ends_though_no_start_of_the_machine_has_a_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_limiter_has_a_clock_where_none_counts_from_the_start_of_the_machine(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The clock begins anew with each: only the one on the wall goes on."""
     monkeypatch.delattr(time, "CLOCK_BOOTTIME")
-    monkeypatch.setattr("channels.limiter._boot_id", lambda: "")
-    waited, now, wall = list[float](), [2_000_000.0], [1_800_000_000.0]
-    set_world(monkeypatch, wall_ns=lambda: int(wall[0] * 1e9))
 
-    async def sleep(after_s: float) -> None:
-        waited.append(after_s)
-        now[0] += after_s
-        wall[0] += after_s
-
-    def limiter() -> Limiter:
-        return Limiter(tmp_path, "telegram", "t", rates_of("telegram"), clock=lambda: now[0], sleep=sleep)
-
-    await limiter().pause(None, 5.0)
-    now[0] = 10.0
-    wall[0] += 2.0
-    await limiter().wait("1", group=False)
-
-    assert sum(waited) == pytest.approx(3.0, abs=0.01)
-    # Its own clock is one that there is.
-    assert Limiter(tmp_path, "telegram", "t", rates_of("telegram"))
+    assert Limiter(rates_of("telegram"))

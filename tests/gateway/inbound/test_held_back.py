@@ -65,12 +65,6 @@ async def test_what_holds_arrivals_back_turns_their_channel_down(workspace: Path
 
             part = (await parts(daemon))["telegram"]
             status = json.loads(await told(workspace, "status", "--json"))
-            shown = workspace / "state" / "channel-telegram.json"
-
-            async def written() -> bool:
-                return shown.exists() and "channels.db" in shown.read_text()
-
-            await until(written, within_s=30)
             checks = await doctor(workspace, config)
             await told(workspace, "doctor", "--fix")
             said = await server.said(BOB)
@@ -84,7 +78,6 @@ async def test_what_holds_arrivals_back_turns_their_channel_down(workspace: Path
     assert part["error"] == "1 message waits: channels.db cannot be read: unable to open database file"
     shown_there = status["parts"]["telegram"]
     assert (shown_there["up"], shown_there["error"]) == (False, part["error"])
-    assert "channels.db" in checks["channels.telegram"]["text"]
     assert checks["owners"]["level"] == "fail"
     assert "state/channels.db" in checks["owners"]["text"]
     assert checks["owners"]["cure"] == f"chown -R {UID}:{UID} {workspace}"

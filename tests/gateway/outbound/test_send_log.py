@@ -352,3 +352,23 @@ async def test_two_channels_share_the_file_and_no_moved_chat(state: Path) -> Non
         assert (await other.progress(KEY, "1")).unknown == {0: 2}
     async with SendLog(state, "other") as other:
         assert other.address("a") == "a"
+
+
+async def test_the_pace_of_a_platform_is_known_after_a_restart(state: Path) -> None:
+    """What it accepted within a time, and for how long it wants nothing more; of this channel alone."""
+    clock = Clock()
+    async with SendLog(state, "fake", clock=clock) as send_log, SendLog(state, "other", clock=clock) as other:
+        await send_log.sent("fake:old", OUT, 0, platform_id="m1")
+        clock.now += timedelta(seconds=50)
+        await send_log.sent("fake:a:topic:1", OUT, 0, platform_id="m2")
+        await send_log.trying("fake:b", OUT, 0)
+        await send_log.sent("other:c", OUT, 0, platform_id="m3")
+        await send_log.pause("a", 30.0)
+        await send_log.pause("b", 5.0)
+        await other.pause("", 60.0)
+    clock.now += timedelta(seconds=20)
+    async with SendLog(state, "fake", clock=clock) as send_log:
+        assert await send_log.recent(60.0) == ([("a:topic:1", 20.0)], [("a", 10.0)])
+        clock.now -= timedelta(days=1)
+        # A clock that was set back makes no pause longer than it was.
+        assert (await send_log.recent(60.0))[1] == [("a", 30.0)]

@@ -13,7 +13,6 @@ import httpx
 import orjson
 import pytest
 
-from channels import state_file
 from channels.lease import lease
 from channels.message import Inbound
 from gateway.__main__ import main
@@ -21,7 +20,7 @@ from gateway.app.app import Application
 from gateway.app.daemons import DaemonRegistry
 from gateway.config.settings import Settings
 from gateway.http.server import HttpServer
-from gateway.outbound.standing import standing_file
+from gateway.outbound.standing import set_standing
 from gateway.queue.embedded.mailbox import EmbeddedMailbox
 from gateway.queue.mailbox import INBOUND, Depth, Health, Post
 from tests.gateway.http_place import open_place
@@ -155,7 +154,7 @@ async def test_a_session_process_turns_the_channel_down(tmp_path: Path) -> None:
         lease(state, "telegram"),
     ):
         # As the process that runs the adapter leaves it.
-        state_file.write(standing_file(state, "telegram"), {"up": True, "since": "2027-01-01", "error": ""})
+        set_standing(state, "telegram", {"up": True, "since": "2027-01-01", "error": ""})
         before = place.application.readiness()[1]["telegram"]
         await place.application.mailbox.put(Post(INBOUND, letter.key, letter.id, letter.to_bytes()))
 
