@@ -68,7 +68,7 @@ class Arrival:
         sent_at: when the platform says it was written; of an edit, when it was edited.
         files: what came along, not fetched yet.
         unreadable: why nothing of the message can be understood; its chat is told so. Empty: it can be.
-        meta: what the adapter needs to send an answer; it comes back in ``Piece.meta``.
+        meta: what the adapter needs to send an answer; it comes back in ``Chunk.meta``.
     """
 
     id: str
@@ -100,20 +100,20 @@ Emit = Callable[[Arrival], Awaitable[bool]]
 
 @dataclass(frozen=True, slots=True)
 class Rendered:
-    """One piece of a text as the platform gets it; ``markup`` is the adapter's own (entities, a mode)."""
+    """One chunk of a text as the platform gets it; ``markup`` is the adapter's own (entities, a mode)."""
 
     plain: str
     markup: object = None
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class Chunk:
     """One send: a rendered text, or a file.
 
     Args:
         content: the text, or the path of a file that exists.
-        nonce: at most 25 characters, the same whenever this very piece is sent again.
-        reply_to: the platform's id of the message that it answers; only the first piece has one.
+        nonce: at most 25 characters, the same whenever this very chunk is sent again.
+        reply_to: the platform's id of the message that it answers; only the first chunk has one.
         buttons: what may be pressed below it; a channel that does not ``Presses`` gets none. A pressed one is
             emitted as an ``action`` with its value as text, and an edit of the message takes them away.
         meta: the ``meta`` of the message that it answers.
@@ -145,7 +145,7 @@ class Channel(Protocol):
 
     @property
     def safe_to_repeat(self) -> bool:
-        """Whether the platform itself recognises a piece that is sent again with the same nonce."""
+        """Whether the platform itself recognises a chunk that is sent again with the same nonce."""
         ...
 
     async def run(self, emit: Emit) -> None:
@@ -162,11 +162,11 @@ class Channel(Protocol):
         ...
 
     def split(self, text: str) -> list[Rendered]:
-        """Render Markdown for the platform in pieces of its size, in order; the same for the same text."""
+        """Render Markdown for the platform in chunks of its size, in order; the same for the same text."""
         ...
 
-    async def send(self, piece: Piece) -> str:
-        """Deliver one piece; return the platform's id of the message.
+    async def send(self, chunk: Chunk) -> str:
+        """Deliver one chunk; return the platform's id of the message.
 
         Raises:
             ChannelDown: not sent; try again.

@@ -12,7 +12,7 @@ from typing import Literal, NoReturn, Protocol
 
 import pytest
 
-from channels.base import Arrival, Channel, Edits, Piece, Types
+from channels.base import Arrival, Channel, Chunk, Edits, Types
 from channels.errors import (
     ChannelDown,
     ChannelError,
@@ -159,8 +159,8 @@ class ChannelContract:
     async def test_a_sent_piece_stands_in_the_chat_under_its_id(self) -> None:
         """Send returns the platform's id of the message; two messages have two."""
         async with self.open_channel() as (channel, platform):
-            one = await channel.send(piece(channel, platform, "first words", number=1))
-            two = await channel.send(piece(channel, platform, "second words", number=2))
+            one = await channel.send(chunk(channel, platform, "first words", number=1))
+            two = await channel.send(chunk(channel, platform, "second words", number=2))
 
             shown = await platform.sent()
         assert [(each.id, each.text) for each in shown] == [(one, "first words"), (two, "second words")]
@@ -169,31 +169,31 @@ class ChannelContract:
         """Its text stands in the chat, whether the platform has buttons or not."""
         async with self.open_channel() as (channel, platform):
             button = Button(label="Yes", value="/approve aaaaaaaaaaaaaaaa")
-            asked = replace(piece(channel, platform, "may it?", number=1), buttons=[button])
+            asked = replace(chunk(channel, platform, "may it?", number=1), buttons=[button])
             id_ = await channel.send(asked)
 
             assert await platform.sent() == [Shown(id_, platform.chat_id, "may it?")]
 
     async def test_a_file_is_sent(self, tmp_path: Path) -> None:
-        """A piece whose content is a path is shown as a file of that name."""
+        """A chunk whose content is a path is shown as a file of that name."""
         path = tmp_path / "report.txt"
         path.write_text("figures")
         async with self.open_channel() as (channel, platform):
-            await channel.send(Piece(platform.chat_id, path, nonce="file"))
+            await channel.send(Chunk(platform.chat_id, path, nonce="file"))
 
             assert [each.text for each in await platform.sent()] == ["report.txt"]
 
     @pytest.mark.parametrize("text", LONG_TEXTS.values(), ids=LONG_TEXTS)
     async def test_every_piece_of_a_long_text_is_taken(self, text: str) -> None:
-        """Pieces keep the platform's limits and, in order, all words of the text; again they are the same."""
+        """Chunks keep the platform's limits and, in order, all words of the text; again they are the same."""
         async with self.open_channel() as (channel, platform):
-            pieces = channel.split(text)
-            for number, rendered in enumerate(pieces):
-                await channel.send(Piece(platform.chat_id, rendered, nonce=f"n{number}"))
+            chunks = channel.split(text)
+            for number, rendered in enumerate(chunks):
+                await channel.send(Chunk(platform.chat_id, rendered, nonce=f"n{number}"))
 
             shown = await platform.sent()
-            assert channel.split(text) == pieces
-        assert len(shown) == len(pieces) > 1
+            assert channel.split(text) == chunks
+        assert len(shown) == len(chunks) > 1
         assert words("".join(each.text for each in shown)) == words(text)
 
     async def test_a_short_text_is_one_piece(self) -> None:
@@ -221,10 +221,10 @@ class ChannelContract:
         async with self.open_channel() as (channel, platform):
             await platform.break_next(how)
             with pytest.raises(promised) as caught:
-                await channel.send(piece(channel, platform, "hello", number=1))
+                await channel.send(chunk(channel, platform, "hello", number=1))
 
             assert await platform.sent() == []
-            await channel.send(piece(channel, platform, "hello", number=1))
+            await channel.send(chunk(channel, platform, "hello", number=1))
             assert len(await platform.sent()) == 1
         return caught.value
 
@@ -233,9 +233,9 @@ class ChannelContract:
         async with self.open_channel() as (channel, platform):
             await platform.break_next("unknown")
             with pytest.raises(SendUnknown):
-                await channel.send(piece(channel, platform, "hello", number=1))
+                await channel.send(chunk(channel, platform, "hello", number=1))
 
-            repeated = await channel.send(piece(channel, platform, "hello", number=1))
+            repeated = await channel.send(chunk(channel, platform, "hello", number=1))
             shown = await platform.sent()
         assert shown[-1].id == repeated
         assert len(shown) == (1 if channel.safe_to_repeat else 2)
@@ -245,14 +245,14 @@ class ChannelContract:
         async with self.open_channel() as (channel, platform):
             await platform.break_next("moved")
             with pytest.raises(ChatMoved) as caught:
-                await channel.send(piece(channel, platform, "hello", number=1))
+                await channel.send(chunk(channel, platform, "hello", number=1))
         assert caught.value.to not in ("", platform.chat_id)
 
     async def test_an_edit_replaces_the_text(self) -> None:
         """The message keeps its id and shows the new text; the same text again is no error."""
         async with self.open_channel() as (channel, platform):
             assert isinstance(channel, Edits)
-            id_ = await channel.send(piece(channel, platform, "hel", number=1))
+            id_ = await channel.send(chunk(channel, platform, "hel", number=1))
             for text in ("hello", "hello"):
                 await channel.edit(platform.chat_id, id_, channel.split(text)[0])
 
@@ -262,7 +262,7 @@ class ChannelContract:
         """What is not there any more cannot be edited: ``MessageGone``."""
         async with self.open_channel() as (channel, platform):
             assert isinstance(channel, Edits)
-            id_ = await channel.send(piece(channel, platform, "hel", number=1))
+            id_ = await channel.send(chunk(channel, platform, "hel", number=1))
             await platform.break_next("gone")
             with pytest.raises(MessageGone):
                 await channel.edit(platform.chat_id, id_, channel.split("hello")[0])
@@ -292,12 +292,12 @@ class ChannelContract:
         assert all(each.platform_id for each in came)
 
     async def test_an_arrival_can_be_answered(self) -> None:
-        """A piece with the arrival's chat, id and ``meta`` reaches the chat."""
+        """A chunk with the arrival's chat, id and ``meta`` reaches the chat."""
         async with self.open_channel() as (channel, platform), receiving(channel) as received:
             await platform.write("hello?")
             asked = await received.until("hello?")
             await channel.send(
-                Piece(
+                Chunk(
                     asked.chat_id,
                     channel.split("yes")[0],
                     nonce="answer",
@@ -339,14 +339,14 @@ class ChannelContract:
             async with receiving(channel, hold=True) as received:
                 await platform.write("hello")
                 await received.until("hello")
-            await channel.send(piece(channel, platform, "still here", number=1))
+            await channel.send(chunk(channel, platform, "still here", number=1))
 
             assert [each.text for each in await platform.sent()] == ["still here"]
 
 
-def piece(channel: Channel, platform: FarSide, text: str, *, number: int) -> Piece:
-    """Make a piece of a short text."""
-    return Piece(platform.chat_id, channel.split(text)[0], nonce=f"contract-{number}")
+def chunk(channel: Channel, platform: FarSide, text: str, *, number: int) -> Chunk:
+    """Make a chunk of a short text."""
+    return Chunk(platform.chat_id, channel.split(text)[0], nonce=f"contract-{number}")
 
 
 def words(text: str) -> str:

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from channels.base import Arrival, Emit, Piece, Rendered
+from channels.base import Arrival, Chunk, Emit, Rendered
 from channels.contract import DEADLINE_S, Break, ChannelContract, FarSide, Received, Shown, receiving
 from channels.errors import (
     ChannelDown,
@@ -38,14 +38,14 @@ class FakePlatform:
     """A platform in memory; what happens to it is kept while adapters come and go.
 
     Args:
-        remembers: whether it recognises a piece that is sent again with the same nonce.
+        remembers: whether it recognises a chunk that is sent again with the same nonce.
     """
 
     def __init__(self, chat_id: str = ADA, *, remembers: bool = False) -> None:
         self.chat_id = chat_id
         self.remembers = remembers
         self.messages: dict[str, Shown] = {}
-        self.pieces: list[Piece] = []
+        self.chunks: list[Chunk] = []
         # What each file held that was accepted, by the id of its message.
         self.files: dict[str, bytes] = {}
         self.edits: list[tuple[str, str]] = []
@@ -93,20 +93,20 @@ class FakePlatform:
 
     # -- what the adapter calls --------------------------------------------------------------------
 
-    async def take(self, piece: Piece) -> str:
-        """Accept a piece as a new message, unless its nonce is known."""
-        async with self._meeting(piece.chat_id):
-            self.pieces.append(piece)
-            known = self._nonces.get(piece.nonce) if self.remembers else None
+    async def take(self, chunk: Chunk) -> str:
+        """Accept a chunk as a new message, unless its nonce is known."""
+        async with self._meeting(chunk.chat_id):
+            self.chunks.append(chunk)
+            known = self._nonces.get(chunk.nonce) if self.remembers else None
             if known is not None:
                 return known
             number = f"m{next(self._numbers)}"
-            content = piece.content
+            content = chunk.content
             text = content.name if isinstance(content, Path) else content.plain
             if isinstance(content, Path):
                 self.files[number] = content.read_bytes()
-            self.messages[number] = Shown(number, piece.chat_id, text)
-            self._nonces[piece.nonce] = number
+            self.messages[number] = Shown(number, chunk.chat_id, text)
+            self._nonces[chunk.nonce] = number
             return number
 
     async def change(self, chat_id: str, platform_id: str, text: str) -> None:
@@ -163,7 +163,7 @@ def _refusal(how: Break) -> Exception:
 
 
 class FakeChannel:
-    """The adapter of a ``FakePlatform``: pieces of at most ``max_chars`` characters, two buttons at most."""
+    """The adapter of a ``FakePlatform``: chunks of at most ``max_chars`` characters, two buttons at most."""
 
     buttons_max = 2
 
@@ -190,9 +190,9 @@ class FakeChannel:
         size = self._max_chars
         return [Rendered(text[at : at + size]) for at in range(0, len(text), size)]
 
-    async def send(self, piece: Piece) -> str:
-        """Deliver one piece."""
-        return await self.platform.take(piece)
+    async def send(self, chunk: Chunk) -> str:
+        """Deliver one chunk."""
+        return await self.platform.take(chunk)
 
     async def edit(self, chat_id: str, platform_id: str, content: Rendered) -> None:
         """Replace the text of a message."""

@@ -1,4 +1,4 @@
-"""Cuts long texts into pieces of a platform's size, at the places where a reader would cut them."""
+"""Cuts long texts into chunks of a platform's size, at the places where a reader would cut them."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def reach(text: str, start: int, room: int, measure: Measure) -> int:
 
 
 def best_cut(text: str, start: int, end: int) -> int:
-    """Choose where to cut ``text[start:end]``, which is as much as a piece can hold.
+    """Choose where to cut ``text[start:end]``, which is as much as a chunk can hold.
 
     The last paragraph, line, sentence or word that ends in the last two thirds, in this order; else the last
     line or word at all; else the last whole character.
@@ -221,23 +221,23 @@ class _Fence:
     body: int
     tail: int
     end: int
-    # What stands again at the head of a later piece.
+    # What stands again at the head of a later chunk.
     opening: str
-    # What ends the piece that holds the opening line.
+    # What ends the chunk that holds the opening line.
     close: str
-    # What ends a piece that begins with ``opening``.
+    # What ends a chunk that begins with ``opening``.
     reclose: str
 
 
 def split_markdown(text: str, limit: int, *, measure: Measure = len) -> list[str]:
-    """Split Markdown in pieces that measure at most ``limit`` each, none of them blank.
+    """Split Markdown in chunks that measure at most ``limit`` each, none of them blank.
 
-    A fenced block that does not fit is closed and opened again, with its info string, in the next piece.
-    White space at a cut is left out; nothing else is. A fence whose own lines would take half of a piece
+    A fenced block that does not fit is closed and opened again, with its info string, in the next chunk.
+    White space at a cut is left out; nothing else is. A fence whose own lines would take half of a chunk
     counts as text.
 
     Args:
-        text: the Markdown; blank text gives no piece.
+        text: the Markdown; blank text gives no chunk.
         limit: at least 2.
         measure: how the platform counts; it grows with the text, by at least one for each character.
 
@@ -281,7 +281,7 @@ def _pieces(text: str, limit: int, measure: Measure) -> Iterator[str]:
 def _cut(
     text: str, start: int, room: int, *, measure: Measure, fences: list[_Fence]
 ) -> tuple[int, _Fence | None]:
-    """Choose the end of a piece; return it with the fence that it cuts in two."""
+    """Choose the end of a chunk; return it with the fence that it cuts in two."""
     end = reach(text, start, room, measure)
     cut = best_cut(text, start, end)
     fence = _around(fences, cut)

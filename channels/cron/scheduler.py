@@ -13,7 +13,7 @@ from typing import Final, NoReturn
 import structlog
 
 import durable
-from channels.base import Piece, Pulse, Rendered
+from channels.base import Chunk, Pulse, Rendered
 from channels.cron.heartbeat import NOTHING, TextOf, message_of
 from channels.cron.job import CHANNEL, CLOCK_WAS_WRONG, CronJob, Ran, due, letter
 from channels.cron.jobs_file import Contents, CronFile, Damaged
@@ -391,7 +391,7 @@ class CronScheduler:
         """Return the text as it is; see ``send``."""
         return [Rendered(text)]
 
-    async def send(self, piece: Piece) -> str:
+    async def send(self, chunk: Chunk) -> str:
         """Take an answer that goes to no chat: it stands in the job's own session."""
         return ""
 

@@ -8,7 +8,7 @@ from typing import Final
 
 import structlog
 
-from channels.base import Emit, Piece, Rendered, Site
+from channels.base import Chunk, Emit, Rendered, Site
 from channels.discord.cursors import Cursors
 from channels.discord.format import discord_markdown
 from channels.discord.gateway import Gateway, Servers, refusal
@@ -34,7 +34,7 @@ class Discord:
     """Discord: ``Channel``, ``Types``, ``Edits``, ``Promises``, ``Registers``, ``Admins`` and ``Presses``."""
 
     name = "discord"
-    # Every piece carries a nonce, by which Discord makes a repeat the same message.
+    # Every chunk carries a nonce, by which Discord makes a repeat the same message.
     safe_to_repeat = True
     # One row of a message holds no more.
     buttons_max = 5
@@ -144,12 +144,12 @@ class Discord:
     # -- what is sent --------------------------------------------------------------------------------
 
     def split(self, text: str) -> list[Rendered]:
-        """Cut Markdown, of which Discord shows most itself, into pieces of at most 2,000 characters."""
-        return [Rendered(piece) for piece in split_markdown(discord_markdown(text), MAX_CHARS)]
+        """Cut Markdown, of which Discord shows most itself, into chunks of at most 2,000 characters."""
+        return [Rendered(chunk) for chunk in split_markdown(discord_markdown(text), MAX_CHARS)]
 
-    async def send(self, piece: Piece) -> str:
-        """Deliver one piece; return the id of the message. Raises as ``Channel.send``."""
-        return await self._egress.send(piece)
+    async def send(self, chunk: Chunk) -> str:
+        """Deliver one chunk; return the id of the message. Raises as ``Channel.send``."""
+        return await self._egress.send(chunk)
 
     async def edit(self, chat_id: str, platform_id: str, content: Rendered) -> None:
         """Replace the text of a message. Raises as ``Channel.send``; ``MessageGone``."""

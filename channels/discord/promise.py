@@ -20,7 +20,7 @@ log = structlog.get_logger("discord")
 async def fill(rest: Rest, meta: Mapping[str, Any], text: str) -> str:
     """Put an answer in its place; return the id of the message, "" where that is over.
 
-    What was promised is one message. The pieces after the first one go to the channel, where a nonce makes a
+    What was promised is one message. The chunks after the first one go to the channel, where a nonce makes a
     repeat harmless.
 
     Raises:

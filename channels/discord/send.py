@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import durable
 from channels.admins import KnownAdmins
-from channels.base import Piece, Rendered
+from channels.base import Chunk, Rendered
 from channels.discord import promise
 from channels.discord.rest import RequestRefused, Rest, sent_id
 from channels.errors import ChannelError, MessageGone, SendNever
@@ -52,31 +52,31 @@ class Egress:
         self._rest = rest
         self._admins = KnownAdmins(clock)
 
-    async def send(self, piece: Piece) -> str:
-        """Deliver one piece; return the id of the message. Raises as ``Channel.send``."""
-        channel = _id(piece.chat_id)
-        # A later piece goes to the channel itself: where the first one is not in the place that was promised,
+    async def send(self, chunk: Chunk) -> str:
+        """Deliver one chunk; return the id of the message. Raises as ``Channel.send``."""
+        channel = _id(chunk.chat_id)
+        # A later chunk goes to the channel itself: where the first one is not in the place that was promised,
         # it would be read before the first.
-        promised = piece.first and bool(piece.meta.get("interaction"))
+        promised = chunk.first and bool(chunk.meta.get("interaction"))
         # What can be pressed goes there too, and files: a promise is filled in with a text alone.
-        fills = isinstance(piece.content, Rendered) and not piece.buttons
-        if promised and isinstance(piece.content, Rendered) and fills:
-            answered = await promise.fill(self._rest, piece.meta, piece.content.plain)
+        fills = isinstance(chunk.content, Rendered) and not chunk.buttons
+        if promised and isinstance(chunk.content, Rendered) and fills:
+            answered = await promise.fill(self._rest, chunk.meta, chunk.content.plain)
             if answered:
                 return answered
-        sent = await self._quoting(piece, channel)
+        sent = await self._quoting(chunk, channel)
         if promised and not fills:
-            await promise.withdraw(self._rest, piece.meta)
+            await promise.withdraw(self._rest, chunk.meta)
         return sent
 
-    async def _quoting(self, piece: Piece, channel: int) -> str:
+    async def _quoting(self, chunk: Chunk, channel: int) -> str:
         try:
-            return await self._post(piece, channel, quote=piece.reply_to)
+            return await self._post(chunk, channel, quote=chunk.reply_to)
         except RequestRefused as error:
             # The quoted message may have been deleted while the model thought.
-            if error.code != _MAY_NOT_QUOTE or piece.reply_to is None:
+            if error.code != _MAY_NOT_QUOTE or chunk.reply_to is None:
                 raise
-        return await self._post(piece, channel, quote=None)
+        return await self._post(chunk, channel, quote=None)
 
     async def edit(self, chat_id: str, platform_id: str, content: Rendered) -> None:
         """Replace the text of a message of ours.
@@ -143,15 +143,15 @@ class Egress:
             granted |= int(role["permissions"]) if str(role["id"]) in held else 0
         return bool(granted & (_ADMINISTRATOR | _MANAGE_GUILD))
 
-    async def _post(self, piece: Piece, channel: int, *, quote: str | None) -> str:
-        content = piece.content if isinstance(piece.content, Path) else piece.content.plain
+    async def _post(self, chunk: Chunk, channel: int, *, quote: str | None) -> str:
+        content = chunk.content if isinstance(chunk.content, Path) else chunk.content.plain
         sent = await self._rest.post(
             channel,
             content,
-            nonce=piece.nonce,
+            nonce=chunk.nonce,
             quote=quote,
-            caption=piece.caption,
-            components=_components(piece.buttons),
+            caption=chunk.caption,
+            components=_components(chunk.buttons),
         )
         return sent_id(sent)
 

@@ -13,7 +13,7 @@ import structlog
 
 import durable
 from channels.admins import KnownAdmins
-from channels.base import Channel, Emit, Piece, Rendered, Site
+from channels.base import Channel, Chunk, Emit, Rendered, Site
 from channels.errors import ChannelError, MessageGone, SendNever, SendUnknown
 from channels.tables import TelegramTable as Table
 from channels.telegram.format import render
@@ -92,29 +92,29 @@ class Telegram:
         await TelegramIngress(self._wire, self._table, self._site, self._times, self._presses).run(emit)
 
     def split(self, text: str) -> list[Rendered]:
-        """Render Markdown in pieces of Telegram's size."""
+        """Render Markdown in chunks of Telegram's size."""
         return render(text)
 
-    async def send(self, piece: Piece) -> str:
-        """Deliver one piece; text whose entities are refused goes as plain text.
+    async def send(self, chunk: Chunk) -> str:
+        """Deliver one chunk; text whose entities are refused goes as plain text.
 
         A short answer to a press is shown to the presser alone, as no message, while the button still turns.
         """
-        press = str(piece.meta.get(PRESS) or "")
-        words = piece.content.plain if isinstance(piece.content, Rendered) and not piece.buttons else ""
+        press = str(chunk.meta.get(PRESS) or "")
+        words = chunk.content.plain if isinstance(chunk.content, Rendered) and not chunk.buttons else ""
         if press and words and await self._presses.tell(press, words):
             return f"{PRESS}:{press}"
-        fields = _address(piece.chat_id)
-        if piece.reply_to is not None and piece.reply_to.isdecimal():
+        fields = _address(chunk.chat_id)
+        if chunk.reply_to is not None and chunk.reply_to.isdecimal():
             fields["reply_parameters"] = {
-                "message_id": int(piece.reply_to),
+                "message_id": int(chunk.reply_to),
                 "allow_sending_without_reply": True,
             }
-        if piece.buttons:
-            row = [{"text": each.label, "callback_data": each.value} for each in piece.buttons]
+        if chunk.buttons:
+            row = [{"text": each.label, "callback_data": each.value} for each in chunk.buttons]
             fields["reply_markup"] = {"inline_keyboard": [row]}
         try:
-            message = await self._post_anyway(piece, fields)
+            message = await self._post_anyway(chunk, fields)
             return str(int(message["message_id"]))
         except (KeyError, TypeError, ValueError) as error:
             # It answered with success, so that the message may well stand there.
@@ -173,11 +173,11 @@ class Telegram:
         """Close the connections."""
         await self._wire.aclose()
 
-    async def _post_anyway(self, piece: Piece, fields: dict[str, Any]) -> Any:
+    async def _post_anyway(self, chunk: Chunk, fields: dict[str, Any]) -> Any:
         """Send without what was deleted while the model thought: the question, the topic, or both."""
         while True:
             try:
-                return await self._post(piece, fields)
+                return await self._post(chunk, fields)
             except SendNever as error:
                 if "reply_parameters" in fields and _ABOUT_THE_QUESTION.search(str(error)):
                     # In a forum Telegram may insist on the question.
@@ -188,12 +188,12 @@ class Telegram:
                 else:
                     raise
 
-    async def _post(self, piece: Piece, fields: Mapping[str, Any]) -> Any:
-        if isinstance(piece.content, Path):
+    async def _post(self, chunk: Chunk, fields: Mapping[str, Any]) -> Any:
+        if isinstance(chunk.content, Path):
             # Without entities it is plain text, whatever it looks like.
-            beside = {"caption": _caption(piece.caption)} if piece.caption else {}
-            return await self._send_file(piece.content, {**fields, **beside})
-        return await self._say("sendMessage", piece.content, fields)
+            beside = {"caption": _caption(chunk.caption)} if chunk.caption else {}
+            return await self._send_file(chunk.content, {**fields, **beside})
+        return await self._say("sendMessage", chunk.content, fields)
 
     async def _say(self, method: str, content: Rendered, fields: Mapping[str, Any]) -> Any:
         entities = list(content.markup) if isinstance(content.markup, (tuple, list)) else []

@@ -1,4 +1,4 @@
-"""Renders Markdown as Telegram gets it: plain text with entities, in pieces, with nothing left out."""
+"""Renders Markdown as Telegram gets it: plain text with entities, in chunks, with nothing left out."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _CODE: Final = frozenset({"pre", "code"})
 _QUOTES: Final = frozenset({"blockquote", "expandable_blockquote"})
 _LINKS: Final = frozenset({"text_link", "custom_emoji"})
 _OUTER_FIRST: Final = (_QUOTES, frozenset({"pre"}), _LINKS)
-# Not torn where a piece can hold it.
+# Not torn where a chunk can hold it.
 _WHOLE: Final = _CODE | _LINKS
 # Telegram makes a link of a file name whose suffix is a top-level domain, unless it is code.
 _FILE_SUFFIX: Final = re.compile(
@@ -61,11 +61,11 @@ def render(text: str, limit: int = 4096) -> list[Rendered]:
     cannot be read as Markdown is sent as it is.
 
     Args:
-        text: the Markdown; blank text gives no piece.
-        limit: the most UTF-16 code units of a piece; at least 2.
+        text: the Markdown; blank text gives no chunk.
+        limit: the most UTF-16 code units of a chunk; at least 2.
 
     Returns:
-        Pieces in order, none of them blank; ``markup`` is a tuple of the Bot API's MessageEntity objects, at
+        Chunks in order, none of them blank; ``markup`` is a tuple of the Bot API's MessageEntity objects, at
         most 100 and properly nested.
 
     Raises:
@@ -226,7 +226,7 @@ def _around_code(span: _Span, code: list[_Span]) -> Iterator[_Span]:
 
 def _pieces(text: str, spans: list[_Span], limit: int) -> Iterator[Rendered]:
     at, following = skip_blank(text, 0), 0
-    # What is not over before ``at``, as far as a piece reaches.
+    # What is not over before ``at``, as far as a chunk reaches.
     near: list[_Span] = []
     while at < len(text):
         end = reach(text, at, limit, utf16_len)
@@ -237,14 +237,14 @@ def _pieces(text: str, spans: list[_Span], limit: int) -> Iterator[Rendered]:
         if len(near) > MAX_ENTITIES:
             end = max(near[MAX_ENTITIES].start, at + 1)
         cut = _cut(text, at, end, limit=limit, near=near[:MAX_ENTITIES])
-        piece = text[at:cut].rstrip()
-        if not is_blank(piece):
-            yield Rendered(piece, tuple(_entities(piece, at, near[:MAX_ENTITIES])))
+        chunk = text[at:cut].rstrip()
+        if not is_blank(chunk):
+            yield Rendered(chunk, tuple(_entities(chunk, at, near[:MAX_ENTITIES])))
         at = skip_blank(text, cut)
 
 
 def _cut(text: str, start: int, end: int, *, limit: int, near: list[_Span]) -> int:
-    """Choose the end of a piece, before a link or a piece of code rather than in it."""
+    """Choose the end of a chunk, before a link or a piece of code rather than in it."""
     cut = best_cut(text, start, end)
     while torn := next((one for one in near if _tears(text, start, cut, limit=limit, span=one)), None):
         before = torn.start if torn.kind == "pre" else best_cut(text, start, torn.start)
@@ -260,13 +260,13 @@ def _tears(text: str, start: int, cut: int, *, limit: int, span: _Span) -> bool:
     return utf16_len(text[span.start : span.end]) <= limit
 
 
-def _entities(piece: str, at: int, spans: Iterable[_Span]) -> Iterator[dict[str, Any]]:
-    if len(piece) == utf16_len(piece):
-        offsets: Sequence[int] = range(len(piece) + 1)
+def _entities(chunk: str, at: int, spans: Iterable[_Span]) -> Iterator[dict[str, Any]]:
+    if len(chunk) == utf16_len(chunk):
+        offsets: Sequence[int] = range(len(chunk) + 1)
     else:
-        offsets = [0, *accumulate(1 + (char > "\uffff") for char in piece)]
+        offsets = [0, *accumulate(1 + (char > "\uffff") for char in chunk)]
     for span in spans:
-        start, end = max(span.start - at, 0), min(span.end - at, len(piece))
-        if start < end and not is_blank(piece[start:end]):
+        start, end = max(span.start - at, 0), min(span.end - at, len(chunk))
+        if start < end and not is_blank(chunk[start:end]):
             where = {"offset": offsets[start], "length": offsets[end] - offsets[start]}
             yield {"type": span.kind, **where, **dict(span.more)}

@@ -32,8 +32,8 @@ from gateway.errors import ConfigError
 from gateway.inbound.control import Control
 from gateway.inbound.intake import Intake
 from gateway.observer import Observer
-from gateway.outbound.enclosing import folders_by
-from gateway.outbound.local import LocalDelivery
+from gateway.outbound.attachments import folders_by
+from gateway.outbound.local import LocalSender
 from gateway.outbound.unserved import Row
 from gateway.queue.mailbox import Mailbox
 from gateway.queue.rabbitmq.topology import partition_of
@@ -120,7 +120,7 @@ class Application:
         self.depths_within_s = DEPTHS_WITHIN_S
         self.adapters: list[Adapter] = []
         self.clock: Clock | None = None
-        self._deliveries: list[LocalDelivery] = []
+        self._deliveries: list[LocalSender] = []
         self.unserved: list[Row] = []
         self._outside: list[asyncio.Task[None]] = []
 
@@ -254,7 +254,7 @@ class Application:
 
     def _open_deliveries(self, group: asyncio.TaskGroup) -> None:
         self._deliveries = [
-            LocalDelivery(
+            LocalSender(
                 channel,
                 mailbox=self.mailbox,
                 events=self.events,

@@ -1,1 +1,1 @@
-"""The last hand-over: from the outbound box to a platform, piece by piece."""
+"""The last hand-over: from the outbound queue to a platform, chunk by chunk."""

@@ -22,19 +22,20 @@ from channels.errors import ChannelDown, ChannelError, CredentialsRefused, Newer
 from channels.lease import lease
 from channels.limiter import Limiter, rates_of
 from channels.media import MediaFolder
+from channels.message import Outbound, now_text
+from channels.pairing import AccessRequest, Pairing
 from channels.platform_time import steady_s
 from channels.tables import Platform
-from gateway.errors import GatewayError, NewerState, SendLogDown
+from gateway.errors import GatewayError, MailboxError, NewerState, SendLogDown
 from gateway.inbound.intake import Intake
 from gateway.inbound.reception import Reception
 from gateway.observer import Observer
-from gateway.outbound.delivery import SEND_TIMEOUT_S, Delivery
-from gateway.outbound.drafts import Drafts
-from gateway.outbound.enclosing import Folders, media_alone
-from gateway.outbound.greetings import Greetings
+from gateway.outbound.attachments import Folders, media_alone
+from gateway.outbound.preview import LivePreviews
 from gateway.outbound.send_log import SendLog
+from gateway.outbound.sender import SEND_TIMEOUT_S, OutboundSender
 from gateway.outbound.standing import menu, set_menu, set_standing
-from gateway.queue.mailbox import Mailbox
+from gateway.queue.mailbox import Mailbox, Post, outbound
 from gateway.queue.retry import back_off_s
 from gateway.turns.held import HeldBack
 
@@ -51,6 +52,10 @@ ALIVE_S = 60.0
 REST_S = SEND_TIMEOUT_S
 # One more whenever an adapter makes another menu of the same commands: each is shown anew, once.
 MENUS = 1
+# Whoever approves does so in a process of its own, of which only the database tells.
+WELCOME_S = 3.0
+PERSON_SAID = "You are approved. I will answer you here from now on."
+GROUP_SAID = "This group is approved. I will answer here from now on."
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,8 +226,8 @@ class Adapter:
             self.pulse.begin()
             # A group cuts off all that is left in it: the work on the chats is ended by their delivery alone.
             async with asyncio.TaskGroup() as chats, asyncio.TaskGroup() as group:
-                drafts = self._drafts(channel, send_log, limiter)
-                delivery = Delivery(
+                previews = self._previews(channel, send_log, limiter)
+                delivery = OutboundSender(
                     channel=channel,
                     mailbox=context.mailbox,
                     send_log=send_log,
@@ -230,7 +235,7 @@ class Adapter:
                     workspace=context.workspace,
                     state=self._state,
                     group=chats,
-                    drafts=drafts,
+                    previews=previews,
                     max_file_mb=context.max_mb,
                     folders=context.folders,
                     observer=context.observer,
@@ -240,17 +245,17 @@ class Adapter:
                     self._receiving = group.create_task(receiving, name=f"{self.name} ingress")
                 group.create_task(delivery.run(), name=f"{self.name} delivery")
                 group.create_task(self._watch(delivery), name=f"{self.name} watch")
-                greetings = Greetings(self.name, state=self._state, mailbox=context.mailbox)
-                group.create_task(greetings.run(), name=f"{self.name} greetings")
-                if drafts is not None:
-                    group.create_task(drafts.run(), name=f"{self.name} drafts")
+                welcomes = PairingWelcomes(self.name, state=self._state, mailbox=context.mailbox)
+                group.create_task(welcomes.run(), name=f"{self.name} welcomes")
+                if previews is not None:
+                    group.create_task(previews.run(), name=f"{self.name} previews")
                 if isinstance(channel, Registers):
                     group.create_task(self._register(channel), name=f"{self.name} commands")
 
-    def _drafts(self, channel: Channel, send_log: SendLog, limiter: Limiter) -> Drafts | None:
+    def _previews(self, channel: Channel, send_log: SendLog, limiter: Limiter) -> LivePreviews | None:
         if not isinstance(channel, Types | Edits):
             return None
-        return Drafts(
+        return LivePreviews(
             channel=channel,
             mailbox=self._context.mailbox,
             send_log=send_log,
@@ -259,7 +264,7 @@ class Adapter:
             turn_timeout_s=self._context.turn_timeout_s,
         )
 
-    async def _receive(self, channel: Channel, delivery: Delivery) -> NoReturn:
+    async def _receive(self, channel: Channel, delivery: OutboundSender) -> NoReturn:
         context = self._context
         reception = Reception(
             name=self.name,
@@ -282,7 +287,7 @@ class Adapter:
             await self._rest(error, delivery)
             raise
 
-    async def _watch(self, delivery: Delivery) -> NoReturn:
+    async def _watch(self, delivery: OutboundSender) -> NoReturn:
         """Begin anew when no round trip came to an end for too long."""
         while True:
             await self._sleep(LOOK_S)
@@ -291,7 +296,7 @@ class Adapter:
                 await self._rest(error, delivery)
                 raise error
 
-    async def _rest(self, error: Exception, delivery: Delivery) -> None:
+    async def _rest(self, error: Exception, delivery: OutboundSender) -> None:
         """Show what ends this run, and let the calls under way end before it does.
 
         Of one that is cut off nobody knows what became of it.
@@ -371,3 +376,50 @@ def _first(error: BaseException) -> BaseException:
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error
+
+
+class PairingWelcomes:
+    """Tells those who were approved on one channel and do not know it yet."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        state: Path,
+        mailbox: Mailbox,
+        sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
+    ) -> None:
+        self._name = name
+        self._pairing = Pairing(state)
+        self._mailbox = mailbox
+        self._sleep = sleep
+
+    async def run(self) -> None:
+        """Tell everybody until cancelled; what fails is tried again at the next look."""
+        while True:
+            try:
+                await self._look()
+            except (ChannelError, MailboxError) as error:
+                log.warning("greeting.waits", channel=self._name, error=str(error))
+            await self._sleep(WELCOME_S)
+
+    async def _look(self) -> None:
+        for entry in await asyncio.to_thread(self._pairing.to_greet, self._name):
+            await self._mailbox.put(_post(entry))
+            # A kill in between puts it again under the same id, which is in the send log.
+            await asyncio.to_thread(self._pairing.greeted, entry)
+            log.info("greeting.put", channel=self._name, id=entry.greet)
+
+
+def _post(entry: AccessRequest) -> Post:
+    key = f"{entry.channel}:{entry.chat}"
+    out = Outbound(
+        id=entry.greet,
+        key=key,
+        channel=entry.channel,
+        chat_id=entry.chat,
+        text=GROUP_SAID if entry.kind == "group" else PERSON_SAID,
+        kind="proactive",
+        created_at=now_text(),
+    )
+    return Post(outbound(entry.channel), key, out.id, out.to_bytes())

@@ -24,7 +24,7 @@ log = structlog.get_logger("delivery")
 SEQ_MAX = 2**53
 
 
-class LocalDelivery:
+class LocalSender:
     """Serves ``web`` or ``cli``: a reply is delivered once it is in the events, from where clients have it.
 
     The transcript is the record: a client that was away finds the reply there. Of files that go with a reply

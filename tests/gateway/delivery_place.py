@@ -10,9 +10,9 @@ from pathlib import Path
 
 from channels.message import Attachment, Outbound
 from channels.testing import FakeChannel, FakePlatform
-from gateway.outbound.delivery import Delivery
-from gateway.outbound.drafts import Drafts
+from gateway.outbound.preview import LivePreviews
 from gateway.outbound.send_log import SendLog
+from gateway.outbound.sender import OutboundSender
 from gateway.queue.embedded.mailbox import EmbeddedMailbox
 from gateway.queue.mailbox import Mailbox, Parked, Post, outbound
 from tests.gateway.embedded_place import opened
@@ -58,7 +58,7 @@ class Place:
         self.channel = FakeChannel(self.platform, **channel)  # type: ignore[arg-type]
         self.limiter = FreeLimiter()
         self.naps = Naps()
-        self.delivery: Delivery
+        self.delivery: OutboundSender
         self.may_leave: list[Path] = [folder]
         self.now: Callable[[], float] = time.perf_counter
 
@@ -73,11 +73,11 @@ class Place:
 
     @asynccontextmanager
     async def delivering(
-        self, mailbox: Mailbox, *, drafts: Callable[[SendLog], Drafts] | None = None
+        self, mailbox: Mailbox, *, previews: Callable[[SendLog], LivePreviews] | None = None
     ) -> AsyncIterator[SendLog]:
         """Deliver while the context is open."""
         async with SendLog(self.state, "fake") as send_log, asyncio.TaskGroup() as group:
-            self.delivery = Delivery(
+            self.delivery = OutboundSender(
                 channel=self.channel,
                 mailbox=mailbox,
                 send_log=send_log,
@@ -85,7 +85,7 @@ class Place:
                 workspace=self.folder,
                 state=self.folder / "state",
                 group=group,
-                drafts=drafts(send_log) if drafts is not None else None,
+                previews=previews(send_log) if previews is not None else None,
                 max_file_mb=1,
                 sleep=self.naps,
                 now=self.now,
@@ -112,7 +112,7 @@ class Place:
             return await mailbox.parked()
 
     def channel_texts(self, text: str) -> list[str]:
-        """List the pieces of a text."""
+        """List the chunks of a text."""
         return [rendered.plain for rendered in self.channel.split(text)]
 
     async def put(self, mailbox: Mailbox, *outs: Outbound) -> None:

@@ -1,4 +1,4 @@
-"""A process to be killed: it delivers what waits in a queue to a recording server, one line per piece.
+"""A process to be killed: it delivers what waits in a queue to a recording server, one line per chunk.
 
 ``python -m tests.gateway.delivery_victim FOLDER PORT LETTERS``: a new folder gets that many letters first.
 """
@@ -9,11 +9,11 @@ import asyncio
 import sys
 from pathlib import Path
 
-from channels.base import Emit, Piece, Rendered
+from channels.base import Chunk, Emit, Rendered
 from channels.errors import SendUnknown
 from channels.message import Outbound
-from gateway.outbound.delivery import Delivery
 from gateway.outbound.send_log import SendLog
+from gateway.outbound.sender import OutboundSender
 from gateway.queue.embedded.mailbox import EmbeddedMailbox
 from gateway.queue.mailbox import Post, outbound
 from tests.gateway.delivery_place import FreeLimiter
@@ -23,7 +23,7 @@ CHATS, SIZE, PIECES = 4, 20, 3
 
 
 class Wire:
-    """An adapter that writes each piece as a line to a server and waits for its answer."""
+    """An adapter that writes each chunk as a line to a server and waits for its answer."""
 
     name = "wire"
     safe_to_repeat = False
@@ -37,11 +37,11 @@ class Wire:
     def split(self, text: str) -> list[Rendered]:
         return [Rendered(text[at : at + SIZE]) for at in range(0, len(text), SIZE)]
 
-    async def send(self, piece: Piece) -> str:
-        assert isinstance(piece.content, Rendered)
+    async def send(self, chunk: Chunk) -> str:
+        assert isinstance(chunk.content, Rendered)
         reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
         try:
-            writer.write(f"{piece.chat_id} {piece.content.plain}\n".encode())
+            writer.write(f"{chunk.chat_id} {chunk.content.plain}\n".encode())
             answer = await reader.readline()
         finally:
             writer.close()
@@ -54,8 +54,8 @@ class Wire:
 
 
 def text_of(number: int) -> str:
-    """Make a text of three pieces, each of which names its letter and its place."""
-    return "".join(f"letter {number} piece {piece}".ljust(SIZE, ".") for piece in range(PIECES))
+    """Make a text of three chunks, each of which names its letter and its place."""
+    return "".join(f"letter {number} chunk {chunk}".ljust(SIZE, ".") for chunk in range(PIECES))
 
 
 async def put_all(mailbox: EmbeddedMailbox, letters: int) -> None:
@@ -85,7 +85,7 @@ async def main(folder: str, port: str, letters: str) -> None:
         if fresh:
             await put_all(mailbox, int(letters))
         async with SendLog(path, "wire") as send_log:
-            delivery = Delivery(
+            delivery = OutboundSender(
                 channel=Wire(int(port)),
                 mailbox=mailbox,
                 send_log=send_log,

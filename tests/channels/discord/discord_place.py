@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import SecretStr
 
 import durable
-from channels.base import Arrival, Piece, Pulse, Rendered, Site
+from channels.base import Arrival, Chunk, Pulse, Rendered, Site
 from channels.discord.adapter import Discord
 from channels.discord.ingress import Tempo
 from channels.rows import from_ms, read_rows
@@ -148,8 +148,8 @@ async def running(
         await channel.aclose()
 
 
-def piece(chat_id: str, text: str, nonce: str = "n1", **more: Any) -> Piece:
-    return Piece(chat_id, Rendered(text), nonce, **more)
+def chunk(chat_id: str, text: str, nonce: str = "n1", **more: Any) -> Chunk:
+    return Chunk(chat_id, Rendered(text), nonce, **more)
 
 
 def book(state: Path, server: DiscordServer) -> dict[str, Any]:

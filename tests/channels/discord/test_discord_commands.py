@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from channels.base import Piece
+from channels.base import Chunk
 from channels.errors import SendUnknown
 from channels.message import Button, Outbound
 from gateway.queue.mailbox import Post, outbound
 from session.turn.command_names import DESCRIPTIONS
-from tests.channels.discord.discord_place import Record, adapter, piece, running
-from tests.gateway.delivery_place import Place as Delivery
-from tests.gateway.outbound.test_drafts import stage
+from tests.channels.discord.discord_place import Record, adapter, chunk, running
+from tests.gateway.delivery_place import Place as Sending
+from tests.gateway.outbound.test_preview import stage
 from tests.support.discord_rest import Interaction
 from tests.support.discord_server import DiscordServer
 from tests.support.discord_world import Channel
@@ -42,7 +42,7 @@ async def test_a_command_is_promised_an_answer_at_once_and_waits_for_its_turn(
         assert (arrival.kind, arrival.mentioned) == ("command", True)
         assert arrival.id == f"discord:i{command.id}"
         assert command.deferred
-        assert await run.channel.send(piece(general.id, "done", meta=arrival.meta))
+        assert await run.channel.send(chunk(general.id, "done", meta=arrival.meta))
         assert command.answers == ["done"]
 
 
@@ -56,9 +56,9 @@ async def test_an_answer_whose_outcome_is_unknown_is_shown_once(
         command = server.interact("status", channel=general)
         arrival = await run.record.text("/status")
         with pytest.raises(SendUnknown):
-            await run.channel.send(piece(general.id, text, meta=arrival.meta))
+            await run.channel.send(chunk(general.id, text, meta=arrival.meta))
         assert command.original is not None
-        assert await run.channel.send(piece(general.id, text, meta=arrival.meta)) == command.original.id
+        assert await run.channel.send(chunk(general.id, text, meta=arrival.meta)) == command.original.id
 
     assert command.answers == ["done"]
     assert [each.via for each in server.sent] == ["interaction"]
@@ -72,7 +72,7 @@ async def test_an_answer_that_comes_too_late_for_its_interaction_is_a_plain_mess
         command = server.interact("retry", channel=general)
         arrival = await run.record.text("/retry")
         server.interactions.token_s = 0.0
-        sent = await run.channel.send(piece(general.id, "late", meta=arrival.meta))
+        sent = await run.channel.send(chunk(general.id, "late", meta=arrival.meta))
 
         assert command.answers == []
         assert server.messages[sent].content == "late"
@@ -159,12 +159,12 @@ def shown(server: DiscordServer, channel: Channel) -> list[str]:
 async def test_the_answer_to_a_command_fills_its_place_and_stays_in_order(
     server: DiscordServer, general: Channel, state: Path, words: int
 ) -> None:
-    """While it is written nothing stands beside "is thinking…", and its other pieces stand below it."""
+    """While it is written nothing stands beside "is thinking…", and its other chunks stand below it."""
     text = " ".join(f"word{number}" for number in range(words))
-    place = Delivery(state.parent)
+    place = Sending(state.parent)
     async with running(server, state) as run:
         place.channel = run.channel  # type: ignore[assignment]
-        pieces = place.channel_texts(text)
+        chunks = place.channel_texts(text)
         command = server.interact("retry", channel=general)
         arrival = await run.record.text("/retry")
         key = f"discord:{general.id}"
@@ -184,17 +184,17 @@ async def test_the_answer_to_a_command_fills_its_place_and_stays_in_order(
                 meta=dict(arrival.meta),
             )
             await on.mailbox.put(Post(outbound("discord"), key, out.id, out.to_bytes()))
-            await server.sent_count(len(pieces))
+            await server.sent_count(len(chunks))
 
-    assert shown(server, general) == pieces
-    assert command.answers == pieces[:1]
+    assert shown(server, general) == chunks
+    assert command.answers == chunks[:1]
 
 
 async def test_a_later_piece_leaves_the_promise_alone(
     server: DiscordServer, general: Channel, state: Path
 ) -> None:
-    """Where the first piece stands elsewhere, another one in its place would be read before it."""
-    place = Delivery(state.parent)
+    """Where the first chunk stands elsewhere, another one in its place would be read before it."""
+    place = Sending(state.parent)
     text = " ".join(f"word{number}" for number in range(500))
     async with running(server, state) as run:
         place.channel = run.channel  # type: ignore[assignment]
@@ -211,9 +211,9 @@ async def test_a_later_piece_leaves_the_promise_alone(
             meta=dict(meta),
         )
         async with place.mailbox() as mailbox, place.delivering(mailbox) as send_log:
-            draft = await run.channel.send(piece(general.id, "word0 word1"))
+            preview = await run.channel.send(chunk(general.id, "word0 word1"))
             await send_log.begin_preview(out.key, out.id)
-            await send_log.preview_sent(out.key, out.id, draft)
+            await send_log.preview_sent(out.key, out.id, preview)
             await mailbox.put(Post(outbound("discord"), out.key, out.id, out.to_bytes()))
             await server.sent_count(2)
 
@@ -242,11 +242,11 @@ async def test_what_cannot_fill_the_promise_takes_its_place(
     async with promised(server, general, state) as (channel, command, meta):
         assert shown(server, general) == [""]
         if what == "a file":
-            answer = Piece(general.id, file, "n1", meta=meta)
+            answer = Chunk(general.id, file, "n1", meta=meta)
         else:
-            answer = piece(general.id, "May it?", meta=meta, buttons=(Button(label="yes", value="allow"),))
+            answer = chunk(general.id, "May it?", meta=meta, buttons=(Button(label="yes", value="allow"),))
         sent = {await channel.send(answer) for _ in range(tries)}
-        later = await channel.send(piece(general.id, "done", "n2", meta=meta))
+        later = await channel.send(chunk(general.id, "done", "n2", meta=meta))
 
     assert len(sent) == 1
     assert general.messages == [int(*sent), int(later)]
@@ -256,11 +256,11 @@ async def test_what_cannot_fill_the_promise_takes_its_place(
 async def test_a_promise_that_is_kept_stays_when_a_file_comes_first_in_another_try(
     server: DiscordServer, general: Channel, state: Path
 ) -> None:
-    """What stands there is an answer, of whichever piece."""
+    """What stands there is an answer, of whichever chunk."""
     (file := state.parent / "plan.txt").write_text("plan")
     async with promised(server, general, state) as (channel, command, meta):
-        await channel.send(piece(general.id, "here it is", meta=meta))
-        await channel.send(Piece(general.id, file, "n2", meta=meta))
+        await channel.send(chunk(general.id, "here it is", meta=meta))
+        await channel.send(Chunk(general.id, file, "n2", meta=meta))
 
     assert command.answers == ["here it is"]
     assert shown(server, general)[0] == "here it is"

@@ -1,4 +1,4 @@
-"""Pieces sent to Discord, and what became of them."""
+"""Chunks sent to Discord, and what became of them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import structlog
 
-from channels.base import Piece
+from channels.base import Chunk
 from channels.errors import (
     ChannelDown,
     ChannelError,
@@ -20,7 +20,7 @@ from channels.errors import (
     SendNever,
     SendUnknown,
 )
-from tests.channels.discord.discord_place import SENDS, Record, adapter, piece, running, sender
+from tests.channels.discord.discord_place import SENDS, Record, adapter, chunk, running, sender
 from tests.support.discord_server import DiscordServer
 from tests.support.discord_world import Channel as Place
 
@@ -33,9 +33,9 @@ async def test_a_reply_quotes_and_pings_nobody_else(
     """The question is quoted; mentions in the answer stay without effect; a deleted question is no error."""
     question = server.write(general, "why?")
     async with sender(server, state) as channel:
-        await channel.send(piece(general.id, "because @everyone <@1>", "a", reply_to=question))
+        await channel.send(chunk(general.id, "because @everyone <@1>", "a", reply_to=question))
         server.delete(question)
-        await channel.send(piece(general.id, "anyway", "b", reply_to=question))
+        await channel.send(chunk(general.id, "anyway", "b", reply_to=question))
 
     first, second = server.sent
     assert (first.reference, first.nonce) == (question, "a")
@@ -48,7 +48,7 @@ async def test_who_may_not_quote_answers_without(server: DiscordServer, general:
     question = server.write(general, "why?")
     server.deny(general)
     async with sender(server, state) as channel:
-        await channel.send(piece(general.id, "because", reply_to=question))
+        await channel.send(chunk(general.id, "because", reply_to=question))
 
     assert [each.text for each in server.sent] == ["because"]
 
@@ -60,14 +60,14 @@ async def test_a_server_that_cannot_be_reached_was_sent_nothing(
     async with sender(server, state) as channel:
         await server.stop()
         with pytest.raises(ChannelDown):
-            await channel.send(piece(general.id, "one"))
+            await channel.send(chunk(general.id, "one"))
         await server.start()
-        await channel.send(piece(general.id, "one"))
+        await channel.send(chunk(general.id, "one"))
         await server.stop()
         with pytest.raises((ChannelDown, SendUnknown)):
-            await channel.send(piece(general.id, "two"))
+            await channel.send(chunk(general.id, "two"))
         with pytest.raises(ChannelDown):
-            await channel.send(piece(general.id, "two"))
+            await channel.send(chunk(general.id, "two"))
         await server.start()
 
     assert [each.text for each in server.sent] == ["one"]
@@ -99,14 +99,14 @@ async def test_a_server_that_cannot_be_reached_was_sent_nothing(
 async def test_errors_say_what_became_of_a_piece(
     server: DiscordServer, general: Place, state: Path, fault: dict[str, Any], promised: type[Exception]
 ) -> None:
-    """Each fault has its error; the next piece is not harmed, and nothing is shown twice."""
+    """Each fault has its error; the next chunk is not harmed, and nothing is shown twice."""
     async with sender(server, state, request_timeout_s=2.0) as channel:
-        await channel.send(piece(general.id, "before", "a"))
+        await channel.send(chunk(general.id, "before", "a"))
         stands = server.fail("POST", SENDS, **fault)
         with pytest.raises(promised) as caught:
-            await channel.send(piece(general.id, "told", "b"))
+            await channel.send(chunk(general.id, "told", "b"))
         stands.times = 0
-        await channel.send(piece(general.id, "after", "c"))
+        await channel.send(chunk(general.id, "after", "c"))
 
     assert type(caught.value) is promised or promised is SendNever
     if isinstance(caught.value, SendLater):
@@ -122,7 +122,7 @@ async def test_a_short_wait_is_waited_within_the_call(
     """A limit that ends soon costs time, no error."""
     server.fail("POST", SENDS, status=429, retry_after=0.1, times=2)
     async with sender(server, state) as channel:
-        await channel.send(piece(general.id, "in time"))
+        await channel.send(chunk(general.id, "in time"))
 
     assert [each.text for each in server.sent] == ["in time"]
 
@@ -135,8 +135,8 @@ async def test_a_wait_that_is_cut_short_holds_up_no_other_chat(
     server.fail("POST", f"/channels/{general.id}/messages", status=429, retry_after=5.0, everywhere=True)
     async with sender(server, state, request_timeout_s=2.0) as channel:
         with pytest.raises(SendLater):
-            await channel.send(piece(general.id, "limited"))
-        await channel.send(piece(server.dm("ada").id, "free"))
+            await channel.send(chunk(general.id, "limited"))
+        await channel.send(chunk(server.dm("ada").id, "free"))
 
     assert [each.text for each in server.sent] == ["free"]
 
@@ -147,9 +147,9 @@ async def test_a_chat_that_hangs_holds_up_no_other(
     """While one chat's send has no answer another chat is served."""
     stuck = server.fail("POST", f"/channels/{general.id}/messages", hang="before")
     async with sender(server, state, request_timeout_s=60.0) as channel:
-        hanging = asyncio.create_task(channel.send(piece(general.id, "stuck")))
+        hanging = asyncio.create_task(channel.send(chunk(general.id, "stuck")))
         await server.until(lambda: stuck.used)
-        await channel.send(piece(server.dm("ada").id, "free"))
+        await channel.send(chunk(server.dm("ada").id, "free"))
         assert not hanging.done()
         hanging.cancel()
         await asyncio.wait([hanging])
@@ -159,7 +159,7 @@ async def test_edits_and_their_errors(server: DiscordServer, general: Place, sta
     """An edit replaces the text; of what is deleted or not ours it says so."""
     foreign = server.write(general, "mine")
     async with sender(server, state) as channel:
-        sent = await channel.send(piece(general.id, "draft"))
+        sent = await channel.send(chunk(general.id, "draft"))
         await channel.edit(general.id, sent, channel.split("final")[0])
         assert server.messages[sent].content == "final"
         server.delete(sent)
@@ -175,9 +175,9 @@ async def test_a_file_is_sent_with_a_nonce(
     path = tmp_path / "plan.txt"
     path.write_bytes(b"step 1\n" * 1_000)
     async with sender(server, state) as channel:
-        ids = {await channel.send(Piece(general.id, path, "f")) for _ in range(2)}
+        ids = {await channel.send(Chunk(general.id, path, "f")) for _ in range(2)}
         with pytest.raises(SendNever):
-            await channel.send(Piece(general.id, tmp_path / "none.txt", "g"))
+            await channel.send(Chunk(general.id, tmp_path / "none.txt", "g"))
 
     assert len(ids) == len(server.sent) == 1
     assert [(name, data) for name, _, data in server.sent[0].files] == [("plan.txt", path.read_bytes())]
@@ -190,11 +190,11 @@ async def test_a_file_may_take_longer_than_a_text(
     path = tmp_path / "plan.txt"
     path.write_bytes(b"step 1\n")
     async with sender(server, state, request_timeout_s=1.0) as channel:
-        await channel.send(piece(general.id, "before", "a"))
+        await channel.send(chunk(general.id, "before", "a"))
         server.fail("POST", SENDS, late_s=1.5, times=2)
         with pytest.raises(SendUnknown):
-            await channel.send(piece(general.id, "cut off", "b"))
-        sent = await channel.send(Piece(general.id, path, "c"))
+            await channel.send(chunk(general.id, "cut off", "b"))
+        sent = await channel.send(Chunk(general.id, path, "c"))
 
     assert server.sent[-1].id == sent
 
@@ -251,7 +251,7 @@ async def test_no_token_is_ever_logged(
             command = server.interact("new", channel=general)
             arrival = await run.record.text("/new")
             with pytest.raises(SendUnknown):
-                await run.channel.send(piece(general.id, "hello", meta=arrival.meta))
+                await run.channel.send(chunk(general.id, "hello", meta=arrival.meta))
             server.gateway.drop()
             server.write(general, "hello")
             await run.record.text("hello")

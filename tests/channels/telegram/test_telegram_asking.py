@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import structlog
 
-from channels.base import File, Piece
+from channels.base import Chunk, File
 from channels.errors import ChannelDown, ChannelError, CredentialsRefused, SendLater
 from channels.message import Button
 from channels.telegram.updates import ALLOWED
@@ -98,7 +98,7 @@ async def test_an_answer_to_a_press_is_for_the_presser_alone(server: TelegramSer
         meta = {"press": press}
         (content,) = place.channel.split(text)
         return await place.channel.send(
-            Piece(chat_id=str(ADA), content=content, nonce="n", meta=meta, **more)
+            Chunk(chat_id=str(ADA), content=content, nonce="n", meta=meta, **more)
         )
 
     await say("not yours", "q7")
@@ -161,7 +161,7 @@ async def test_a_file_is_fetched_piece_by_piece(server: TelegramServer, place: P
 
     for arrival in ears.heard:
         (file,) = arrival.files
-        assert b"".join([piece async for piece in file.fetch()]) == content
+        assert b"".join([chunk async for chunk in file.fetch()]) == content
         assert file.size == len(content)
 
 
@@ -185,8 +185,8 @@ async def test_a_download_that_breaks_off_says_whether_to_try_again(
     server.fail(method, how=how)
 
     with pytest.raises(ChannelError) as raised:
-        _ = [piece async for piece in file.fetch()]
-    whole = b"".join([piece async for piece in file.fetch()])
+        _ = [chunk async for chunk in file.fetch()]
+    whole = b"".join([chunk async for chunk in file.fetch()])
 
     assert type(raised.value) is error
     assert server.token not in str(raised.value)
@@ -199,10 +199,10 @@ async def test_a_file_that_is_away_for_now_may_be_fetched_later(server: Telegram
     server.world.files.clear()
 
     with pytest.raises(ChannelDown, match="temporarily unavailable"):
-        _ = [piece async for piece in file.fetch()]
+        _ = [chunk async for chunk in file.fetch()]
     server.world.files.update(files)
 
-    assert b"".join([piece async for piece in file.fetch()]) == b"x"
+    assert b"".join([chunk async for chunk in file.fetch()]) == b"x"
 
 
 async def test_a_file_over_the_limit_is_refused_in_words(server: TelegramServer, place: Place) -> None:
@@ -210,7 +210,7 @@ async def test_a_file_over_the_limit_is_refused_in_words(server: TelegramServer,
     file = await received(server, place, b"x" * (20 * 2**20 + 1))
 
     with pytest.raises(ChannelError, match="over 20 MB") as raised:
-        _ = [piece async for piece in file.fetch()]
+        _ = [chunk async for chunk in file.fetch()]
     assert type(raised.value) is ChannelError
 
 
@@ -263,7 +263,7 @@ async def test_the_token_is_in_no_log(
         await server.until_confirmed(last)
         for _ in range(6):
             try:
-                _ = [piece async for piece in ears.heard[0].files[0].fetch()]
+                _ = [chunk async for chunk in ears.heard[0].files[0].fetch()]
             except ChannelError as error:
                 errors += traceback.format_exception(error)
         await place.restart()

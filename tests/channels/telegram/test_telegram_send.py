@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from channels.base import Piece, Rendered
+from channels.base import Chunk, Rendered
 from channels.errors import (
     ChannelDown,
     ChannelError,
@@ -34,13 +34,13 @@ async def server() -> AsyncIterator[TelegramServer]:
         yield running
 
 
-def piece(text: str = "hi", chat_id: object = ADA, **fields: Any) -> Piece:
-    return Piece(str(chat_id), Rendered(text, fields.pop("markup", None)), "nonce", **fields)
+def chunk(text: str = "hi", chat_id: object = ADA, **fields: Any) -> Chunk:
+    return Chunk(str(chat_id), Rendered(text, fields.pop("markup", None)), "nonce", **fields)
 
 
 async def test_a_text_arrives_with_its_marks(server: TelegramServer, place: Place) -> None:
     """Entities go as they are; the id is the message's."""
-    sent_id = await place.channel.send(piece(markup=BOLD))
+    sent_id = await place.channel.send(chunk(markup=BOLD))
 
     (sent,) = server.sent
     assert (sent.chat_id, sent.text, sent.entities, sent.reply_to) == (ADA, "hi", list(BOLD), None)
@@ -51,7 +51,7 @@ async def test_an_answer_to_a_deleted_message_is_sent_all_the_same(
     server: TelegramServer, place: Place
 ) -> None:
     """It then quotes nothing."""
-    await place.channel.send(piece(reply_to="999"))
+    await place.channel.send(chunk(reply_to="999"))
 
     assert [sent.reply_to for sent in server.sent] == [None]
 
@@ -70,7 +70,7 @@ async def test_where_telegram_insists_on_a_deleted_question_the_answer_quotes_no
 ) -> None:
     server.fail("sendMessage", how="400", description=f"Bad Request: {words}")
 
-    await place.channel.send(piece("still", reply_to="1"))
+    await place.channel.send(chunk("still", reply_to="1"))
 
     assert [(sent.text, sent.reply_to) for sent in server.sent] == [("still", None)]
 
@@ -81,12 +81,12 @@ async def test_a_refused_rendering_goes_once_as_plain_text(
 ) -> None:
     """The words matter more than the bold ones among them."""
     server.fail("sendMessage", how="400", description=f"Bad Request: {words}")
-    await place.channel.send(piece(markup=BOLD))
+    await place.channel.send(chunk(markup=BOLD))
 
     assert [(sent.text, sent.entities) for sent in server.sent] == [("hi", [])]
     server.fail("sendMessage", how="400", description=f"Bad Request: {words}", times=2)
     with pytest.raises(SendNever):
-        await place.channel.send(piece(markup=BOLD))
+        await place.channel.send(chunk(markup=BOLD))
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ async def test_what_a_failure_means(
     server.fail("sendMessage", how=how, retry_after=4)
 
     with pytest.raises(error) as raised:
-        await place.channel.send(piece())
+        await place.channel.send(chunk())
 
     assert len(server.called("sendMessage")) == 1
     assert server.token not in f"{raised.value} {raised.value.__cause__}"
@@ -132,13 +132,13 @@ async def test_a_send_without_an_answer_is_unknown(server: TelegramServer, tmp_p
     )
     server.write(ADA + 1, "hello")
     server.fail("sendMessage", how="hang", times=None, chat_id=ADA)
-    hanging = asyncio.create_task(patient.channel.send(piece()))
+    hanging = asyncio.create_task(patient.channel.send(chunk()))
     await server.until_called("sendMessage")
-    await patient.channel.send(piece(chat_id=ADA + 1))
+    await patient.channel.send(chunk(chat_id=ADA + 1))
 
     assert not hanging.done()
     with pytest.raises(SendUnknown):
-        await hasty.channel.send(piece())
+        await hasty.channel.send(chunk())
     hanging.cancel()
     await asyncio.wait([hanging])
     await patient.stop()
@@ -155,10 +155,10 @@ async def test_what_was_for_a_topic_that_is_gone_goes_to_the_main_thread(
     closed = server.fail("sendMessage", how="400", description="Bad Request: TOPIC_CLOSED")
 
     with pytest.raises(SendNever):
-        await place.channel.send(piece(chat_id=f"{FORUM}:topic:5"))
+        await place.channel.send(chunk(chat_id=f"{FORUM}:topic:5"))
     closed.end()
-    await place.channel.send(piece(chat_id=f"{FORUM}:topic:9", reply_to="77"))
-    await place.channel.send(Piece(f"{FORUM}:topic:9", file, "nonce"))
+    await place.channel.send(chunk(chat_id=f"{FORUM}:topic:9", reply_to="77"))
+    await place.channel.send(Chunk(f"{FORUM}:topic:9", file, "nonce"))
 
     assert [sent.thread for sent in server.sent_to(FORUM)] == [None, None]
 
@@ -171,7 +171,7 @@ async def test_a_chat_that_is_none_is_refused_for_good(
     server.write(FORUM, "hello", thread=5)
 
     with pytest.raises(SendNever):
-        await place.channel.send(piece(chat_id=chat_id))
+        await place.channel.send(chunk(chat_id=chat_id))
 
 
 # -- files -------------------------------------------------------------------------------------------
@@ -197,7 +197,7 @@ async def test_a_file_is_sent_as_what_it_is(
     """Its name and its bytes arrive; it may reply like a text."""
     file = tmp_path / name
     file.write_bytes(b"x" * 100_000)
-    await place.channel.send(Piece(str(ADA), file, "nonce", reply_to="1"))
+    await place.channel.send(Chunk(str(ADA), file, "nonce", reply_to="1"))
 
     (sent,) = server.sent
     assert (sent.method, sent.file, sent.reply_to) == (method, (name, b"x" * 100_000), 1)
@@ -216,7 +216,7 @@ async def test_a_caption_counts_as_telegram_counts_it(
 ) -> None:
     """One that is too long costs its end, not the file."""
     (file := tmp_path / "plan.txt").write_text("plan")
-    await place.channel.send(Piece(str(ADA), file, "nonce", caption=caption))
+    await place.channel.send(Chunk(str(ADA), file, "nonce", caption=caption))
 
     (sent,) = server.sent
     assert sent.file == ("plan.txt", b"plan")
@@ -231,7 +231,7 @@ async def test_a_refused_or_large_photo_goes_as_a_document(
     """Telegram does not show every picture, and none over 10 MB, but it takes every file."""
     (file := tmp_path / "a.png").write_bytes(b"x" * size)
     server.fail("sendPhoto", how="400", description="Bad Request: PHOTO_INVALID_DIMENSIONS")
-    await place.channel.send(Piece(str(ADA), file, "nonce"))
+    await place.channel.send(Chunk(str(ADA), file, "nonce"))
 
     assert len(server.called("sendPhoto")) == tries
     assert [sent.method for sent in server.sent] == ["sendDocument"]
@@ -247,7 +247,7 @@ async def test_a_file_that_is_gone_or_too_large_is_refused(
 
     for path in (tmp_path / "none.txt", large):
         with pytest.raises(SendNever):
-            await place.channel.send(Piece(str(ADA), path, "nonce"))
+            await place.channel.send(Chunk(str(ADA), path, "nonce"))
 
 
 # -- edits, typing, menu, administrators -------------------------------------------------------------
@@ -257,7 +257,7 @@ async def test_an_edit_replaces_the_text_in_a_topic(server: TelegramServer, plac
     """A message is known by its chat alone; the same text again is no error."""
     server.write(FORUM, "hello", thread=5)
     topic = f"{FORUM}:topic:5"
-    sent_id = await place.channel.send(piece("draft", topic))
+    sent_id = await place.channel.send(chunk("draft", topic))
     for _ in range(2):
         await place.channel.edit(topic, sent_id, Rendered("final", BOLD))
 
@@ -273,7 +273,7 @@ async def test_an_edit_of_what_is_gone_says_so(server: TelegramServer, place: Pl
 
 async def test_an_edit_fails_as_a_send_does(server: TelegramServer, place: Place) -> None:
     """Rate limits and refused entities are treated alike."""
-    sent_id = await place.channel.send(piece("draft"))
+    sent_id = await place.channel.send(chunk("draft"))
     server.fail("editMessageText", how="400", description="Bad Request: can't parse entities: x")
     await place.channel.edit(str(ADA), sent_id, Rendered("final", BOLD))
     server.fail("editMessageText", how="429", retry_after=2)

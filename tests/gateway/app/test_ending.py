@@ -18,7 +18,7 @@ from gateway.app import app
 from gateway.app.app import Application, see_off
 from gateway.app.ending import Ending
 from gateway.config.settings import Settings
-from gateway.outbound.local import LocalDelivery
+from gateway.outbound.local import LocalSender
 from gateway.queue.mailbox import INBOUND
 from session.store.store import Store
 from session.transcript.key import SessionKey
@@ -128,10 +128,10 @@ async def starting(workspace: Path) -> AsyncIterator[tuple[Application, Ending, 
 def never_ready(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have the start of a gateway wait for its deliveries for ever."""
 
-    async def run(_: LocalDelivery) -> None:
+    async def run(_: LocalSender) -> None:
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(LocalDelivery, "run", run)
+    monkeypatch.setattr(LocalSender, "run", run)
 
 
 @pytest.mark.usefixtures("never_ready")

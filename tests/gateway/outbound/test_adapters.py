@@ -203,7 +203,7 @@ async def test_a_new_run_cuts_off_no_call(tmp_path: Path, how: str) -> None:
 
     assert on.platform.texts("ada") == ["a" * 40, "a" * 10]
     assert on.platform.texts("bob") == ["later"]
-    assert len(on.platform.pieces) == 3
+    assert len(on.platform.chunks) == 3
 
 
 async def test_a_gateway_that_ends_meanwhile_sends_what_is_left(tmp_path: Path) -> None:

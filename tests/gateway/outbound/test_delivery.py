@@ -1,4 +1,4 @@
-"""The last hand-over: every piece once, in order, whatever the platform does."""
+"""The last hand-over: every chunk once, in order, whatever the platform does."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from channels.base import Piece, Rendered
+from channels.base import Chunk, Rendered
 from channels.errors import ChannelDown, SendNever, SendUnknown
 from channels.message import Attachment, Outbound
 from channels.testing import FakeChannel
@@ -28,17 +28,17 @@ def place(tmp_path: Path) -> Place:
     return Place(tmp_path)
 
 
-def _draft() -> Piece:
-    return Piece("ada", Rendered("so far"), nonce="draft")
+def _preview() -> Chunk:
+    return Chunk("ada", Rendered("so far"), nonce="preview")
 
 
-async def test_a_letter_is_sent_piece_by_piece_and_then_gone(place: Place) -> None:
-    """Pieces come in order; the first one quotes; each has a nonce of its own, also that of a notice."""
+async def test_a_letter_is_sent_chunk_by_chunk_and_then_gone(place: Place) -> None:
+    """Chunks come in order; the first one quotes; each has a nonce of its own, also that of a notice."""
     await place.delivered(reply(1, "wait", kind="notice"), reply(1, LONG))
 
     assert place.platform.texts() == ["wait", *PIECES]
-    assert [piece.reply_to for piece in place.platform.pieces] == ["p1", "p1", None, None]
-    nonces = {piece.nonce for piece in place.platform.pieces}
+    assert [chunk.reply_to for chunk in place.platform.chunks] == ["p1", "p1", None, None]
+    nonces = {chunk.nonce for chunk in place.platform.chunks}
     assert len(nonces) == 4
     assert all(0 < len(nonce) <= 25 for nonce in nonces)
     assert place.limiter.waits == [("ada", False)] * 4
@@ -73,7 +73,7 @@ async def test_a_chat_that_waits_holds_up_no_other(place: Place) -> None:
 
 
 async def test_while_the_platform_is_away_everything_waits_in_order(place: Place) -> None:
-    """Not sent is tried again at the same piece for as long as it takes; nothing is repeated or dropped."""
+    """Not sent is tried again at the same chunk for as long as it takes; nothing is repeated or dropped."""
     async with place.open() as mailbox:
         place.platform.fail(*["down"] * 22, chat_id="ada")
         await place.put(mailbox, reply(1, LONG), reply(2, "next"))
@@ -95,17 +95,17 @@ async def test_too_many_calls_pause_the_chat(place: Place) -> None:
 
 
 async def test_an_unknown_outcome_is_repeated_once(place: Place) -> None:
-    """The piece may be there twice, the others are there once."""
+    """The chunk may be there twice, the others are there once."""
     place.platform.fail("unknown")
     await place.delivered(reply(1, LONG))
 
     assert place.platform.texts() == [PIECES[0], *PIECES]
-    first, again = place.platform.pieces[:2]
+    first, again = place.platform.chunks[:2]
     assert first == again
 
 
 async def test_unknown_twice_is_parked_and_the_chat_goes_on(place: Place) -> None:
-    """Nobody can know: it is set aside as such, and a retry goes on at that piece."""
+    """Nobody can know: it is set aside as such, and a retry goes on at that chunk."""
     place.platform.fail("unknown", "unknown")
     async with place.open() as mailbox:
         await place.put(mailbox, reply(1, LONG), reply(2, "next"))
@@ -166,11 +166,11 @@ async def test_a_moved_chat_gets_its_letters_under_its_new_id(place: Place) -> N
 
     assert place.platform.texts("ada") == []
     assert place.platform.texts("ada2") == ["one", "two", "three"]
-    assert {piece.reply_to for piece in place.platform.pieces} == {None}
+    assert {chunk.reply_to for chunk in place.platform.chunks} == {None}
 
 
 async def test_a_mark_without_an_outcome_is_repeated_after_a_restart(place: Place) -> None:
-    """A process that died between mark and answer may have sent the piece: it is sent again, not for ever."""
+    """A process that died between mark and answer may have sent the chunk: it is sent again, not for ever."""
     async with SendLog(place.state, "fake") as send_log:
         await send_log.sent("fake:ada", "fake:1#reply", 0, platform_id="m0")
         await send_log.trying("fake:ada", "fake:1#reply", 1)
@@ -202,7 +202,7 @@ async def test_a_send_is_noted_before_it_begins(place: Place) -> None:
         await until_empty(mailbox)
 
 
-async def test_a_restarted_delivery_goes_on_at_the_next_piece(place: Place) -> None:
+async def test_a_restarted_delivery_goes_on_at_the_next_chunk(place: Place) -> None:
     """The call under way at the end may end, and is noted; what was accepted is not sent again."""
     passing, held, leave = asyncio.Event(), asyncio.Event(), asyncio.Event()
     passing.set()
@@ -229,7 +229,7 @@ async def test_a_restarted_delivery_goes_on_at_the_next_piece(place: Place) -> N
 
 
 async def test_nothing_is_sent_that_cannot_be_noted(place: Place) -> None:
-    """On a full disk the next piece waits; when there is room all comes, once."""
+    """On a full disk the next chunk waits; when there is room all comes, once."""
     held = asyncio.Event()
     async with place.open() as mailbox:
         place.platform.fail(held)
@@ -311,11 +311,11 @@ async def test_a_file_that_may_have_been_sent_is_parked_as_unknown(place: Place)
 
 @pytest.mark.parametrize("fault", ["unknown", "down", "later"])
 async def test_an_edit_is_made_again_until_it_is_known(place: Place, fault: str) -> None:
-    """The same edit twice is one edit: whatever fails, nothing is sent beside the draft."""
+    """The same edit twice is one edit: whatever fails, nothing is sent beside the preview."""
     async with place.mailbox() as mailbox, place.delivering(mailbox) as send_log:
-        draft = await place.platform.take(_draft())
+        preview = await place.platform.take(_preview())
         await send_log.begin_preview("fake:ada", "fake:1#reply")
-        await send_log.preview_sent("fake:ada", "fake:1#reply", draft)
+        await send_log.preview_sent("fake:ada", "fake:1#reply", preview)
         place.platform.fail(*[fault] * 4)  # type: ignore[list-item]
         await place.put(mailbox, reply(1, "final"))
         await until_empty(mailbox)
@@ -323,8 +323,8 @@ async def test_an_edit_is_made_again_until_it_is_known(place: Place, fault: str)
     assert place.platform.texts() == ["final"]
 
 
-async def test_a_deleted_draft_is_sent_anew(place: Place) -> None:
-    """Where the draft is gone the answer comes as a new message."""
+async def test_a_deleted_preview_is_sent_anew(place: Place) -> None:
+    """Where the preview is gone the answer comes as a new message."""
     async with place.mailbox() as mailbox, place.delivering(mailbox) as send_log:
         await send_log.begin_preview("fake:ada", "fake:1#reply")
         await send_log.preview_sent("fake:ada", "fake:1#reply", "m99")
@@ -347,9 +347,9 @@ class FailingServer(FakeChannel):
         if self.faults:
             raise self.faults.pop(0)
 
-    async def send(self, piece: Piece) -> str:
+    async def send(self, chunk: Chunk) -> str:
         self._fail()
-        return await super().send(piece)
+        return await super().send(chunk)
 
     async def typing(self, chat_id: str) -> None:
         self._fail()
@@ -422,11 +422,11 @@ class SlowChannel(FakeChannel):
 
     clock: Clock
 
-    async def send(self, piece: Piece) -> str:
-        if isinstance(piece.content, Path):
+    async def send(self, chunk: Chunk) -> str:
+        if isinstance(chunk.content, Path):
             self.clock.forward(240)
             self.platform.fail(CUT)
-        return await super().send(piece)
+        return await super().send(chunk)
 
 
 @pytest.fixture

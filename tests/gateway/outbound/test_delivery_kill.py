@@ -1,4 +1,4 @@
-"""The last hand-over under kill -9: every piece arrives, and only what was in flight arrives twice."""
+"""The last hand-over under kill -9: every chunk arrives, and only what was in flight arrives twice."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ async def lines_until(stream: asyncio.StreamReader, last: bytes) -> AsyncIterato
 
 
 async def test_kill_at_any_instant(tmp_path: Path) -> None:
-    """Killed six times in mid-send: each piece arrives, at most one per chat and kill twice, in order."""
+    """Killed six times in mid-send: each chunk arrives, at most one per chat and kill twice, in order."""
     chance, recorder, folder = random.Random(11), Recorder(), tmp_path / "state"
     server = await asyncio.start_server(recorder.serve, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]

@@ -132,7 +132,7 @@ async def test_a_letter_that_comes_again_while_it_is_settled_is_settled(place: P
     assert place.platform.texts() == ["text"]
 
 
-async def test_a_letter_lost_after_its_last_piece_is_only_settled(place: Place) -> None:
+async def test_a_letter_lost_after_its_last_chunk_is_only_settled(place: Place) -> None:
     """It comes again when all of it was accepted: nothing is sent."""
     async with lost_in_settling(place) as mailbox:
         mailbox.may_settle.set()

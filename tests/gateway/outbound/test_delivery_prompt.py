@@ -8,13 +8,13 @@ import pytest
 
 from channels.message import Button, Outbound
 from channels.testing import Shown
-from gateway.outbound.drafts import Drafts
+from gateway.outbound.preview import LivePreviews
 from tests.gateway.delivery_place import Place, reply, until_empty
-from tests.gateway.outbound.test_drafts import stage
+from tests.gateway.outbound.test_preview import stage
 
 PROMPT = "fake:1#notice.approval.x"
 BUTTONS = [Button(label=name, value=f"/{name}") for name in ("allow", "deny", "third")]
-LONG = "A question that is longer than one piece of this platform."
+LONG = "A question that is longer than one chunk of this platform."
 
 
 def prompt(text: str = LONG) -> Outbound:
@@ -27,17 +27,17 @@ def resolved() -> Outbound:
     return reply(1, "Allowed by Ada", kind="notice").model_copy(update={"id": f"{PROMPT}.done"})
 
 
-async def test_buttons_stand_below_the_last_piece_and_the_answer_takes_its_place(tmp_path: Path) -> None:
-    """No more of them than the platform takes. The first piece of a long question stays."""
+async def test_buttons_stand_below_the_last_chunk_and_the_answer_takes_its_place(tmp_path: Path) -> None:
+    """No more of them than the platform takes. The first chunk of a long question stays."""
     place = Place(tmp_path)
     await place.delivered(prompt(), resolved())
 
-    pieces = place.channel_texts(LONG)
-    assert [[each.value for each in piece.buttons] for piece in place.platform.pieces] == [
-        *[[]] * (len(pieces) - 1),
+    chunks = place.channel_texts(LONG)
+    assert [[each.value for each in chunk.buttons] for chunk in place.platform.chunks] == [
+        *[[]] * (len(chunks) - 1),
         ["/allow", "/deny"],
     ]
-    assert place.platform.texts() == [*pieces[:-1], "Allowed by Ada"]
+    assert place.platform.texts() == [*chunks[:-1], "Allowed by Ada"]
 
 
 async def test_the_same_question_again_is_shown_once(tmp_path: Path) -> None:
@@ -50,7 +50,7 @@ async def test_the_same_question_again_is_shown_once(tmp_path: Path) -> None:
         await until_empty(mailbox)
 
     assert place.platform.texts() == ["Allowed by Ada"]
-    assert len(place.platform.pieces) == 1
+    assert len(place.platform.chunks) == 1
 
 
 async def test_where_the_question_is_gone_the_answer_is_a_message(tmp_path: Path) -> None:
@@ -72,15 +72,15 @@ async def test_the_reply_stands_below_the_question(tmp_path: Path, said: Outboun
 
     async with place.mailbox() as mailbox:
 
-        def drafts(send_log: object) -> Drafts:
-            return Drafts(
+        def previews(send_log: object) -> LivePreviews:
+            return LivePreviews(
                 channel=place.channel,
                 mailbox=mailbox,
                 send_log=send_log,  # type: ignore[arg-type]
                 limiter=place.limiter,
             )
 
-        async with place.delivering(mailbox, drafts=drafts) as send_log:
+        async with place.delivering(mailbox, previews=previews) as send_log:
             place.platform.messages["m0"] = Shown("m0", "ada", "Let me se")
             await send_log.begin_preview("fake:ada", "fake:1#reply")
             await send_log.preview_sent("fake:ada", "fake:1#reply", "m0")
@@ -90,8 +90,8 @@ async def test_the_reply_stands_below_the_question(tmp_path: Path, said: Outboun
     assert place.platform.texts() == ["Let me se", said.text, "Done."]
 
 
-async def test_a_draft_after_the_question_is_a_message_of_its_own(tmp_path: Path) -> None:
-    """A platform that knows nonces does not take it for the draft that was left above the question."""
+async def test_a_preview_after_the_question_is_a_message_of_its_own(tmp_path: Path) -> None:
+    """A platform that knows nonces does not take it for the preview that was left above the question."""
     place = Place(tmp_path, safe_to_repeat=True)
     place.platform.remembers = True
     async with stage(place, deliver=True) as on:

@@ -10,7 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from channels.message import Outbound
-from gateway.outbound.local import LocalDelivery
+from gateway.outbound.local import LocalSender
 from gateway.queue import retry
 from gateway.queue.embedded.mailbox import EmbeddedMailbox
 from gateway.queue.mailbox import Post, outbound
@@ -42,7 +42,7 @@ async def test_an_end_waits_for_no_pause_between_two_tries(
             await mailbox.ready()
             await mailbox.put(Post(BOX, REPLY.key, REPLY.id, body))
             full = True
-            delivery = LocalDelivery("web", mailbox=mailbox, events=Events(mailbox), group=group)
+            delivery = LocalSender("web", mailbox=mailbox, events=Events(mailbox), group=group)
             delivering = group.create_task(delivery.run())
             await until(lambda: not mailbox.health().up)
 
@@ -61,7 +61,7 @@ async def test_what_is_settled_while_it_ends_is_settled(tmp_path: Path) -> None:
         async with asyncio.timeout(ENDS_WITHIN_S), asyncio.TaskGroup() as group:
             serving = group.create_task(mailbox.serve())
             await mailbox.ready()
-            delivery = LocalDelivery("web", mailbox=mailbox, events=Events(mailbox), group=group)
+            delivery = LocalSender("web", mailbox=mailbox, events=Events(mailbox), group=group)
             delivering = group.create_task(delivery.run())
             await mailbox.put(Post(BOX, REPLY.key, REPLY.id, REPLY.to_bytes()))
             while "reply.delivered" not in {line["event"] for line in logged}:

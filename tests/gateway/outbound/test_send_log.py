@@ -46,7 +46,7 @@ async def test_marks_survive_a_restart(state: Path) -> None:
 
 
 async def test_a_letter_set_aside_may_be_sent_again(state: Path) -> None:
-    """Unknown outcomes are forgotten, accepted pieces are not."""
+    """Unknown outcomes are forgotten, accepted chunks are not."""
     async with SendLog(state, "fake") as send_log:
         await send_log.sent(KEY, OUT, 0, platform_id="m1")
         await send_log.trying(KEY, OUT, 1)
@@ -264,7 +264,7 @@ async def test_of_ten_thousand_moves_the_oldest_is_forgotten(state: Path) -> Non
         assert [send_log.address(each) for each in ("old0", "old1", "a", "c")] == ["old0", "new1", "b", "d"]
 
 
-async def test_letters_done_before_a_time_are_forgotten_with_their_pieces(state: Path) -> None:
+async def test_letters_done_before_a_time_are_forgotten_with_their_chunks(state: Path) -> None:
     """Those of the keys that are named alone; what is under way stays."""
     clock = Clock()
     async with SendLog(state, "fake", clock=clock) as send_log:

@@ -11,7 +11,7 @@ import pytest
 
 from channels.message import Attachment, Outbound
 from gateway.config.settings import Settings
-from gateway.outbound.enclosing import folders_by, media_alone
+from gateway.outbound.attachments import folders_by, media_alone
 from session.context.scopes import Chat
 from session.memory.circles import learn
 from session.store.store import Store

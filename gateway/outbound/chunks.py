@@ -1,22 +1,19 @@
-"""What a letter is sent as: the pieces of its text, then one for each file that may leave the workspace."""
+"""What a letter is sent as: the chunks of its text, then one for each file that may leave the workspace."""
 
 from __future__ import annotations
 
 import asyncio
 import base64
 import hashlib
-import stat
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 from channels.base import Channel, Rendered
 from channels.message import Attachment, Outbound
-from session.transcript.agent import scopes_below
+from gateway.outbound.attachments import resolve
 
 NONCE_CHARS = 25
-# Never sent, whatever a reply names.
-PRIVATE = "state"
 
 
 class RateLimit(Protocol):
@@ -32,7 +29,7 @@ class RateLimit(Protocol):
 
 
 def nonce(out_id: str, number: int) -> str:
-    """Return the same 25 characters for the same piece of the same letter, and others for any other."""
+    """Return the same 25 characters for the same chunk of the same letter, and others for any other."""
     digest = hashlib.sha256(f"{out_id}\n{number}".encode("utf-8", "surrogatepass")).digest()
     return base64.b32encode(digest).decode("ascii").lower()[:NONCE_CHARS]
 
@@ -48,7 +45,7 @@ async def render(channel: Channel, text: str) -> list[Rendered]:
     return await asyncio.to_thread(channel.split, text)
 
 
-async def pieces(
+async def chunks(
     channel: Channel, out: Outbound, *, workspace: Path, folders: Sequence[Path], max_bytes: int
 ) -> list[Rendered | Path]:
     """List what is to be sent, in order; the numbers stay the same whenever the letter comes again.
@@ -58,7 +55,7 @@ async def pieces(
     """
     found: list[Rendered | Path] = list(await render(channel, out.text))
     for attachment in out.attachments:
-        file = await asyncio.to_thread(_resolve, attachment, workspace, folders, max_bytes)
+        file = await asyncio.to_thread(resolve, attachment, workspace, folders, max_bytes)
         found.append(file if isinstance(file, Path) else await instead(channel, attachment, why=file))
     return found
 
@@ -72,29 +69,3 @@ async def instead(channel: Channel, attachment: Attachment, *, why: str) -> Rend
 def _shown(attachment: Attachment) -> str:
     name = attachment.name or attachment.ref.rpartition("/")[2]
     return "".join(c for c in name if c.isprintable() and c not in "[]`*_~|<>")[:100] or "file"
-
-
-def _owns(home: Path, folder: Path, path: Path) -> bool:
-    """Say whether a file is one of a folder; the scope of all direct chats does not own those of others."""
-    inside = (home / folder).resolve()
-    if not inside.is_relative_to(home) or not path.is_relative_to(inside):
-        return False
-    top = path.relative_to(inside).parts[:1]
-    return not any(name.casefold() in scopes_below(inside) for name in top)
-
-
-def _resolve(attachment: Attachment, workspace: Path, folders: Sequence[Path], max_bytes: int) -> Path | str:
-    """Return the file itself, or why it is not sent."""
-    try:
-        home = workspace.resolve()
-        path = (home / attachment.ref).resolve(strict=True)
-        if path.is_relative_to(home / PRIVATE) or not any(_owns(home, each, path) for each in folders):
-            return "this file may not be sent"
-        found = path.stat()
-    except (OSError, ValueError, RuntimeError):
-        return "this file no longer exists"
-    if not stat.S_ISREG(found.st_mode):
-        return "this is not a file"
-    if found.st_size > max_bytes:
-        return f"this file is too large to be sent ({found.st_size / 2**20:.1f} MB)"
-    return path

@@ -12,8 +12,8 @@ import pytest
 
 from channels.message import Attachment
 from durable import locked
-from gateway.outbound import copies
-from gateway.outbound.copies import Copies
+from gateway.outbound import attachments
+from gateway.outbound.attachments import AttachmentCopies
 from tests.gateway.delivery_place import Place, reply, until_empty
 from tests.support.guarantee import guarantee
 
@@ -103,7 +103,7 @@ async def test_what_the_disk_refuses_is_copied_later(place: Place, monkeypatch: 
             raise refusal
         os.write(fd, data)
 
-    monkeypatch.setattr(copies, "write_all", write_all)
+    monkeypatch.setattr(attachments, "write_all", write_all)
     texts = await sent(place, lambda: None)
 
     assert texts == ["here", "report.txt"]
@@ -117,7 +117,7 @@ async def test_what_a_killed_process_left_goes_and_what_another_has_stays(place:
         (outgoing / name / "1").mkdir(parents=True)
         (outgoing / name / "1" / "report.txt").write_text(name)
         (outgoing / f"{name}.lock").touch()
-    ours = Copies(place.folder / "state", place.folder, max_bytes=100)
+    ours = AttachmentCopies(place.folder / "state", place.folder, max_bytes=100)
     with locked(outgoing / "living.lock"):
         async with ours.of((place.folder / REF).resolve()) as copy:
             left = {path.name for path in outgoing.iterdir()} - {copy.parent.parent.name}
@@ -132,7 +132,7 @@ async def test_a_name_that_no_upload_can_carry_is_sent_under_another(tmp_path: P
     """Discord's client refuses control characters: the file was tried for ever, and held up its chat."""
     odd = tmp_path / os.fsdecode(b"a\r\nX: \x1b\xff\xc3\xbc.txt")
     odd.write_text("figures")
-    made = Copies(tmp_path / "state", tmp_path, max_bytes=100)
+    made = AttachmentCopies(tmp_path / "state", tmp_path, max_bytes=100)
 
     async with made.of(odd) as copy:
         assert copy.name == "a__X: __ü.txt"

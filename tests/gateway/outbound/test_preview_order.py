@@ -1,4 +1,4 @@
-"""A draft keeps to its chat's line: nothing that is begun before it is torn apart by it."""
+"""A preview keeps to its chat's line: nothing that is begun before it is torn apart by it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from channels.message import Attachment
 from tests.gateway.delivery_place import DEADLINE_S, FreeLimiter, Place, reply, until_empty
-from tests.gateway.outbound.test_drafts import stage
+from tests.gateway.outbound.test_preview import stage
 from tests.support.guarantee import guarantee
 
 pytestmark = guarantee(
@@ -35,15 +35,15 @@ class FirstWaits(FreeLimiter):
             await self.lets.wait()
 
 
-@pytest.mark.parametrize("rest", ["piece", "file"])
-async def test_no_draft_stands_in_the_middle_of_an_earlier_answer(tmp_path: Path, rest: str) -> None:
-    """While a piece or a file of it is on its way the next turn shows nothing; then its draft comes."""
+@pytest.mark.parametrize("rest", ["chunk", "file"])
+async def test_no_preview_stands_in_the_middle_of_an_earlier_answer(tmp_path: Path, rest: str) -> None:
+    """While a chunk or a file of it is on its way the next turn shows nothing; then its preview comes."""
     place = Place(tmp_path)
     passes, held = asyncio.Event(), asyncio.Event()
     passes.set()
     (tmp_path / "report.pdf").write_bytes(b"x")
     file = Attachment(kind="document", name="report.pdf", ref="report.pdf")
-    first = reply(1, "a" * 50) if rest == "piece" else reply(1, "a" * 40, files=[file])
+    first = reply(1, "a" * 50) if rest == "chunk" else reply(1, "a" * 40, files=[file])
     async with stage(place, deliver=True) as on:
         on.platform.fail(passes, held)
         await place.put(on.mailbox, first)
@@ -56,7 +56,7 @@ async def test_no_draft_stands_in_the_middle_of_an_earlier_answer(tmp_path: Path
         held.set()
         await until_empty(on.mailbox)
         await on.time.pass_by(1)
-        last = "a" * 10 if rest == "piece" else "report.pdf"
+        last = "a" * 10 if rest == "chunk" else "report.pdf"
         assert on.platform.texts() == ["a" * 40, last, BEGUN]
 
         await place.put(on.mailbox, reply(2, "Answer two."))
@@ -65,8 +65,8 @@ async def test_no_draft_stands_in_the_middle_of_an_earlier_answer(tmp_path: Path
     assert place.platform.texts() == ["a" * 40, last, "Answer two."]
 
 
-async def test_what_comes_while_a_draft_waits_for_the_limiter_goes_first(tmp_path: Path) -> None:
-    """A letter that arrives before the draft is let through is not cut in two."""
+async def test_what_comes_while_a_preview_waits_for_the_limiter_goes_first(tmp_path: Path) -> None:
+    """A letter that arrives before the preview is let through is not cut in two."""
     place = Place(tmp_path)
     place.limiter = limiter = FirstWaits()
     held = asyncio.Event()

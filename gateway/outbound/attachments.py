@@ -1,7 +1,8 @@
-"""What leaves is a private copy, made of a file when it is sent: by one descriptor from look to last byte.
+"""The files that leave the workspace with a message: which may, and a private copy of each while it is sent.
 
-A command of the chat's tools may put a link, a pipe or another file under a name at any time, also between a
-look and an upload, and an adapter may open what it sends more than once.
+By one descriptor from look to last byte: a command of the chat's tools may put a link, a pipe or another file
+under a name at any time, also between a look and an upload, and an adapter may open what it sends more than
+once.
 """
 
 from __future__ import annotations
@@ -12,22 +13,96 @@ import io
 import os
 import re
 import shutil
-from collections.abc import AsyncIterator
+import stat
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import durable
 from channels.errors import ChannelDown, SendNever
+from channels.message import Attachment, Outbound
 from durable import is_at, make_folder, make_private, new_file, take_lock, try_lock, write_all
+from gateway.config.memory_scope import scopes_of
+from gateway.config.settings import Settings
+from session.memory.circles import Circles
+from session.store.store import Store
+from session.transcript.agent import AGENTS, is_name, scopes_below
 from session.transcript.attachments import open_beneath
 
 FOLDER = "outgoing"
 _BLOCK = 2**20
 # What no client can put into the header of an upload: it would refuse the file, or the server the whole call.
 _UNSENDABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+# Never sent, whatever a reply names.
+PRIVATE = "state"
+
+Folders = Callable[[Outbound], Awaitable[Sequence[Path]]]
 
 
-class Copies:
+def folders_by(settings: Settings) -> Folders:
+    """Build what names the folders of a letter's files, by what its chat may see.
+
+    The answer of a job may bring what the job wrote, as far as those may see it who get the answer.
+    """
+    workspace = settings.workspace
+
+    async def folders(out: Outbound) -> Sequence[Path]:
+        if not out.attachments:
+            return ()
+        store = Store(workspace, zone=settings.zone)
+        circles = Circles(scopes_of(settings), store=store)
+        try:
+            # What one agent sent may wait here while the chat goes to another.
+            agents = await asyncio.to_thread(_agents_of, workspace)
+            found = [workspace / "media"]
+            found += [each.files for each in await circles.all_of_key(out.key, agents=agents)]
+            job = (out.in_reply_to or "").partition("@")[0]
+            if job.startswith("cron:") and job != out.key:
+                found += [each.files for each in await circles.all_of_key(job, out.key, agents=agents)]
+        finally:
+            await store.aclose()
+        return found
+
+    return folders
+
+
+def _agents_of(workspace: Path) -> list[str]:
+    """List all agents that have files here, whether they are configured or were."""
+    return ["", *(path.name for path in (workspace / AGENTS).glob("*") if is_name(path.name))]
+
+
+async def media_alone(out: Outbound) -> Sequence[Path]:
+    """Name no folder but that of what people sent, relative to the workspace."""
+    return (Path("media"),)
+
+
+def _owns(home: Path, folder: Path, path: Path) -> bool:
+    """Say whether a file is one of a folder; the scope of all direct chats does not own those of others."""
+    inside = (home / folder).resolve()
+    if not inside.is_relative_to(home) or not path.is_relative_to(inside):
+        return False
+    top = path.relative_to(inside).parts[:1]
+    return not any(name.casefold() in scopes_below(inside) for name in top)
+
+
+def resolve(attachment: Attachment, workspace: Path, folders: Sequence[Path], max_bytes: int) -> Path | str:
+    """Return the file of an attachment without any link, or why it is not sent."""
+    try:
+        home = workspace.resolve()
+        path = (home / attachment.ref).resolve(strict=True)
+        if path.is_relative_to(home / PRIVATE) or not any(_owns(home, each, path) for each in folders):
+            return "this file may not be sent"
+        found = path.stat()
+    except (OSError, ValueError, RuntimeError):
+        return "this file no longer exists"
+    if not stat.S_ISREG(found.st_mode):
+        return "this is not a file"
+    if found.st_size > max_bytes:
+        return f"this file is too large to be sent ({found.st_size / 2**20:.1f} MB)"
+    return path
+
+
+class AttachmentCopies:
     """The copies of one delivery, each there for the time of one call.
 
     Those that a killed process left behind go with the first file that is sent after it.

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from channels.message import Outbound, read_outbound
 from channels.pairing import Pairing
-from gateway.outbound.greetings import Greetings
+from gateway.outbound.adapters import PairingWelcomes
 from gateway.queue.embedded.mailbox import EmbeddedMailbox
 from gateway.queue.mailbox import outbound
 from tests.contracts.posts import collect
@@ -35,7 +35,7 @@ async def greeting(mailbox: EmbeddedMailbox, state: Path) -> AsyncIterator[async
         looked.set()
         await asyncio.sleep(0.01)
 
-    task = asyncio.create_task(Greetings("telegram", state=state, mailbox=mailbox, sleep=rest).run())
+    task = asyncio.create_task(PairingWelcomes("telegram", state=state, mailbox=mailbox, sleep=rest).run())
     try:
         yield looked
     finally:

@@ -1,4 +1,4 @@
-"""Shows in a chat that its answer is being written: typing, and a draft that grows into the answer."""
+"""Shows in a chat that its answer is being written: typing, and a preview that grows into the answer."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from typing import Any
 import structlog
 
 import durable
-from channels.base import Channel, Edits, Piece, Promises, Rendered, Types
+from channels.base import Channel, Chunk, Edits, Promises, Rendered, Types
 from channels.errors import ChannelDown, SendLater, SendNever
 from durable import BoundedDict
-from gateway.outbound.pieces import RateLimit, is_group, nonce, render
+from gateway.outbound.chunks import RateLimit, is_group, nonce, render
 from gateway.outbound.send_log import SendLog
 from gateway.queue.mailbox import Mailbox
 from gateway.turns.control_order import WatchOrder
 from gateway.turns.event import Event, read_event
 from session.transcript.key import split
 
-log = structlog.get_logger("drafts")
+log = structlog.get_logger("previews")
 
 # Asked for again every WATCH_EVERY_S.
 WATCH_S = 60
@@ -33,13 +33,13 @@ EDIT_EVERY_S = 1.0
 GROUP_EVERY_S = 5.0
 FIRST_CHARS = 20
 CALL_TIMEOUT_S = 10.0
-# Drafts that wait for the limiter: an answer waits behind no more of them.
+# LivePreviews that wait for the limiter: an answer waits behind no more of them.
 WAITING_MAX = 8
 # Shown at once; turns beyond it are answered all the same.
 TURNS_MAX = 1_000
 CLOSED_MAX = 10_000
-# The piece number of a draft.
-DRAFT = -1
+# The chunk number of a preview.
+PREVIEW = -1
 # Characters that are gathered: enough for one message of any platform. What is gathered is rendered anew each
 # second, so that all of a long answer would cost more with every second that it takes.
 TEXT_MAX = 16_384
@@ -51,7 +51,7 @@ class _Turn:
 
     Args:
         whole: its text was heard from the beginning.
-        silent: no draft of it is shown, or none any more.
+        silent: no preview of it is shown, or none any more.
     """
 
     key: str
@@ -62,7 +62,7 @@ class _Turn:
     text: list[str] = field(default_factory=list)
     chars: int = 0
     written_at: float = 0.0
-    draft: str = ""
+    preview: str = ""
     shown: Rendered | None = None
     # How often the text changed, and after which change it was rendered last.
     changes: int = 0
@@ -76,7 +76,7 @@ class _Turn:
     tasks: list[asyncio.Task[None]] = field(default_factory=list)
 
     def write(self, text: str, now: float) -> None:
-        """Take in the next piece of the answer."""
+        """Take in the next chunk of the answer."""
         if not self.text:
             self.written_at = now
         if self.chars < TEXT_MAX:
@@ -92,7 +92,7 @@ class _Turn:
         self.whole = True
 
 
-class Drafts:
+class LivePreviews:
     """Watches the turns of one platform's chats; nothing that fails here ends anything or delays an answer.
 
     Args:
@@ -136,7 +136,7 @@ class Drafts:
         self._no_typing_until: BoundedDict[str, float] = BoundedDict(TURNS_MAX)
 
     def give_way(self, idle: Callable[[str], bool]) -> None:
-        """Begin no draft in a chat of which ``idle`` says that letters are on their way to it."""
+        """Begin no preview in a chat of which ``idle`` says that letters are on their way to it."""
         self._idle = idle
 
     async def run(self) -> None:
@@ -145,7 +145,7 @@ class Drafts:
             return
         async with self._mailbox.listen("events") as bodies, asyncio.TaskGroup() as group:
             self._group = group
-            watching = group.create_task(self._watch(), name="drafts watch")
+            watching = group.create_task(self._watch(), name="previews watch")
             try:
                 async for body in bodies:
                     try:
@@ -160,7 +160,7 @@ class Drafts:
                     self._end(turn)
 
     async def close(self, key: str, message_id: str) -> None:
-        """Return when no call for the draft of this answer is under way, nor will be: it can be delivered."""
+        """Return when no call for the preview of this answer is under way, nor will be: it can be sent."""
         self._closed[key, message_id] = None
         turn = self._turns.get(key)
         if turn is not None and turn.message_id == message_id:
@@ -170,7 +170,7 @@ class Drafts:
             await under_way.wait()
 
     async def leave(self, key: str, message_id: str) -> None:
-        """As ``close``; but the turn may go on later, with a draft of its own."""
+        """As ``close``; but the turn may go on later, with a preview of its own."""
         await self.close(key, message_id)
         self._closed.pop((key, message_id), None)
 
@@ -245,16 +245,16 @@ class Drafts:
         if self._types:
             work.append((f"typing {key}", self._keep_typing(turn)))
         if self._streams and not self._promised(message_id):
-            work.append((f"draft {key}", self._keep_drawing(turn)))
+            work.append((f"preview {key}", self._keep_showing(turn)))
         turn.tasks = [self._group.create_task(each, name=name) for name, each in work]
         return turn
 
     def _promised(self, message_id: str) -> bool:
-        """Say whether the answer has a place of its own already: a draft beside it would stay there."""
+        """Say whether the answer has a place of its own already: a preview beside it would stay there."""
         return isinstance(self._channel, Promises) and self._channel.promised(message_id)
 
     def _end(self, turn: _Turn) -> None:
-        """Begin no further call for this turn; a call for its draft that is under way ends by itself."""
+        """Begin no further call for this turn; a call for its preview that is under way ends by itself."""
         turn.over = True
         if self._turns.get(turn.key) is turn:
             del self._turns[turn.key]
@@ -299,9 +299,9 @@ class Drafts:
         except Exception as error:  # noqa: BLE001 - nothing depends on it
             log.debug("typing.failed", chat_id=chat_id, cause=type(error).__name__)
 
-    # -- drafts ------------------------------------------------------------------------------------
+    # -- previews ------------------------------------------------------------------------------------
 
-    async def _keep_drawing(self, turn: _Turn) -> None:
+    async def _keep_showing(self, turn: _Turn) -> None:
         every_s = GROUP_EVERY_S if is_group(turn.chat_id) else EDIT_EVERY_S
         while self._lives(turn):
             await self._sleep(EDIT_EVERY_S)
@@ -311,16 +311,16 @@ class Drafts:
             if turn.chars >= FIRST_CHARS and now - turn.written_at >= EDIT_EVERY_S:
                 try:
                     await self._draw(turn)
-                except Exception as error:  # noqa: BLE001 - the answer comes without a draft
-                    log.debug("draft.failed", key=turn.key, cause=type(error).__name__)
+                except Exception as error:  # noqa: BLE001 - the answer comes without a preview
+                    log.debug("preview.failed", key=turn.key, cause=type(error).__name__)
                     turn.silent = True
 
     def _in_the_way(self, turn: _Turn) -> bool:
-        """Say whether a first message would come between the pieces of a letter; it waits, edits need not.
+        """Say whether a first message would come between the chunks of a letter; it waits, edits need not.
 
-        The answer takes the draft's place: it would stand there for good.
+        The answer takes the preview's place: it would stand there for good.
         """
-        return not turn.draft and not self._idle(turn.chat_id)
+        return not turn.preview and not self._idle(turn.chat_id)
 
     async def _draw(self, turn: _Turn) -> None:
         """Show the beginning of the text so far, as far as one message holds it."""
@@ -342,7 +342,7 @@ class Drafts:
         if turn.over or self._in_the_way(turn):
             return
         name = (turn.key, turn.message_id)
-        # The answer waits for this call: a draft that comes after it would stand below it for ever.
+        # The answer waits for this call: a preview that comes after it would stand below it for ever.
         self._calls[name] = done = asyncio.Event()
         try:
             turn.called_at = self._now()
@@ -362,35 +362,35 @@ class Drafts:
 
     async def _call(self, turn: _Turn, address: str, content: Rendered) -> None:
         out_id = f"{turn.message_id}#reply"
-        if not turn.draft:
+        if not turn.preview:
             found = await self._send_log.begin_preview(turn.key, out_id)
-            turn.draft, turn.silent = found or "", found is None
+            turn.preview, turn.silent = found or "", found is None
         if turn.silent:
             return
         if self._in_the_way(turn):
             await self._send_log.drop_preview(turn.key, out_id)
             return
         try:
-            if turn.draft:
+            if turn.preview:
                 assert isinstance(self._channel, Edits)
                 # The answer waits for this call, and must not wait longer than for a lost packet.
                 async with asyncio.timeout(CALL_TIMEOUT_S):
-                    await self._channel.edit(address, turn.draft, content)
+                    await self._channel.edit(address, turn.preview, content)
             else:
-                # A draft is sent once. By the nonce of one that was left, it would be that one again.
+                # A preview is sent once. By the nonce of one that was left, it would be that one again.
                 # A reply is one from its creation on, and only creation notifies who asked.
                 asked = turn.asked or None if address == turn.chat_id else None
-                piece = Piece(address, content, nonce(durable.new_id(), DRAFT), reply_to=asked)
+                chunk = Chunk(address, content, nonce(durable.new_id(), PREVIEW), reply_to=asked)
                 async with asyncio.timeout(CALL_TIMEOUT_S):
-                    draft = await self._channel.send(piece)
-                await self._send_log.preview_sent(turn.key, out_id, draft)
-                turn.draft = draft
+                    preview = await self._channel.send(chunk)
+                await self._send_log.preview_sent(turn.key, out_id, preview)
+                turn.preview = preview
             turn.shown = content
         except (SendLater, ChannelDown, SendNever) as error:
             if isinstance(error, SendLater):
                 await self._be_quiet(address, error)
             turn.silent = isinstance(error, SendNever)
-            if not turn.draft:
-                # It was surely not sent: what stands as begun would keep every later draft back.
+            if not turn.preview:
+                # It was surely not sent: what stands as begun would keep every later preview back.
                 await self._send_log.drop_preview(turn.key, out_id)
-            log.debug("draft.refused", key=turn.key, cause=type(error).__name__)
+            log.debug("preview.refused", key=turn.key, cause=type(error).__name__)

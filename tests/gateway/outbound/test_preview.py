@@ -13,7 +13,7 @@ import pytest
 from channels.base import Rendered
 from channels.errors import SendLater
 from gateway.inbound.control import Control
-from gateway.outbound.drafts import Drafts
+from gateway.outbound.preview import LivePreviews
 from gateway.outbound.send_log import SendLog
 from gateway.queue.mailbox import Mailbox
 from gateway.turns.events import EventKind, Events
@@ -70,7 +70,7 @@ class Time:
 
 
 class Stage:
-    """Drafts on a platform in memory, told of turns through a real queue."""
+    """LivePreviews on a platform in memory, told of turns through a real queue."""
 
     def __init__(self, place: Place, mailbox: Mailbox) -> None:
         self.place = place
@@ -78,12 +78,12 @@ class Stage:
         self.mailbox = mailbox
         self.time = Time()
         self.events = Events(mailbox)
-        self.drafts: Drafts
+        self.previews: LivePreviews
         self.send_log: SendLog
 
-    def build(self, send_log: SendLog, *, stream: bool = True) -> Drafts:
+    def build(self, send_log: SendLog, *, stream: bool = True) -> LivePreviews:
         self.send_log = send_log
-        self.drafts = Drafts(
+        self.previews = LivePreviews(
             channel=self.place.channel,
             mailbox=self.mailbox,
             send_log=send_log,
@@ -93,7 +93,7 @@ class Stage:
             now=self.time.now,
             sleep=self.time.sleep,
         )
-        return self.drafts
+        return self.previews
 
     async def tell(self, kind: EventKind, text: str = "", *, asked: str = ASKED, key: str = KEY) -> None:
         """Tell an event, and return when it was heard and what it began sleeps."""
@@ -110,15 +110,15 @@ class Stage:
 
 @asynccontextmanager
 async def stage(place: Place, *, stream: bool = True, deliver: bool = False) -> AsyncIterator[Stage]:
-    """Open queue, send log and drafts; with ``deliver`` also the delivery."""
+    """Open queue, send log and previews; with ``deliver`` also the delivery."""
     async with AsyncExitStack() as stack:
         mailbox = await stack.enter_async_context(place.mailbox())
         made = Stage(place, mailbox)
         if deliver:
-            await stack.enter_async_context(place.delivering(mailbox, drafts=made.build))
+            await stack.enter_async_context(place.delivering(mailbox, previews=made.build))
         else:
             made.build(await stack.enter_async_context(SendLog(place.state, "fake")), stream=stream)
-        running = asyncio.create_task(made.drafts.run(), name="drafts")
+        running = asyncio.create_task(made.previews.run(), name="previews")
         await made.time.asleep(at_least=1)
         try:
             yield made
@@ -189,7 +189,7 @@ async def test_only_chats_of_the_platform_are_shown(place: Place) -> None:
         await on.platform.until(lambda platform: platform.typings == ["bob"])
 
 
-async def test_a_draft_grows_into_the_answer(place: Place) -> None:
+async def test_a_preview_grows_into_the_answer(place: Place) -> None:
     """It is sent after a second with enough text, edited once a second, and ends in the exact answer."""
     async with stage(place, deliver=True) as on:
         await on.writes("This is", for_s=3)
@@ -210,10 +210,10 @@ async def test_a_draft_grows_into_the_answer(place: Place) -> None:
         await until_empty(on.mailbox)
 
     assert place.platform.texts() == ["x" * 40, "x" * 10]
-    assert len({piece.nonce for piece in place.platform.pieces}) == 2
+    assert len({chunk.nonce for chunk in place.platform.chunks}) == 2
 
 
-async def test_a_quick_answer_has_no_draft(place: Place) -> None:
+async def test_a_quick_answer_has_no_preview(place: Place) -> None:
     """Text that is younger than a second is not shown yet."""
     async with stage(place) as on:
         await on.tell("started")
@@ -239,7 +239,7 @@ async def test_a_group_gets_fewer_edits(place: Place) -> None:
 
 
 async def test_text_before_a_tool_is_not_the_answer(place: Place) -> None:
-    """After a tool the draft shows what comes next."""
+    """After a tool the preview shows what comes next."""
     async with stage(place) as on:
         await on.writes("Let me have a look at that.", for_s=2)
         await on.tell("tool", "read")
@@ -248,12 +248,12 @@ async def test_text_before_a_tool_is_not_the_answer(place: Place) -> None:
         assert on.platform.texts() == ["It is all there, as you said."]
 
 
-async def test_the_id_of_a_draft_is_kept_before_its_first_edit(place: Place) -> None:
-    """A restarted adapter goes on with that draft and sends no second one."""
+async def test_the_id_of_a_preview_is_kept_before_its_first_edit(place: Place) -> None:
+    """A restarted adapter goes on with that preview and sends no second one."""
     async with stage(place) as on:
         await on.writes(SENTENCE, for_s=1)
-        (draft,) = on.platform.messages
-        assert (await on.send_log.progress(KEY, OUT)).preview == draft
+        (preview,) = on.platform.messages
+        assert (await on.send_log.progress(KEY, OUT)).preview == preview
 
     async with stage(place, deliver=True) as on:
         await on.tell("delta", " which was not heard from its beginning")
@@ -265,10 +265,10 @@ async def test_the_id_of_a_draft_is_kept_before_its_first_edit(place: Place) -> 
         await until_empty(on.mailbox)
 
     assert place.platform.texts() == ["final"]
-    assert list(place.platform.messages) == [draft]
+    assert list(place.platform.messages) == [preview]
 
 
-async def test_a_draft_that_may_have_been_sent_is_not_sent_again(place: Place) -> None:
+async def test_a_preview_that_may_have_been_sent_is_not_sent_again(place: Place) -> None:
     """Its id is unknown: it stays as it is, and the answer comes as a message of its own."""
     async with stage(place, deliver=True) as on:
         on.platform.fail("unknown")
@@ -280,7 +280,7 @@ async def test_a_draft_that_may_have_been_sent_is_not_sent_again(place: Place) -
     assert place.platform.texts() == [SENTENCE, "final"]
 
 
-async def test_a_chat_that_is_limited_gets_no_drafts(place: Place) -> None:
+async def test_a_chat_that_is_limited_gets_no_previews(place: Place) -> None:
     """After a 429 nothing is drawn until the platform wants calls again; the limiter knows as well."""
     async with stage(place) as on:
         on.platform.fail(SendLater("too many calls", after_s=5.5))
@@ -295,7 +295,7 @@ async def test_a_chat_that_is_limited_gets_no_drafts(place: Place) -> None:
 
 @pytest.mark.parametrize("fault", ["never", "gone"])
 async def test_what_the_platform_refuses_is_not_drawn_again(place: Place, fault: str) -> None:
-    """A draft that cannot be shown, or was deleted, is let be; nothing else is disturbed."""
+    """A preview that cannot be shown, or was deleted, is let be; nothing else is disturbed."""
     async with stage(place) as on:
         await on.writes(SENTENCE)
         if fault == "gone":
@@ -307,8 +307,8 @@ async def test_what_the_platform_refuses_is_not_drawn_again(place: Place, fault:
         assert len(on.platform.typings) >= 2
 
 
-async def test_the_answer_waits_for_a_draft_that_is_under_way(place: Place) -> None:
-    """No edit of a draft can come after the answer, even where the reply was told before."""
+async def test_the_answer_waits_for_a_preview_that_is_under_way(place: Place) -> None:
+    """No edit of a preview can come after the answer, even where the reply was told before."""
     held = asyncio.Event()
     async with stage(place, deliver=True) as on:
         await on.writes(SENTENCE, for_s=1)
@@ -328,7 +328,7 @@ async def test_the_answer_waits_for_a_draft_that_is_under_way(place: Place) -> N
     assert place.platform.texts() == ["final"]
 
 
-async def test_a_late_delta_begins_no_draft(place: Place) -> None:
+async def test_a_late_delta_begins_no_preview(place: Place) -> None:
     """What is told after the answer was delivered shows nothing."""
     async with stage(place, deliver=True) as on:
         await place.put(on.mailbox, reply(1, "final"))
@@ -340,7 +340,7 @@ async def test_a_late_delta_begins_no_draft(place: Place) -> None:
 
 
 async def test_without_streaming_only_typing_shows(place: Place) -> None:
-    """``stream = false`` sends no draft."""
+    """``stream = false`` sends no preview."""
     async with stage(place, stream=False) as on:
         await on.writes(SENTENCE, for_s=5)
         assert on.platform.texts() == []
