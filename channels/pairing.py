@@ -220,7 +220,7 @@ class Pairing:
 
         if not (self._state / durable.CHANNELS_FILE).exists():
             return 0
-        return self._change(work)
+        return self._change(work, erases=True)
 
     def records(self, chats: Collection[tuple[str, str]]) -> list[dict[str, Any]]:
         """List what is kept of these chats, as ``forget`` would find it."""
@@ -233,7 +233,7 @@ class Pairing:
             found = _entries(file, "code = '' OR at_ms > ?", to_ms(self._clock() - VALID))
             return [each.as_row() for each in sorted(found, key=lambda each: each.at)]
 
-    def _change(self, work: Callable[[Connection], T]) -> T:
+    def _change(self, work: Callable[[Connection], T], *, erases: bool = False) -> T:
         """Do ``work`` in a transaction, once codes that ran out and answers older than a day are removed."""
 
         def change(file: Connection) -> T:
@@ -242,7 +242,7 @@ class Pairing:
             file.execute("DELETE FROM access_answers WHERE at_ms <= ?", (now_ms - _ms(ANSWER_EVERY),))
             return work(file)
 
-        return change_rows(self._state, change)
+        return change_rows(self._state, change, erases=erases)
 
 
 def approved(state: Path, channel: str) -> Approved:

@@ -19,15 +19,20 @@ Positions = Mapping[str, Sequence[tuple[object, ...]]]
 _AHEAD: Final = timedelta(seconds=1)
 
 
-def change_rows(state: Path, work: Callable[[Connection], T]) -> T:
+def change_rows(state: Path, work: Callable[[Connection], T], *, erases: bool = False) -> T:
     """Do ``work`` in one transaction, and return its result once that is on disk.
+
+    With ``erases``, if the result is true, the file is rewritten so that no byte of what was removed stays.
 
     Raises:
         NewerFile: a newer version of this program wrote the database.
         ChannelError: it cannot be written; nothing was changed.
     """
     with durable.open_channels(state, down=_refused(state, "written"), newer=NewerFile) as database:
-        return database.change(work)
+        result = database.change(work)
+        if erases and result:
+            database.compact()
+    return result
 
 
 def read_rows(state: Path) -> AbstractContextManager[Connection]:

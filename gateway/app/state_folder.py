@@ -16,7 +16,7 @@ LOCK: Final = "workspace.lock"
 WAIT_S: Final = 30.0
 _POLL_S: Final = 0.02
 # Each development version before 0.1.0 wrote one of these, and no later one does.
-_EARLIER: Final = ("workspace.json", "queue.db", "delivery-*.db", "deliveries", "pairing.json")
+_EARLIER: Final = ("workspace.json", "queue.db", "delivery-*.db", "pairing.json", "telegram.json")
 # Where a reset leaves the former folder, beside ``state``.
 _FORMER: Final = "state-before-reset-{:%Y%m%dT%H%M%SZ}"
 # The processes that work on the workspace by their own account, in words such as "pid 12".

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import durable
 from channels.errors import ChannelError, NewerFile
 from channels.pairing import (
     ALPHABET,
@@ -237,13 +238,17 @@ def test_who_is_let_in_while_a_code_waits_needs_no_code(tmp_path: Path) -> None:
 def test_names_are_forgotten_and_access_where_that_is_meant(tmp_path: Path) -> None:
     """By the id, and by the chat in which it was asked for; others keep theirs."""
     pairing = place(tmp_path)
-    for id_, chat in (("1", "9"), ("2", "2"), ("3", "3")):
-        code = pairing.ask("telegram", id_, kind="person", name="Ada", message_id="t:1", chat_id=chat)
+    for id_, chat, name in (("1", "9", "Eve 1"), ("2", "2", "Eve 2"), ("3", "3", "Ada")):
+        code = pairing.ask("telegram", id_, kind="person", name=name, message_id="t:1", chat_id=chat)
         pairing.approve(str(code))
     assert [row["who"] for row in pairing.records({("telegram", "9")})] == ["telegram:1"]
 
-    assert pairing.forget({("telegram", "9")}, access=False) == 1
-    assert pairing.forget({("telegram", "2")}, access=True) == 1
+    # An adapter has it open.
+    with durable.open_channels(tmp_path, down=lambda error: error):
+        assert pairing.forget({("telegram", "9")}, access=False) == 1
+        assert pairing.forget({("telegram", "2")}, access=True) == 1
+        assert b"Eve" not in (tmp_path / "channels.db-wal").read_bytes()
+    assert b"Eve" not in (tmp_path / "channels.db").read_bytes()
     assert {row["who"]: row["name"] for row in pairing.rows()} == {"telegram:1": "", "telegram:3": "Ada"}
     # Nobody knows any more that they were answered.
     assert ask(pairing, "2", message="t:2") is not None

@@ -15,7 +15,6 @@ import aio_pika
 
 import durable
 from gateway.queue.rabbitmq.topology import Names
-from session.disk.local_files import local_state
 from tests.chaos.checker import check
 from tests.chaos.feed import Post, parked
 from tests.chaos.records import Account, Harm, Message, Records
@@ -119,7 +118,7 @@ async def left_in_broker(url: str, names: Names) -> list[str]:
 
 def left_in_file(workspace: Path) -> list[str]:
     """Tell the same of an embedded queue."""
-    path = local_state(workspace / "state") / durable.STATE_FILE
+    path = workspace / "state" / durable.STATE_FILE
     if not path.exists():
         return ["the queue's file is gone"]
     with durable.reading(path) as file:
