@@ -81,7 +81,7 @@ class AdapterContext:
 
 
 class Adapter:
-    """One enabled channel: its ingress, its delivery, and how it stands.
+    """One enabled channel: its ingress, its sender, and how it stands.
 
     Args:
         pulse: where the channel says that it lives.
@@ -224,10 +224,10 @@ class Adapter:
             send_log = await stack.enter_async_context(SendLog(self._state, self.name))
             limiter = await _limiter(self.name, send_log)
             self.pulse.begin()
-            # A group cuts off all that is left in it: the work on the chats is ended by their delivery alone.
+            # A group cuts off all that is left in it: the work on the chats is ended by their sender alone.
             async with asyncio.TaskGroup() as chats, asyncio.TaskGroup() as group:
                 previews = self._previews(channel, send_log, limiter)
-                delivery = OutboundSender(
+                sender = OutboundSender(
                     channel=channel,
                     mailbox=context.mailbox,
                     send_log=send_log,
@@ -241,10 +241,10 @@ class Adapter:
                     observer=context.observer,
                 )
                 if not self._closing:
-                    receiving = self._receive(channel, delivery)
+                    receiving = self._receive(channel, sender)
                     self._receiving = group.create_task(receiving, name=f"{self.name} ingress")
-                group.create_task(delivery.run(), name=f"{self.name} delivery")
-                group.create_task(self._watch(delivery), name=f"{self.name} watch")
+                group.create_task(sender.run(), name=f"{self.name} sender")
+                group.create_task(self._watch(sender), name=f"{self.name} watch")
                 welcomes = PairingWelcomes(self.name, state=self._state, mailbox=context.mailbox)
                 group.create_task(welcomes.run(), name=f"{self.name} welcomes")
                 if previews is not None:
@@ -264,7 +264,7 @@ class Adapter:
             turn_timeout_s=self._context.turn_timeout_s,
         )
 
-    async def _receive(self, channel: Channel, delivery: OutboundSender) -> NoReturn:
+    async def _receive(self, channel: Channel, sender: OutboundSender) -> NoReturn:
         context = self._context
         reception = Reception(
             name=self.name,
@@ -284,25 +284,25 @@ class Adapter:
         except Exception as error:
             # There is nothing to stop any more: this run has still to fail, so that the next one goes on.
             self._receiving = None
-            await self._rest(error, delivery)
+            await self._rest(error, sender)
             raise
 
-    async def _watch(self, delivery: OutboundSender) -> NoReturn:
+    async def _watch(self, sender: OutboundSender) -> NoReturn:
         """Begin anew when no round trip came to an end for too long."""
         while True:
             await self._sleep(LOOK_S)
             if self.pulse.stalled() and not self._closing:
                 error = ChannelDown(f"no contact for over {self.pulse.within_s:.0f} s")
-                await self._rest(error, delivery)
+                await self._rest(error, sender)
                 raise error
 
-    async def _rest(self, error: Exception, delivery: OutboundSender) -> None:
+    async def _rest(self, error: Exception, sender: OutboundSender) -> None:
         """Show what ends this run, and let the calls under way end before it does.
 
         Of one that is cut off nobody knows what became of it.
         """
         self.pulse.fail(_said(error))
-        await delivery.rest(REST_S)
+        await sender.rest(REST_S)
 
     async def _register(self, channel: Registers) -> None:
         """Show the menu of commands, if another one was shown last."""
