@@ -185,7 +185,8 @@ def reading_channels(
     try:
         with contextlib.ExitStack() as opened:
             version = 0
-            if path.exists():
+            with contextlib.suppress(FileNotFoundError):
+                path.stat()
                 file = opened.enter_context(reading(path))
                 version = int(file.execute("PRAGMA user_version").fetchone()[0])
                 check_version(version, _VERSION, str(path), error=newer)

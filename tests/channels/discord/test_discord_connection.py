@@ -14,7 +14,7 @@ from channels.discord.messages import snowflake_at
 from channels.errors import (
     CredentialsRefused,
 )
-from tests.channels.discord.discord_place import Record, adapter, book, piece, running
+from tests.channels.discord.discord_place import Record, adapter, book, chunk, running
 from tests.support.discord_server import DiscordServer
 from tests.support.discord_world import Channel as Place
 
@@ -114,7 +114,7 @@ async def test_a_gateway_that_is_down_at_first_is_waited_for(
     server.gateway.refuse = "reset"
     async with running(server, state, ready=False) as run:
         await server.called("GET", "/gateway/bot", 3)
-        await run.channel.send(piece(general.id, "still here"))
+        await run.channel.send(chunk(general.id, "still here"))
         assert not run.pulse.up
         server.gateway.refuse = 502
         await server.called("GET", "/gateway/bot", 6)

@@ -58,7 +58,7 @@ def test_a_person_is_exported_whole_and_alone(place: Path) -> None:
     for part in manifest["files"]:
         data = files[part["name"].partition("/")[2]]
         assert (part["size"], part["sha256"]) == (len(data), hashlib.sha256(data).hexdigest())
-    names = ("recall", "vectors", "gateway.db", "delivery", "usage", "chat_history", "pairing")
+    names = ("recall", "vectors", "gateway.db", "channels.db", "usage", "chat_history")
     shared = (*(f"state/{name}" for name in names), "cron/jobs.json", "media/")
     for name in holding(place, "sesame"):
         if not name.startswith(shared):

@@ -53,13 +53,13 @@ async def doctor(workspace: Path, config: dict[str, Any], *more: str) -> dict[st
 
 
 async def test_what_holds_arrivals_back_turns_their_channel_down(workspace: Path) -> None:
-    """``/readyz``, ``status`` and ``doctor`` name a database that is root's; mended, nothing is lost."""
+    """``/readyz``, ``status`` and ``doctor`` name a lock that is root's; mended, nothing is lost."""
     async with TelegramServer() as server:
         config = with_telegram(server, direct="pairing")
         async with service(workspace, config) as daemon:
             server.write(ADA, "let me in")
             await server.said(ADA)
-            take(workspace / "state" / "channels.db")
+            take(workspace / "state" / "channels.lock")
             server.write(BOB, "me, too")
             await daemon.said("arrival.waits")
 
@@ -75,11 +75,12 @@ async def test_what_holds_arrivals_back_turns_their_channel_down(workspace: Path
             await until(up, within_s=30)
 
     assert not part["up"]
-    assert part["error"] == "1 message waits: channels.db cannot be read: unable to open database file"
+    assert part["error"].startswith("1 message waits: channels.db cannot be written: ")
+    assert part["error"].endswith(f"Permission denied: '{workspace}/state/channels.lock'")
     shown_there = status["parts"]["telegram"]
     assert (shown_there["up"], shown_there["error"]) == (False, part["error"])
     assert checks["owners"]["level"] == "fail"
-    assert "state/channels.db" in checks["owners"]["text"]
+    assert "state/channels.lock" in checks["owners"]["text"]
     assert checks["owners"]["cure"] == f"chown -R {UID}:{UID} {workspace}"
     assert re.search(r"\b[A-Z0-9]{8}\b", said.text)
     assert strangers_files(workspace) == []
