@@ -56,14 +56,6 @@ async def daemon_or(
 
 
 @asynccontextmanager
-async def daemons(settings: Settings) -> AsyncIterator[list[Client]]:
-    """Connect to every daemon of this workspace that answers, oldest first."""
-    async with AsyncExitStack() as stack:
-        clients = [await stack.enter_async_context(one) for one in _listed(settings)]
-        yield [client for client in clients if await client.alive()]
-
-
-@asynccontextmanager
 async def queue(settings: Settings) -> AsyncIterator[Mailbox]:
     """Open the workspace's queue in this process, and nothing else.
 

@@ -60,7 +60,7 @@ def cure(settings: Settings) -> str:
 
 
 def wait(settings: Settings) -> None:
-    """Return once other daemons than now run in the workspace; remind the person of the start."""
+    """Return once other processes than now run in the workspace; remind the person of the start."""
     before = {one.pid for one in _running(settings)}
     again = _started_by(min(before, default=0))
     gone_at = 0.0

@@ -361,13 +361,12 @@ async def _find(store: Store, target: str) -> View:
 
 
 async def _clear(settings: Settings, store: Store, key: SessionKey) -> bool:
-    """Have the daemon that works on the key clear it, which ends the turn too; without one, do it here."""
+    """Have the daemon clear the key, which ends the turn too; without one, do it here."""
     from gateway.app import clearing
     from gateway.cli import whole
 
-    async with attach.daemons(settings) as clients:
-        if clients and whole.can_be_sent(key):
-            client = await whole.working_on(key, clients)
+    async with attach.daemon(settings) as client:
+        if client is not None and whole.can_be_sent(key):
             # A daemon that ends just now ends its turns with it.
             with contextlib.suppress(Unreachable):
                 return await client.clear(key)

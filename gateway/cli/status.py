@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -16,11 +16,9 @@ from gateway.cli.root import GlobalOptions, Verb, as_json
 from gateway.errors import Unreachable
 from gateway.outbound.standing import standing
 from gateway.outbound.unserved import cure_of, in_words, unserved
-from gateway.queue.mailbox import INBOUND
 
 if TYPE_CHECKING:
     from gateway.config.settings import Settings
-    from gateway.http.client import Client
 
 
 @click.command(cls=Verb)
@@ -75,10 +73,13 @@ async def _status(settings: Settings) -> dict[str, Any]:
     from session.store.unnamed import media_bytes
     from session.subagents.records import shown as subagents_shown
 
-    async with attach.daemons(settings) as clients:
-        found = [status async for status in _answers(clients)]
-    if found:
-        return {"running": True, **_joined(found), **_of_workspace(settings)}
+    async with attach.daemon(settings) as client:
+        # It may end just now.
+        with contextlib.suppress(Unreachable):
+            if client is not None:
+                found = {"url": client.url, **await client.status()}
+                found["lanes"] = [{**lane, "pid": found["pid"]} for lane in found["lanes"]]
+                return {"running": True, **found, **_of_workspace(settings)}
     return {
         "running": False,
         "url": None,
@@ -92,45 +93,6 @@ async def _status(settings: Settings) -> dict[str, Any]:
         **await _usage_today(settings),
         "media_bytes": media_bytes(Layout(settings.workspace)),
     }
-
-
-async def _answers(clients: Sequence[Client]) -> AsyncIterator[dict[str, Any]]:
-    for client in clients:
-        # It may end just now: the others tell what goes on.
-        with contextlib.suppress(Unreachable):
-            yield {"url": client.url, **await client.status()}
-
-
-def _joined(found: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Join what the daemons of a workspace say, oldest first: each has the lines of some chats.
-
-    A part that is down in any of them is down; what they share is as the first one has it.
-    """
-    lanes = [{**lane, "pid": each["pid"]} for each in found for lane in each["lanes"]]
-    parts: dict[str, Any] = {}
-    for name, part in (item for each in found for item in each["parts"].items()):
-        if name not in parts or not part["up"]:
-            parts[name] = part
-    joined = {**found[0], "ready": all(each["ready"] for each in found), "lanes": lanes, "parts": parts}
-    joined["queues"] = _counted(found)
-    if all("in_memory" in each for each in found):
-        held = [each["in_memory"] for each in found]
-        joined["in_memory"] = {
-            **held[0],
-            **{name: sum(each[name] for each in held) for name in ("letters", "bytes", "max_bytes")},
-        }
-    return joined
-
-
-def _counted(found: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
-    """Return what waits: a broker counts it for all, and each daemon alone knows what it works on."""
-    base = next((each for each in found if each["queues"] is not None), None)
-    if base is None or INBOUND not in base["queues"]:
-        return base["queues"] if base is not None else None
-    others = [lane for each in found if each is not base for lane in each["lanes"]]
-    held = sum(lane["waiting"] + (lane["id"] is not None) for lane in others)
-    inbound = base["queues"][INBOUND]
-    return {**base["queues"], INBOUND: {**inbound, "count": inbound["count"] + held}}
 
 
 def _of_workspace(settings: Settings) -> dict[str, Any]:

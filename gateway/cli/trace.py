@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import AsyncExitStack
 from datetime import datetime, tzinfo
 from typing import TYPE_CHECKING, Any
@@ -80,10 +80,10 @@ def usage(opts: GlobalOptions, days: int, key: str | None, as_json: bool) -> Non
 
 
 async def _traced(settings: Settings, message_id: str, key: str | None) -> dict[str, Any]:
-    """Ask every daemon, since the line of the message's chat is in one of them; without one, the files."""
-    async with attach.daemons(settings) as clients:
-        if clients:
-            return _joined(*await _asked(clients, message_id, key))
+    """Ask the daemon; without one, look into the files."""
+    async with attach.daemon(settings) as client:
+        if client is not None:
+            return await client.trace(message_id, key)
     # A verb that a daemon answers starts sooner without the session side in this process.
     from gateway.service.trace import Tracer
 
@@ -95,28 +95,6 @@ async def _traced(settings: Settings, message_id: str, key: str | None) -> dict[
             except* GatewayError as errors:
                 unasked = str(attach.first(errors))
         return await Tracer(settings, mailbox=mailbox, unasked=unasked).trace(message_id, key)
-
-
-async def _asked(
-    clients: Sequence[Any], message_id: str, key: str | None
-) -> tuple[list[dict[str, Any]], Exception | None]:
-    found: list[dict[str, Any]] = []
-    refused: Exception | None = None
-    for client in clients:
-        try:
-            found.append(await client.trace(message_id, key))
-        except GatewayError as error:
-            refused = error
-    return found, refused
-
-
-def _joined(found: list[dict[str, Any]], refused: Exception | None) -> dict[str, Any]:
-    if not found:
-        assert refused is not None
-        raise refused
-    from gateway.service.trace import joined
-
-    return joined(found)
 
 
 def _lines(found: Mapping[str, Any], zone: tzinfo) -> Iterator[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -22,7 +21,6 @@ from gateway.service.client_message import NoAddress, inbound
 
 if TYPE_CHECKING:
     from gateway.app.erasure import Erasure
-    from gateway.http.client import Client
     from session.kept.subject import Subject
 
 # As of ``POST /clear-session``.
@@ -121,36 +119,28 @@ def tell(found: Report) -> None:
 
 
 async def erased(settings: Settings, *, key: str = "", person: str = "") -> Report:
-    """Have the daemons erase what they work on, which ends the turns too; without one, do it here.
+    """Have the daemon erase, which ends the turns too; without one, do it here.
 
     Raises:
         NoText: the key or the name is not UTF-8.
         Unreachable, StateInUse, SessionError, ChannelError: it did not end; call it again.
     """
-    async with attach.daemons(settings) as clients:
+    async with attach.daemon(settings) as client:
         keys = [key] if key else list(scopes_of(settings).keys_of_person(person))
-        if clients and all(map(can_be_sent, keys)):
+        if client is not None and all(map(can_be_sent, keys)):
             try:
-                return await _by(clients, keys, person)
+                if key:
+                    return await client.erase(key=key)
+                return {"cleared": [], "erased": (await client.erase(person=person))["erased"]}
             except Unreachable:
                 # A daemon that ends just now ends its turns with it; one that answers refused, and says why.
-                if any([await client.alive() for client in clients]):
+                if await client.alive():
                     raise
     async with _erasure(settings) as (erasure, _):
         if person:
             return {"cleared": [], "erased": [(await erasure.person(person)).as_dict()]}
         report, there = await erasure.key(key)
         return {"cleared": [key] if there else [], "erased": [report.as_dict()]}
-
-
-async def _by(clients: Sequence[Client], keys: Sequence[str], person: str) -> Report:
-    if not person:
-        return await (await working_on(keys[0], clients)).erase(key=keys[0])
-    found: Report = {"cleared": [], "erased": []}
-    # A turn is ended by the daemon in which it runs; what one has removed the next one does not find.
-    for client in dict.fromkeys([await working_on(each, clients) for each in keys] or clients[:1]):
-        found["erased"] += (await client.erase(person=person))["erased"]
-    return found
 
 
 def can_be_sent(key: str) -> bool:
@@ -160,16 +150,6 @@ def can_be_sent(key: str) -> bool:
     except (NoAddress, UnicodeError):
         return False
     return True
-
-
-async def working_on(key: str, clients: Sequence[Client]) -> Client:
-    """Choose the daemon that has letters of a key, else the first."""
-    for client in clients:
-        # A daemon whose queue is away refuses.
-        with contextlib.suppress(Unreachable):
-            if any(lane["key"] == key for lane in (await client.status())["lanes"]):
-                return client
-    return clients[0]
 
 
 @asynccontextmanager

@@ -18,7 +18,6 @@ export const healthView = {
       clearTimeout(timer);
       if (document.visibilityState === "visible") {
         try {
-          // Lanes of all daemons; the rest is of the one that is asked.
           const [status, all] = await Promise.all([get("/v1/status"), get("/v1/lanes")]);
           const found = { ...status, ...all };
           if (closed) return;
