@@ -19,6 +19,7 @@ from gateway.app.ending import LAST_WORDS_S
 from gateway.queue.mailbox import Depth
 from gateway.service import gauges
 from gateway.workers import process
+from gateway.workers import workers as keeping
 from gateway.workers.process import WorkerProcess
 from gateway.workers.workers import Workers
 from tests.support.prepared import ROOT
@@ -68,6 +69,32 @@ async def test_a_worker_is_told_to_end_has_its_time_and_is_killed_behind_it(
             await until(lambda: _killed(worker))
         else:
             assert (worker.ended.is_set(), worker.code) == (True, 0)
+
+
+async def test_the_spare_process_becomes_the_next_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the number and the partitions of the one that died; then there is a spare process again."""
+    monkeypatch.setattr(keeping, "SPARE_AFTER_S", 0.0)
+    started: list[int] = []
+    start = WorkerProcess.start
+
+    async def noted(worker: WorkerProcess) -> None:
+        await start(worker)
+        started.append(worker.pid)
+
+    monkeypatch.setattr(WorkerProcess, "start", noted)
+    async with at_work(2, silent_s=600) as (workers, _):
+        await until(lambda: len(started) == 3)
+        first, other = workers.shown()
+        os.kill(first["pid"], signal.SIGKILL)
+        await until(lambda: workers.shown()[0]["pid"] == started[2] and workers.any_up)
+        await until(lambda: workers.shown()[0]["up"])
+        await until(lambda: len(started) == 4)
+
+        replaced = workers.shown()
+    assert replaced[1] == other
+    assert (replaced[0]["number"], replaced[0]["partitions"]) == (1, [0, 2])
+    assert first["partitions"] == [0, 2]
+    assert other["partitions"] == [1, 3]
 
 
 async def test_a_worker_that_has_said_nothing_is_killed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
