@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+from pathlib import Path
+
 import pytest
 
+from channels.discord.cursors import Cursors
+from channels.rows import Positions, change_rows, positions_of
+from gateway.backup import creation, restoring
 from gateway.backup.stages import STAGES, Stage, stage_of
+from gateway.outbound.send_log import sent_for
 from session.store import places
 from tests.support.guarantee import guarantee
 
@@ -46,3 +53,28 @@ def test_what_is_derived_or_of_a_process_is_left_out_and_nothing_else_of_a_chat(
 )
 def test_a_path_is_copied_in_its_stage(path: str, stage: Stage) -> None:
     assert stage_of(path) is stage
+
+
+async def test_cursors_are_those_of_the_beginning_and_the_send_log_is_that_of_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What came while the queue was copied is read again, and no reply is sent twice."""
+    workspace, state = tmp_path / "w", tmp_path / "w" / "state"
+    cursors = await Cursors.open(state, "5", lambda: datetime(2026, 1, 1, tzinfo=UTC))
+    await cursors.remember("10", "ada")
+    at_first = dict(cursors.known)
+
+    def meanwhile(of: Path) -> Positions:
+        found = positions_of(of)
+        change_rows(of, lambda file: file.execute("UPDATE cursors SET read_to = read_to + 1").rowcount)
+        sent = "INSERT INTO sends VALUES ('discord:10', 'discord:1#reply', 1, 2, NULL, NULL)"
+        change_rows(of, lambda file: file.execute(sent).rowcount)
+        return found
+
+    monkeypatch.setattr(creation, "positions_of", meanwhile)
+    creation.create(workspace, tmp_path / "a.tar", embedded=True)
+    restoring.restore(tmp_path / "a.tar", tmp_path / "new")
+
+    again = await Cursors.open(tmp_path / "new" / "state", "5", lambda: datetime.now(UTC))
+    assert (again.known, again.direct) == (at_first, {"10": "ada"})
+    assert len(sent_for(tmp_path / "new" / "state", "discord:1")) == 1
