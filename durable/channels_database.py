@@ -43,7 +43,7 @@ def channels_schema(newer: type[NewerVersion] = NewerVersion) -> Schema:
 
 
 class _Locked(sqlite3.OperationalError):
-    """Another process has held the lock for too long."""
+    """The lock is not to be had."""
 
 
 class ChannelsDatabase(Database):
@@ -89,7 +89,7 @@ class ChannelsDatabase(Database):
         """Close the file; whoever closes it last empties its log. A second call does nothing."""
         try:
             # Where a stopped process holds the lock it has the file open as well, so this is not the last.
-            with contextlib.suppress(OSError, sqlite3.Error), contextlib.ExitStack() as held:
+            with contextlib.suppress(sqlite3.Error), contextlib.ExitStack() as held:
                 if self._lock >= 0:
                     held.enter_context(self._writing(wait_s=_BUSY_S))
                 super().close()
@@ -124,10 +124,12 @@ class ChannelsDatabase(Database):
     def _bound_log(self) -> None:
         """Empty the write-ahead log where it is long."""
         log = self._path.with_name(f"{CHANNELS_FILE}-wal")
-        if log.stat().st_size >= self._checkpoint_at:
-            super()._empty_log()
-            # One that a reader needed all the time is left until it has grown by as much again.
-            self._checkpoint_at = log.stat().st_size + _LOG_BYTES
+        # The jobs are committed by now, whatever the disk says of its files.
+        with contextlib.suppress(OSError):
+            if log.stat().st_size >= self._checkpoint_at:
+                super()._empty_log()
+                # One that a reader needed all the time is left until it has grown by as much again.
+                self._checkpoint_at = log.stat().st_size + _LOG_BYTES
 
     def _empty_log(self) -> None:
         with contextlib.suppress(sqlite3.Error), self._writing(wait_s=0.0):
@@ -139,16 +141,20 @@ class ChannelsDatabase(Database):
 
     @contextlib.contextmanager
     def _writing(self, *, wait_s: float = _WAIT_S) -> Iterator[None]:
-        """Hold the lock. Raises _Locked where others held it for ``wait_s`` seconds."""
+        """Hold the lock. Raises _Locked where others hold it for ``wait_s`` seconds, or the disk refuses."""
         until = clock.monotonic() + wait_s
-        while not try_lock(self._lock):
-            if clock.monotonic() >= until:
-                raise _Locked(f"{_LOCK} is held by another process")
-            clock.pause(_POLL_S)
+        try:
+            while not try_lock(self._lock):
+                if clock.monotonic() >= until:
+                    raise _Locked(f"{_LOCK} is held by another process")
+                clock.pause(_POLL_S)
+        except OSError as error:
+            raise _Locked(f"{_LOCK} cannot be locked: {error.strerror}") from error
         try:
             yield
         finally:
-            unlock(self._lock)
+            with contextlib.suppress(OSError):
+                unlock(self._lock)
 
 
 @contextlib.contextmanager
