@@ -28,7 +28,7 @@ def open_mailbox(
         return EmbeddedMailbox(settings.workspace / "state")
     # A start with the embedded queue is quicker without the AMQP client.
     from gateway.queue.rabbitmq.access import TlsFiles
-    from gateway.queue.rabbitmq.mailbox import RabbitMailbox
+    from gateway.queue.rabbitmq.broker import RabbitMailbox
 
     broker = settings.broker
     return RabbitMailbox(

@@ -93,7 +93,7 @@ def main() -> int:
 
 def _prepare(settings: Settings) -> None:
     """Import what a worker imports by and by: the turns of a dead one wait for this process."""
-    import gateway.queue.rabbitmq.mailbox  # noqa: F401
+    import gateway.queue.rabbitmq.broker  # noqa: F401
 
     if {settings_of(settings, agent).model.name for agent in ("", *settings.agents)} != {"echo"}:
         # A turn that needs it says why it cannot be loaded.

@@ -19,7 +19,7 @@ from pathlib import Path
 import structlog
 
 from channels.message import Inbound
-from gateway.queue.rabbitmq.mailbox import RabbitMailbox
+from gateway.queue.rabbitmq.broker import RabbitMailbox
 from gateway.turns.letter_rules import LetterRules
 from session.models.model import Answer, OnDelta, Prompt
 from tests.contracts.models import Script

@@ -16,7 +16,7 @@ from pamqp.body import ContentBody
 
 from gateway.errors import MailboxDown
 from gateway.queue.mailbox import Letter, Mailbox, Post
-from gateway.queue.rabbitmq.mailbox import RabbitMailbox
+from gateway.queue.rabbitmq.broker import RabbitMailbox
 from gateway.queue.rabbitmq.topology import partition_of
 from session.transcript.key import slot_of
 from tests.contracts.posts import ADA, post

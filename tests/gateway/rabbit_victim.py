@@ -10,7 +10,7 @@ import sys
 
 from gateway.queue.held import BYTES_MAX
 from gateway.queue.mailbox import INBOUND
-from gateway.queue.rabbitmq.mailbox import RabbitMailbox
+from gateway.queue.rabbitmq.broker import RabbitMailbox
 
 
 async def main(url: str, name: str, take: int, settle: int, max_bytes: int) -> None:

@@ -29,7 +29,7 @@ POINTS: dict[str, list[str]] = {
     # Reply put and inbound letter gone: one transaction when embedded.
     "settle": [
         "gateway.queue.embedded.mailbox:EmbeddedMailbox.settle",
-        "gateway.queue.rabbitmq.mailbox:RabbitMailbox.settle",
+        "gateway.queue.rabbitmq.broker:RabbitMailbox.settle",
     ],
     # An outcome written to a journal.
     "journal": ["session.transcript.journal:Journal.conclude"],
@@ -38,7 +38,7 @@ POINTS: dict[str, list[str]] = {
     "rename": ["os:rename", "os:replace"],
     # A confirmed publish to RabbitMQ, and an acknowledgement.
     "publish": ["gateway.queue.rabbitmq.publisher:Outbox.send"],
-    "ack": ["gateway.queue.rabbitmq.stream:RabbitLetter.ack"],
+    "ack": ["gateway.queue.rabbitmq.consumer:RabbitLetter.ack"],
     # The renames that put a transcript, HISTORY.md, MEMORY.md and a state file of messages in their places.
     "checkpoint": ["os:rename?.jsonl"],
     "history": ["os:rename?HISTORY.md"],

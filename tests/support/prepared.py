@@ -35,7 +35,7 @@ MODULES = (
     "gateway.app.daemon",
     "gateway.http.server",
     "gateway.outbound.adapters",
-    "gateway.queue.rabbitmq.mailbox",
+    "gateway.queue.rabbitmq.broker",
     "gateway.cli.sessions",
     "gateway.cli.conversation",
     "gateway.cli.status",

@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 
 from gateway.errors import MailboxDown
 from gateway.queue.mailbox import INBOUND, ParkedAs, Post, outbound
-from gateway.queue.rabbitmq.consume import RETRY_S
+from gateway.queue.rabbitmq.consumer import RETRY_S
 from tests.gateway.on_rabbit import serving
 from tests.support.broker import Broker
 from tests.support.guarantee import guarantee

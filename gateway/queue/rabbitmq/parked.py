@@ -14,10 +14,8 @@ import durable
 from channels.message import MAX_KEY_BYTES
 from gateway.queue.mailbox import Parked, ParkedAs
 from gateway.queue.rabbitmq.connection import AmqpChannel, Link, NotFound, Sending
-from gateway.queue.rabbitmq.declare import exclusively
-from gateway.queue.rabbitmq.record import PROBE
-from gateway.queue.rabbitmq.stream import RabbitLetter
-from gateway.queue.rabbitmq.topology import Names
+from gateway.queue.rabbitmq.consumer import RabbitLetter
+from gateway.queue.rabbitmq.topology import PROBE, Names, exclusively
 
 RETURN_WITHIN_S = 15.0
 # The broker closes the connection over a header of more than a frame, and the letter would come for ever.

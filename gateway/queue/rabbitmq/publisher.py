@@ -19,7 +19,7 @@ from gateway.queue.rabbitmq.connection import (
     Sending,
     Unroutable,
 )
-from gateway.queue.rabbitmq.declare import Topology
+from gateway.queue.rabbitmq.topology import Topology
 
 ALARM = "the broker takes no messages: memory or disk alarm"
 # Rights are given seldom.

@@ -14,7 +14,7 @@ from channels.message import Attachment, Inbound
 from gateway.app.awaited import awaited_files
 from gateway.queue.embedded.mailbox import EmbeddedMailbox
 from gateway.queue.mailbox import INBOUND, Mailbox, ParkedAs, Post
-from gateway.queue.rabbitmq.mailbox import RabbitMailbox
+from gateway.queue.rabbitmq.broker import RabbitMailbox
 from session.background.retention import UNNAMED_FOR, Retention
 from session.store.unnamed import media_bytes
 from tests.gateway.embedded_place import serving

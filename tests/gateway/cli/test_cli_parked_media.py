@@ -14,7 +14,7 @@ from channels.message import Attachment, Inbound
 from gateway.app.daemons import DaemonRegistry
 from gateway.queue.embedded.mailbox import EmbeddedMailbox
 from gateway.queue.mailbox import INBOUND, Mailbox, ParkedAs, Post
-from gateway.queue.rabbitmq.mailbox import RabbitMailbox
+from gateway.queue.rabbitmq.broker import RabbitMailbox
 from session.store.store import Store
 from session.transcript.key import SessionKey
 from session.transcript.transcript import make_line

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 from gateway.queue.held import HeldBytes
 from gateway.queue.mailbox import INBOUND, Letter, Mailbox
-from gateway.queue.rabbitmq.consume import PREFETCH
-from gateway.queue.rabbitmq.stream import LETTER_BYTES, cost_of
+from gateway.queue.rabbitmq.consumer import LETTER_BYTES, PREFETCH, cost_of
 from tests.contracts.posts import ADA, BOB, collect, post
 from tests.gateway.embedded_place import opened as embedded
 from tests.gateway.on_rabbit import KEYS, by_key, fill, held_by_a_victim, opened

@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 
 from gateway.errors import MailboxDown, TopologyMismatch
 from gateway.queue.mailbox import INBOUND, outbound
-from gateway.queue.rabbitmq.mailbox import RabbitMailbox
+from gateway.queue.rabbitmq.broker import RabbitMailbox
 from tests.contracts.posts import ADA, collect, ids, post
 from tests.gateway.on_rabbit import foreign, opened, put_surely, serving, until_ready
 from tests.support.broker import Broker

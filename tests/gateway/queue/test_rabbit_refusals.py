@@ -23,8 +23,8 @@ from gateway.doctor.checks import examine
 from gateway.doctor.finding import Check
 from gateway.errors import MailboxDown, Unreachable
 from gateway.queue.rabbitmq.access import refusal, refusal_of
+from gateway.queue.rabbitmq.broker import LOST_HINT
 from gateway.queue.rabbitmq.connection import Link, plain_words
-from gateway.queue.rabbitmq.mailbox import LOST_HINT
 from tests.gateway.on_rabbit import serving
 from tests.support import ports
 from tests.support.broker import Broker

@@ -13,8 +13,8 @@ from pamqp.common import FieldTable
 
 from gateway.errors import LetterLost, MailboxDown, TopologyMismatch
 from gateway.queue.mailbox import INBOUND, Mailbox, ParkedAs, Post, outbound
-from gateway.queue.rabbitmq import declare
-from gateway.queue.rabbitmq.mailbox import RabbitMailbox
+from gateway.queue.rabbitmq import topology
+from gateway.queue.rabbitmq.broker import RabbitMailbox
 from gateway.queue.rabbitmq.topology import partition_of
 from session.transcript.key import slot_of
 from tests.contracts.mailbox import MailboxContract
@@ -119,7 +119,7 @@ async def test_who_comes_back_together_waits_for_nobody(
     broker: Broker, broker_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each hides the record from the others while it reads it: none takes itself for the first for that."""
-    monkeypatch.setattr(declare, "RECORD_LOOK_S", 90.0)
+    monkeypatch.setattr(topology, "RECORD_LOOK_S", 90.0)
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(opened(broker.url, broker_name))
         back = [

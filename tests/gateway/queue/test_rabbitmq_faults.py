@@ -9,7 +9,7 @@ import pytest
 
 from gateway.errors import LetterLost, MailboxDown
 from gateway.queue.mailbox import INBOUND, outbound
-from gateway.queue.rabbitmq.declare import YOUNG_S
+from gateway.queue.rabbitmq.topology import YOUNG_S
 from tests.contracts.posts import ADA, WEB, collect, ids, post, put_all
 from tests.gateway.on_rabbit import opened, put_surely, serving, until_ready
 from tests.support.broker import Broker

@@ -13,7 +13,7 @@ from gateway.errors import LetterLost
 from gateway.queue.embedded.buffer import EmbeddedLetter
 from gateway.queue.embedded.mailbox import EmbeddedMailbox
 from gateway.queue.mailbox import INBOUND, Letter, ParkedAs
-from gateway.queue.rabbitmq.mailbox import RabbitMailbox
+from gateway.queue.rabbitmq.broker import RabbitMailbox
 from session.errors import ModelRefused
 from tests.gateway.worker_rig import ADA, rig
 from tests.support.broker import Broker

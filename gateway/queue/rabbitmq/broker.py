@@ -29,13 +29,11 @@ from gateway.queue.mailbox import (
 )
 from gateway.queue.rabbitmq.access import NO_FILES, TlsFiles
 from gateway.queue.rabbitmq.connection import AccessRefused, Dialer, Link, LinkDown, NotFound, Sending
-from gateway.queue.rabbitmq.consume import QueueReader
-from gateway.queue.rabbitmq.declare import YOUNG_S, Topology
+from gateway.queue.rabbitmq.consumer import QueueReader, RabbitLetter
 from gateway.queue.rabbitmq.listen import ListenQueue
 from gateway.queue.rabbitmq.parked import ParkedQueue
 from gateway.queue.rabbitmq.publisher import ALARM, REFUSED_S, Outbox, Publisher
-from gateway.queue.rabbitmq.stream import RabbitLetter
-from gateway.queue.rabbitmq.topology import Names, channel_of, slot_route
+from gateway.queue.rabbitmq.topology import YOUNG_S, Names, Topology, channel_of, slot_route
 
 LOST_HINT = "start the broker, or correct broker.url"
 # First and longest pause between two attempts to connect.
