@@ -12,7 +12,7 @@ import contextlib
 import logging
 import ssl
 import struct
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from itertools import count
 from typing import Any
@@ -31,7 +31,6 @@ from gateway.queue.rabbitmq.access import NO_FILES, TlsFiles, alert_of, refusal,
 # A declare that no quorum answers must not hold the supervisor for ever.
 RPC_TIMEOUT_S = 30.0
 CLOSE_TIMEOUT_S = 5.0
-_HUNG_UP = "the server hung up"
 # What they would say is raised here, and said once by the mailbox.
 for _name in ("aiormq", "aio_pika"):
     logging.getLogger(_name).setLevel(logging.CRITICAL)
@@ -71,6 +70,11 @@ _NAMED: tuple[tuple[type[Exception], type[LinkDown]], ...] = (
     (aiormq.exceptions.ChannelLockedResource, Locked),
     (aiormq.exceptions.ChannelAccessRefused, AccessRefused),
     (aiormq.exceptions.ChannelPreconditionFailed, Differs),
+)
+# What the library raises: its own errors, the system's, and its cancellations.
+_THEIRS = (
+    *(asyncio.CancelledError, aiormq.exceptions.AMQPError, OSError, RuntimeError, ValueError),
+    StopAsyncIteration,
 )
 
 
@@ -175,7 +179,7 @@ class Link:
         Raises:
             LinkDown: nobody answers, or the broker refuses; the text holds no credentials.
         """
-        with _renamed(url):
+        with _Renamed(url):
             context = await asyncio.to_thread(tls.context) if url.startswith("amqps:") else None
             connection = _Connection(
                 make_url(url, heartbeat=heartbeat_s),
@@ -217,7 +221,7 @@ class Link:
 
     async def channel(self, *, confirms: bool = False) -> AmqpChannel:
         """Open a channel."""
-        with _renamed(self._url):
+        with _Renamed(self._url):
             if self.ended.is_set():
                 raise LinkDown("the connection is closed")
             # The library counts up, and one above what was agreed cuts the connection.
@@ -237,7 +241,7 @@ class Link:
         self.abandon()
         with contextlib.suppress(LinkDown, TimeoutError):
             async with asyncio.timeout(CLOSE_TIMEOUT_S):
-                with _renamed(self._url):
+                with _Renamed(self._url):
                     await self._connection.close()
 
     def abandon(self) -> None:
@@ -384,7 +388,7 @@ class AmqpChannel:
         with contextlib.suppress(LinkDown):
             try:
                 async with asyncio.timeout(CLOSE_TIMEOUT_S):
-                    with _renamed(self._url):
+                    with _Renamed(self._url):
                         await self._channel.close()
             except TimeoutError:
                 # A broker that does not read frees the letters at the connection's end alone.
@@ -395,12 +399,8 @@ class AmqpChannel:
         """Whether the library counts it as closed, which ``ended`` follows a moment later."""
         return self._underlay.is_closed
 
-    @contextlib.contextmanager
-    def _rpc(self, about: str = "") -> Iterator[None]:
-        if self.ended.is_set():
-            raise LinkDown("the channel is closed")
-        with _renamed(self._url, about, self):
-            yield
+    def _rpc(self, about: str = "") -> _Renamed:
+        return _Renamed(self._url, about, self)
 
     def _on_cancelled(self, _: object) -> None:
         # The queue is gone: the channel without its consumer is of no use.
@@ -468,6 +468,9 @@ def plain_words(error: BaseException, url: str) -> str:
     elif isinstance(error, asyncio.CancelledError):
         # What the library gives those who wait on a connection that ended, and calls its cause.
         text = "the connection was lost"
+    elif isinstance(error, StopAsyncIteration):
+        # Its own word for a server that hung up before its first byte.
+        text = "the server hung up"
     parts = urlsplit(url)
     secrets = {url, parts.netloc, parts.password or "", unquote(parts.password or "")}
     for secret in sorted(secrets - {""}, key=len, reverse=True):
@@ -479,39 +482,37 @@ def _kind_of(error: BaseException | None) -> type[LinkDown]:
     return next((ours for theirs, ours in _NAMED if isinstance(error, theirs)), LinkDown)
 
 
-@contextlib.contextmanager
-def _renamed(url: str, about: str = "", channel: AmqpChannel | None = None) -> Iterator[None]:
-    """Turn the library's errors into ours, and never lose a cancellation.
+class _Renamed:
+    """Turns the library's errors into ours, and never loses a cancellation; refuses a channel that has ended.
 
     The library cancels what waits on a closed channel, and may answer a true cancellation with an error
     of its own where both happen at once: the task's own count tells them apart.
     """
-    task = asyncio.current_task()
-    before = task.cancelling() if task else 0
 
-    def cancelled() -> bool:
-        return task is not None and task.cancelling() > before
+    __slots__ = ("_about", "_before", "_channel", "_task", "_url")
 
-    try:
-        yield
-    except asyncio.CancelledError:
-        if cancelled():
-            raise
-        raise LinkDown("the connection was closed") from None
-    except MailboxDown:
-        raise
-    except StopAsyncIteration:
-        # The library's own word for a server that hung up before its first byte.
-        raise LinkDown(f"{about}: {_HUNG_UP}" if about else _HUNG_UP) from None
-    except (aiormq.exceptions.AMQPError, OSError, TimeoutError, RuntimeError, ValueError) as error:
-        if cancelled():
+    def __init__(self, url: str, about: str = "", channel: AmqpChannel | None = None) -> None:
+        self._url, self._about, self._channel = url, about, channel
+
+    def __enter__(self) -> None:
+        if self._channel is not None and self._channel.ended.is_set():
+            raise LinkDown("the channel is closed")
+        self._task = asyncio.current_task()
+        self._before = self._task.cancelling() if self._task else 0
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if error is not None and not isinstance(error, _THEIRS):
+            return
+        if self._task is not None and self._task.cancelling() > self._before:
+            if isinstance(error, asyncio.CancelledError):
+                return
             raise asyncio.CancelledError from None
-        if isinstance(error, ValueError) and channel is not None and not channel.is_closed:
+        if error is None:
+            return
+        if isinstance(error, ValueError) and self._channel is not None and not self._channel.is_closed:
             # Not the channel's end, but something that cannot be written.
-            raise
-        kind = _kind_of(error)
-        if (refused := refusal_of(error) or refusal(str(error), url)) is not None:
+            return
+        kind, text = _kind_of(error), plain_words(error, self._url)
+        if (refused := refusal_of(error) or refusal(str(error), self._url)) is not None:
             raise (NoRoom if refused.full else kind)(refused.text, hint=refused.hint) from None
-        raise kind(f"{about}: {plain_words(error, url)}" if about else plain_words(error, url)) from None
-    if cancelled():
-        raise asyncio.CancelledError
+        raise kind(f"{self._about}: {text}" if self._about else text) from None
