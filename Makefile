@@ -33,14 +33,14 @@ $(VENV)/.rewritten: $(VENV)/.dev
 install: $(VENV)/.runtime ## creates .venv with the locked dependencies
 	@$(BIN)/python -m compileall -q gateway channels session durable
 
-extras: $(VENV)/.runtime ## adds what MCP servers, the tool web_fetch and traces need
+extras: $(VENV)/.runtime ## adds what MCP servers, the tool web_fetch, traces and PostgreSQL need
 	@deploy/install-packages.sh $(VENV) $(LOCKS)/extras.txt
 
 run: $(VENV)/.runtime ## runs the gateway with its embedded queue
 	@exec $(BIN)/chat-gateway run
 
 test: $(VENV)/.rewritten ## runs all tests but those of check, with a real RabbitMQ and a real Chromium
-	@deploy/system-packages.sh rabbitmq-server chromium-headless-shell fonts-dejavu-core curl bubblewrap libseccomp2 openssl systemd zsh fish strace
+	@deploy/system-packages.sh rabbitmq-server postgresql chromium-headless-shell fonts-dejavu-core curl bubblewrap libseccomp2 openssl systemd zsh fish strace
 	RABBITMQ_SCHEDULER_BIND_TYPE=u $(BIN)/python -m pytest -m "not chaos" --numprocesses 6 --dist worksteal --durations=15 --ignore tests/deploy/test_container.py --ignore tests/system/test_broker_cluster.py --ignore tests/hosts --ignore tests/docs --ignore tests/test_house_rules.py --ignore tests/test_patterns.py
 
 test-deb: $(VENV)/.dev ## tries the Debian package with all of its packages, not only what is ours: needs root
@@ -116,14 +116,12 @@ mutants: $(VENV)/.dev ## puts a fault at a time into the modules that decide; do
 	nice -n 10 $(BIN)/python -m tests.mutants --jobs $(JOBS) $(if $(MODULE),--module $(MODULE)) $(if $(AGAIN),--again)
 
 CUTS ?= 70
-ROUNDS ?= 300
 INJECTED ?= 20
 chaos-disk: $(VENV)/.dev ## cuts the power of a disk that forgets, then takes out each sync in turn: needs root and /dev/fuse, without them chaos-injected; CUTS=200
 	@if $(BIN)/python -m tests.disk.mount; then $(MAKE) --no-print-directory chaos-forgetful; else $(MAKE) --no-print-directory chaos-injected; fi
 
 chaos-forgetful: $(VENV)/.dev
 	unshare --mount $(BIN)/python -m tests.disk.cuts --cuts $(CUTS)
-	unshare --mount $(BIN)/python -m tests.disk.lost_leases --rounds $(ROUNDS)
 	unshare --mount $(BIN)/python -m tests.disk.mutants
 
 chaos-injected: $(VENV)/.dev ## has system calls of a gateway fail, or kill it, by strace -e inject: INJECTED=100
@@ -135,7 +133,7 @@ lock: ## resolves the newest versions anew into deploy/locks (needs uv)
 	printf "setuptools>=80\nsetuptools-scm>=9\n" | $(COMPILE) - --output-file $(LOCKS)/build.txt
 	printf "uv\npip\n" | $(COMPILE) - --output-file $(LOCKS)/uv.txt
 	$(COMPILE) pyproject.toml --output-file $(LOCKS)/runtime.txt
-	$(COMPILE) pyproject.toml --extra mcp --extra otel --extra web-fetch --constraints $(LOCKS)/runtime.txt --output-file $(LOCKS)/extras.txt
+	$(COMPILE) pyproject.toml --extra mcp --extra otel --extra postgres --extra web-fetch --constraints $(LOCKS)/runtime.txt --output-file $(LOCKS)/extras.txt
 	$(COMPILE) pyproject.toml --extra dev --constraints $(LOCKS)/extras.txt --output-file $(LOCKS)/dev.txt
 	$(COMPILE) --group docs --constraints $(LOCKS)/dev.txt --output-file $(LOCKS)/docs.txt
 

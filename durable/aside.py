@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from durable.beside import beside
+from durable.beside import beside_file
 from durable.files import new_file, write_all
 from durable.folders import make_folder, sync_folder
 from durable.owner import keep_owner
@@ -61,7 +61,7 @@ def replace(
         OSError: the disk refused; the old file stands.
     """
     make_folder(path.parent)
-    with beside(path, inherit=inherit) as (fd, temp):
+    with beside_file(path, inherit=inherit) as (fd, temp):
         write_all(fd, data)
         # The content comes before the name: after a power cut the name must not stand for an empty file.
         os.fsync(fd)

@@ -30,7 +30,7 @@ def sweep(folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def beside(path: Path, *, inherit: bool) -> Iterator[tuple[int, Path]]:
+def beside_file(path: Path, *, inherit: bool) -> Iterator[tuple[int, Path]]:
     """Open an empty private file beside ``path``, this writer's alone; it is removed if the block fails.
 
     Its writer holds its lock. A file without one is what a killed writer left behind, and is used again.

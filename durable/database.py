@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from durable.errors import Damaged, NewerVersion
+from durable.errors import Damaged, EarlierVersion, NewerVersion
 from durable.files import touch
 from durable.folders import make_folder, sync_folder
 from durable.state import check_version
@@ -42,10 +42,17 @@ class Schema:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One piece of a batch: all of it is done, or none. ``writes`` is False where it only looks."""
+    """One piece of a batch: all of it is done, or none.
+
+    Args:
+        run: does it, in the transaction; what it returns or raises is the outcome.
+        writes: False where it only looks.
+        after: called once the batch is committed; what it returns or raises is then the outcome.
+    """
 
     run: Callable[[], object]
     writes: bool = True
+    after: Callable[[], object] | None = None
 
 
 class _Refused(Exception):
@@ -132,6 +139,12 @@ class Database:
     def _check_version(self, file: sqlite3.Connection) -> int:
         version = int(file.execute("PRAGMA user_version").fetchone()[0])
         check_version(version, self._schema.version, str(self._path), error=self._schema.newer)
+        if 0 < version < self._schema.version:
+            raise EarlierVersion(
+                f"{self._path} was written by an earlier development version",
+                hint="chat-gateway run --reset-state moves the state aside and starts with an empty queue; "
+                "transcripts, memory and jobs stay",
+            )
         return version
 
     def close(self) -> None:
@@ -182,6 +195,8 @@ class Database:
                     outcomes[index] = self._after_failure(jobs[index], error, of=len(indexes))
                 break
             else:
+                for index in indexes:
+                    outcomes[index] = after_commit(jobs[index], outcomes[index])
                 break
         return outcomes
 
@@ -191,7 +206,7 @@ class Database:
             self._at("begun")
             for index in indexes:
                 outcomes[index] = _run_one(jobs[index], index)
-            self.flush()
+            self._finish()
             self._at("written")
             with timed_sync():
                 self.file.execute("COMMIT")
@@ -203,8 +218,8 @@ class Database:
     def _begin(self) -> None:
         self.file.execute("BEGIN IMMEDIATE")
 
-    def flush(self) -> None:
-        """Write what the jobs of a batch left to be written together; a plain database has nothing such."""
+    def _finish(self) -> None:
+        """Do what is left before the commit of a batch; a plain database has nothing such."""
 
     def _roll_back(self) -> None:
         """Undo the transaction, where the failure has not done so; a refusal shows at the next batch."""
@@ -242,6 +257,16 @@ def _run_one(job: Job, index: int) -> object:
         raise
     except Exception as error:
         raise _Refused(index) from error
+
+
+def after_commit(job: Job, outcome: object) -> object:
+    """Do what follows the commit of a job; return its outcome."""
+    if job.after is None:
+        return outcome
+    try:
+        return job.after()
+    except Exception as error:  # noqa: BLE001 - it belongs to whoever asked for the job
+        return error
 
 
 @contextlib.contextmanager

@@ -4,8 +4,10 @@
 
     HintedError
     ├── NewerVersion    a newer chat-gateway wrote it; it was not touched (exit 78)
+    ├── EarlierVersion  a development version before 0.1.0 wrote it; it was not touched (exit 78)
     ├── Damaged         it is not what was written
-    └── LockHeld        another process holds the lock
+    ├── LockHeld        another process holds the lock
+    └── StateUnavailable  the state database took nothing of a job
 
 What the disk refuses is an OSError: each package says in its own words what was not written.
 """
@@ -27,12 +29,20 @@ class NewerVersion(HintedError):
     """A file of ours carries a version that this program does not know; nothing was written."""
 
 
+class EarlierVersion(HintedError):
+    """A development version before 0.1.0 wrote a database of ours; it was not touched."""
+
+
 class Damaged(HintedError):
     """A file of ours holds something else than what was written; it was left as it is."""
 
 
 class LockHeld(HintedError):
     """Another process holds the lock for longer than anyone who moves does."""
+
+
+class StateUnavailable(HintedError):
+    """The disk refused the rows of a job, or the state database is closed; nothing of the job was done."""
 
 
 def causes(error: BaseException) -> Iterator[BaseException]:

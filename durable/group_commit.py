@@ -86,12 +86,16 @@ class GroupCommit:
         applied: Callable[[T | Exception], None] | None = None,
         *,
         writes: bool = True,
+        after: Callable[[], T] | None = None,
     ) -> asyncio.Future[T]:
-        """Add a job to the next batch; the future has its outcome once that is on disk."""
+        """Add a job to the next batch; the future has its outcome once that is on disk.
+
+        ``after`` as for ``Job``.
+        """
         done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._waiting.append(
             Asked(
-                Job(run, writes),
+                Job(run, writes, after),
                 cast("asyncio.Future[object]", done),
                 cast("Callable[[object], None] | None", applied),
             )

@@ -41,6 +41,83 @@ CREATE TABLE parked (
 -- `parked retry ID`.
 CREATE INDEX parked_by_id ON parked (id);
 
+-- Lines of transcripts that are not yet known to be on disk in their file. A row is written in the commit that makes
+-- its lines valid; then the lines are appended to the file without a sync. Every 30 s, or for 16 MB, the files are
+-- synced and the rows deleted. After a crash a start brings each line of a row into its file that is not there.
+-- A new file in the place of the old one, or none, takes the rows with it in its own commit.
+CREATE TABLE file_ops (
+    seq     INTEGER PRIMARY KEY,
+    path    BLOB NOT NULL,      -- the file below the workspace, when the row was written
+    at      INTEGER NOT NULL,   -- offset of the lines in it; 0: they begin with the header of a new file
+    session TEXT NOT NULL,      -- ULID of the session: the lines of one that is no longer in the file are dropped
+    data    BLOB NOT NULL       -- whole lines
+);
+
+-- What the gateway remembers of a session key beside its transcript: starts of turns, replies to commands, notices,
+-- the number of replies. Loaded with the conversation.
+CREATE TABLE journal (
+    key   BLOB NOT NULL,        -- session key, UTF-8; a foreign one may hold lone surrogates
+    n     INTEGER NOT NULL,     -- position among the entries of the key: an entry is never put twice
+    entry BLOB NOT NULL,        -- JSON object, see session/transcript/journal.py
+    PRIMARY KEY (key, n)
+) WITHOUT ROWID;
+
+-- What models cost: one row for each turn that ended, and one for each call that is no turn's own (memory, titles,
+-- summaries, vectors). It is handed over right behind the turn's last lines and shares their commit, so it costs no
+-- sync. Removed after 35 days. An erasure takes the names out of the rows of a chat or a person; the cost stays.
+CREATE TABLE usage (
+    at_ms         INTEGER NOT NULL,   -- when it ended
+    n             INTEGER NOT NULL,   -- at random, for those of one millisecond
+    turn          INTEGER NOT NULL,   -- 1: a turn; 0: another call
+    key           TEXT NOT NULL,      -- session key; '-' once it was erased
+    person        TEXT NOT NULL,      -- who asked: 'people/<name>' or a sender; '' for nobody
+    job           TEXT NOT NULL,      -- id of the scheduled job that it was for; '' for none
+    id            TEXT NOT NULL,      -- id of the message that was answered; '' for another call
+    model         TEXT NOT NULL,
+    prompt        INTEGER NOT NULL,   -- tokens, those of the two caches among them
+    completion    INTEGER NOT NULL,
+    cached        INTEGER NOT NULL,   -- read from the provider's cache
+    cache_written INTEGER NOT NULL,
+    unpriced      INTEGER NOT NULL,   -- tokens whose price nobody knows
+    cost_nano     INTEGER NOT NULL,   -- billionths of a dollar, so that sums are exact
+    PRIMARY KEY (at_ms, n)
+) WITHOUT ROWID;
+
+-- What is spent and reserved on a day (UTC), for each subject that may have a cap. Kept in the commits that change
+-- `usage` and `reservations`, whether there is a cap or not. Before a request is made its highest cost is reserved by
+-- one UPDATE that fails where it would go over the cap: no two processes overspend together.
+CREATE TABLE totals (
+    day             INTEGER NOT NULL,   -- days since 1970
+    kind            TEXT NOT NULL,      -- 'day', 'chat', 'person' or 'job'
+    who             TEXT NOT NULL,      -- '' for 'day'
+    cost_nano       INTEGER NOT NULL,   -- spent, by turns that still run too
+    tokens          INTEGER NOT NULL,
+    reserved_nano   INTEGER NOT NULL,   -- what requests under way may cost at most
+    reserved_tokens INTEGER NOT NULL,
+    PRIMARY KEY (day, kind, who)
+) WITHOUT ROWID;
+
+-- The part in `totals` of a turn or call that has not ended. When its process dies, what it has reserved is free
+-- again; what it has spent counts until the turn is done again and settles it.
+CREATE TABLE reservations (
+    key             TEXT NOT NULL,
+    id              TEXT NOT NULL,      -- id of the message; of a call that is no turn's another one
+    day             INTEGER NOT NULL,   -- whose totals have it; 0: settled, removed with the next day
+    owner           INTEGER NOT NULL,   -- process id
+    person          TEXT NOT NULL,
+    job             TEXT NOT NULL,
+    cost_nano       INTEGER NOT NULL,
+    tokens          INTEGER NOT NULL,
+    reserved_nano   INTEGER NOT NULL,
+    reserved_tokens INTEGER NOT NULL,
+    PRIMARY KEY (key, id)
+) WITHOUT ROWID;
+
+-- How many calls the background has begun, for its limits of an hour and of a day. Removed after a day.
+CREATE TABLE background_calls (
+    minute INTEGER PRIMARY KEY,   -- since 1970
+    calls  INTEGER NOT NULL
+);
 
 -- ============================================= state/channels.db =============================================
 -- The database of the channels side: what adapters have to know while no session runs.
@@ -149,3 +226,33 @@ CREATE TABLE pauses (
 CREATE TABLE replied (
     channel TEXT PRIMARY KEY
 ) WITHOUT ROWID;
+
+-- =========================================== PostgreSQL alone ================================================
+-- With `state.url` the tables of `state/gateway.db` are in a PostgreSQL database, where INTEGER is BIGINT and BLOB is
+-- BYTEA, together with these (`durable/postgres.py`).
+
+-- The server's clock.
+CREATE FUNCTION now_ms() RETURNS BIGINT VOLATILE LANGUAGE sql
+    AS 'SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint';
+
+-- As in SQLite, whether the second is part of the first.
+CREATE FUNCTION instr(BYTEA, BYTEA) RETURNS BOOLEAN IMMUTABLE LANGUAGE sql AS 'SELECT position($2 IN $1) > 0';
+
+-- The transactions of the last hour. A gateway that lost the answer to a commit looks here whether it happened.
+CREATE TABLE guards (
+    id    TEXT PRIMARY KEY,     -- ULID
+    at_ms INTEGER NOT NULL
+);
+
+-- One row: which gateway writes. One that lost its connection, and finds another epoch, writes nothing any more.
+CREATE TABLE state (
+    version        INTEGER NOT NULL,    -- of the tables
+    epoch          INTEGER NOT NULL,    -- raised by each gateway that takes the database over
+    lives_until_ms INTEGER NOT NULL     -- renewed while it lives, by the server's clock; 0: it ended in good order
+);
+
+-- Gateways that wait to take the database over.
+CREATE TABLE standbys (
+    id             TEXT PRIMARY KEY,    -- a ULID for each start
+    lives_until_ms INTEGER NOT NULL
+);

@@ -4,8 +4,9 @@
 
     GatewayError                 exit_code says how the command ends
     ├── ConfigError              78  all problems at once
-    ├── StateInUse               73  another daemon holds the embedded queue
+    ├── StateInUse               73  another gateway uses the workspace
     ├── NewerState               78  a file in state/ was written by a newer version
+    ├── EarlierState             78  a development version before 0.1.0 wrote the state folder
     ├── SendLogDown                  what a platform accepted cannot be recorded; nothing may be sent
     ├── Unreachable              69  broker, daemon or model does not answer
     └── MailboxError
@@ -47,8 +48,14 @@ class NewerState(NewerVersion, GatewayError):
     exit_code = 78
 
 
+class EarlierState(GatewayError):
+    """The state folder was written by a development version whose files this one does not read."""
+
+    exit_code = 78
+
+
 class Unreachable(GatewayError):
-    """A server that a one-shot command needs does not answer."""
+    """A server that is needed does not answer, or another gateway reaches it where this one does not."""
 
     exit_code = 69
 

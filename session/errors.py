@@ -5,7 +5,8 @@
     SessionError
     ├── StoreError                 the disk refused; nothing half written, try again later
     │   ├── LineTooLong            over MAX_LINE_BYTES; nothing was written
-    │   ├── Fenced                 another process owns the key now; nothing was written
+    │   ├── Fenced                 the conversation was cleared or replaced; nothing was written
+    │   ├── WorkspaceInUse         another process has the state database (exit 73)
     │   └── NewerFormat            a state file of a newer version (exit 78)
     ├── ModelError                 ``said`` is a sentence for the chat
     │   ├── ModelAway              an outage or a rate limit: wait, in order, and ask again
@@ -63,7 +64,11 @@ class LineTooLong(StoreError):
 
 
 class Fenced(StoreError):
-    """Another process owns this key now; nothing was written. Claim it anew or leave it."""
+    """The conversation was cleared or replaced since it was opened; nothing was written. Open it again."""
+
+
+class WorkspaceInUse(StoreError):
+    """Another process has the state database; this one may only read it. Nothing was written."""
 
 
 class NewerFormat(NewerVersion, StoreError):

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable, Sequence
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from datetime import datetime
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -37,6 +38,7 @@ from gateway.outbound.local import LocalSender
 from gateway.outbound.unserved import Row
 from gateway.queue.mailbox import Mailbox
 from gateway.queue.rabbitmq.topology import partition_of
+from gateway.state import open_state, watch_state
 from gateway.turns import outcomes
 from gateway.turns.agents import AgentSet
 from gateway.turns.confidants import Confidants
@@ -50,9 +52,10 @@ from gateway.turns.subagents import Subagents
 from gateway.turns.worker import Worker
 from gateway.workers.process import NoAnswer
 from gateway.workers.workers import Workers
+from session.store.state import workspace_state
 from session.store.store import utc_now
 from session.subagents.records import SubagentFiles
-from session.transcript.key import slot_of
+from session.transcript.key import SessionKey, slot_of
 from session.turn.command_names import DESCRIPTIONS
 
 if TYPE_CHECKING:
@@ -141,6 +144,9 @@ class Application:
                 tasks.append(group.create_task(self.metrics.watch_loop(), name="loop lag"))
             if self.role != "channels":
                 self._open_session(group, tasks)
+                if self._serves_clients and self.settings.state_table.url:
+                    watching = watch_state(workspace_state(self.settings.state), self.mailbox.health)
+                    tasks.append(group.create_task(watching, name="state"))
             orders = self.worker.orders if self.worker is not None else None
             control = Control(mailbox=self.mailbox, events=self.events, orders=orders)
             try:
@@ -192,7 +198,14 @@ class Application:
             await asyncio.to_thread(state_folder.check, settings.state)
             await asyncio.to_thread(moving)
             await asyncio.to_thread(held.enter_context, state_folder.entered(settings.state))
-            yield
+            if self.role == "channels" or not self._serves_clients:
+                yield
+                return
+            async with (
+                open_state(workspace_state(settings.state)) as state,
+                _listening(settings.state, state, self._changed_by_command),
+            ):
+                yield
 
     def _open_session(self, group: asyncio.TaskGroup, tasks: list[asyncio.Task[None]]) -> None:
         files = SubagentFiles(self.settings.state, clock=self._clock)
@@ -209,6 +222,7 @@ class Application:
         if self._serves_clients:
             self._open_deliveries(group)
         if self.workers is not None:
+            services.store.shared_with(partial(self._forgotten, self.workers))
             # A turn that waits for a person's word waits in a worker.
             services.answers.heard = partial(self._decided, self.workers, group)
             # What follows turns is done where they run.
@@ -263,6 +277,17 @@ class Application:
             )
             for channel in CHANNELS_OF_SESSION
         ]
+
+    async def _changed_by_command(self, key: str, cleared: bool) -> None:
+        """Read a conversation again that a command changed, or is about to clear."""
+        if self.services is not None:
+            self.services.store.forget(SessionKey(key), cleared=cleared)
+        if self.workers is not None:
+            await self._forgotten(self.workers, key, cleared)
+
+    async def _forgotten(self, workers: Workers, key: str, cleared: bool) -> None:
+        """Have the workers read a conversation again that was changed here."""
+        await workers.ask("forget", key=key, cleared=cleared)
 
     def _decided(self, workers: Workers, group: asyncio.TaskGroup, approval: str) -> None:
         group.create_task(workers.ask("decided", id=approval), name="tell workers")
@@ -417,6 +442,19 @@ def lane_lines(lane: Lane | None) -> list[str]:
 def _is_status(entry: Entry) -> bool:
     command = outcomes.command(entry.inbound)
     return command is not None and command.name == "status"
+
+
+@asynccontextmanager
+async def _listening(
+    folder: Path, state: durable.StateWriter, changed: durable.Changed
+) -> AsyncIterator[None]:
+    """Let commands use the state database while the gateway holds it; without a socket they only read."""
+    async with AsyncExitStack() as stack:
+        try:
+            await stack.enter_async_context(durable.listening(folder, state, changed))
+        except OSError as error:
+            log.warning("state.no_socket", error=str(error), hint="commands cannot change sessions meanwhile")
+        yield
 
 
 # A letter that is being parked waits for a broker, perhaps.

@@ -31,6 +31,7 @@ from gateway.observer import Observers
 from gateway.queue.embedded.left import CURE, left_behind
 from gateway.systemd.notify import Manager
 from gateway.workers.workers import Workers
+from session.store.state import workspace_state
 
 log = structlog.get_logger("daemon")
 
@@ -111,8 +112,11 @@ async def _main(
     silent_s = settings.limits.worker_timeout_s
     workers = None
     if team.count:
-        partitions = settings.broker.partitions
-        workers = Workers(team.count, team.values, partitions=partitions, silent_s=silent_s)
+        workers = Workers(
+            *(team.count, team.values, workspace_state(settings.state)),
+            partitions=settings.broker.partitions,
+            silent_s=silent_s,
+        )
     application = Application(
         settings, role=role, platforms=True, observer=observer, metrics=metrics, workers=workers
     )
@@ -161,7 +165,7 @@ async def _serve(
         for remark in team.remarks:
             logs.say(remark)
         if role != "channels" and not settings.broker.embedded:
-            left = await asyncio.to_thread(left_behind, settings.state)
+            left = await left_behind(settings.state)
             if left:
                 logs.say(f"{left}; {CURE}")
         level, text, cure = memory_scope.check(settings)

@@ -32,6 +32,7 @@ from session.kept.rows import forget_usage
 from session.kept.subject import Subject, Subjects, check_text
 from session.store.enclosed import AwaitedFiles, Named, let_go
 from session.transcript.key import SessionKey, split
+from session.transcript.line import dump
 
 log = structlog.get_logger("erasing")
 
@@ -46,9 +47,9 @@ MEDIA_STAYS = (
 MEDIA_GOES = "unreferenced files are deleted automatically within 48 hours"
 BROKER_STAYS = "messages that wait in RabbitMQ: they will be answered as new ones"
 CURSOR_STAYS = "state/channels.db: the id of the last message read from the channel"
-LOCKS_STAY = (
-    "state/keys: the lock of the chat, the ids of its messages (for 48 hours, to recognise duplicates) and"
-    " the number of replies"
+JOURNAL_STAYS = (
+    "state/gateway.db: the key, the ids of its messages (for 48 hours, to recognise duplicates) and the"
+    " number of replies; state/keys: an empty lock file"
 )
 ACCESS_STAYS = "access to the bot: revoke it with `pairing revoke` or in the configuration"
 ELSEWHERE = "on {}, in state.local_dir: search indexes (docs/shared-folders.md)"
@@ -131,8 +132,11 @@ class Erasure:
         erased = Erased(subject.name, stays=[*subject.stays, *self._what_stays(subject)])
         layout = self._store.layout
         await start_thread(lambda: erasing.count(layout, subject, erased), name="erasing")
+        entries, size = await self._journal(subject)
         whole = await start_thread(lambda: self._owed.keep(subject), name="erasing")
         await self._carry_out(whole, erased)
+        left, left_size = await self._journal(subject)
+        erased.add("journal", entries - left, size - left_size)
         workspace = self._settings.workspace
         erased.stays += await start_thread(partial(kept_rows.unread_jobs, workspace, subject), name="erasing")
         return erased
@@ -153,7 +157,7 @@ class Erasure:
                 await asyncio.shield(self._open.reopen(subject.lanes))
 
     async def _removed(self, subject: Subject, erased: Erased, *, spare_new: bool) -> None:
-        layout, owner = self._store.layout, self._store.owner
+        layout = self._store.layout
         entries = await self._entries(subject.keys)
         media: Named = dict(subject.media)
         sizes = await start_thread(lambda: erasing.count_media(layout, media), name="erasing")
@@ -170,13 +174,21 @@ class Erasure:
                 await self._clear(key, entries)
         await self._ended(entries)
         # What a tool or a job was writing while its conversation went is removed behind it.
-        await start_thread(lambda: erasing.remove_late(layout, subject, owner=owner), name="erasing")
+        await start_thread(lambda: erasing.remove_late(layout, subject), name="erasing")
+        await self._store.state.drop_journals(subject.subagents)
+        await self._store.state.compact()
         await self._rows(subject, erased)
         # Letters that were answered at that moment have left a reply behind.
         await self._letters(subject, erased)
         await self._media(media, sizes, erased)
         await start_thread(lambda: self._owed.done(subject), name="erasing")
         log.info("subject.erased", kinds=sorted(erased.removed))
+
+    async def _journal(self, subject: Subject) -> tuple[int, int]:
+        """Count the entries of the subject's journals and their bytes."""
+        journals = await self._store.state.journals(subject.lanes)
+        sizes = [len(dump(entry)) for journal in journals.values() for entry in journal]
+        return len(sizes), sum(sizes)
 
     async def _entries(self, keys: Collection[str]) -> list[OpenLetter]:
         return [*(await self._open.of(keys))] if self._open is not None else []
@@ -254,13 +266,14 @@ class Erasure:
     async def _rows(self, subject: Subject, erased: Erased) -> None:
         """Remove the rows of files that are of all."""
         state, workspace = self._settings.state, self._settings.workspace
-        # What was counted and is not on disk yet would be written behind.
-        await self._services.usage_today()
+        # What a worker counted and nobody has committed yet would be written behind.
         if self._open is not None:
             await self._open.counted()
+        if changed := await forget_usage(self._store.state, subject):
+            erased.add("usage", changed)
+            await self._store.state.compact()
         before = None if self._settings.broker.embedded else self._store.clock() - AGAIN_WITHIN
         steps = (
-            ("usage", partial(forget_usage, state, subject)),
             ("schedule", partial(kept_rows.remove_jobs, workspace, subject)),
             ("pairing", partial(kept_rows.forget_access, state, subject)),
             ("delivery", partial(send_log.forget, state, subject.keys, before=before)),
@@ -291,7 +304,7 @@ class Erasure:
         return await awaited_at_once(self._mailbox)
 
     def _what_stays(self, subject: Subject) -> list[str]:
-        stays = [LOCKS_STAY, *([CONFIGURED] if subject.is_person else [])]
+        stays = [JOURNAL_STAYS, *([CONFIGURED] if subject.is_person else [])]
         if not subject.is_person and kept_rows.access_of(self._settings.state, subject):
             stays.append(ACCESS_STAYS)
         if not self._settings.broker.embedded:

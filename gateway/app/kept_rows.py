@@ -22,6 +22,7 @@ from gateway.errors import GatewayError
 from session.kept.export import Extra
 from session.kept.subject import Subject
 from session.transcript.key import split
+from session.transcript.line import dump
 
 CRON = "cron"
 _NUMBER: Final = re.compile(rb'"(?:to|originChatId)"\s*:\s*(-?[0-9]+)')
@@ -170,8 +171,16 @@ def logs(state: Path) -> list[str]:
     return [path.name for path in sorted(state.glob("chat.log*"))]
 
 
-def extras(workspace: Path, subject: Subject, letters: Collection[Mapping[str, Any]]) -> Iterator[Extra]:
-    """Yield the parts of an export that are rows of files of all, and the parked ``letters``."""
+def extras(
+    workspace: Path,
+    subject: Subject,
+    letters: Collection[Mapping[str, Any]],
+    journals: Mapping[str, Collection[Mapping[str, Any]]],
+) -> Iterator[Extra]:
+    """Yield the parts of an export that are rows of files of all.
+
+    ``letters`` are the parked ones; ``journals`` has the entries of each key.
+    """
     state = workspace / "state"
     found = (
         ("schedule", "rows/jobs.json", jobs_of(workspace, subject), "cron/jobs.json"),
@@ -181,3 +190,6 @@ def extras(workspace: Path, subject: Subject, letters: Collection[Mapping[str, A
     for kind, name, rows, source in found:
         if rows:
             yield Extra(kind, name, orjson.dumps(rows, option=orjson.OPT_INDENT_2), source)
+    lines = [dump({"key": key, **entry}) + b"\n" for key in journals for entry in journals[key]]
+    if lines:
+        yield Extra("journal", "rows/journal.jsonl", b"".join(lines), "state/gateway.db")

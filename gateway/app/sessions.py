@@ -16,7 +16,7 @@ from gateway.app.embedding import build_embeddings
 from gateway.app.facts import build_facts
 from gateway.app.figures import memory_rules
 from gateway.app.model import build_model
-from gateway.app.spending import build_quota, build_spending, is_shared, spent_today
+from gateway.app.spending import build_quota, build_spending, spent_today
 from gateway.app.subagents import build_store
 from gateway.config.agents import settings_of
 from gateway.config.memory_scope import scopes_of
@@ -73,8 +73,7 @@ class SessionServices:
         models = {name: build_model(own, heard=observer.model_called) for name, own in every.items()}
         self.model = models[""]
         self.plain = all(model.plain for model in models.values())
-        self._spending = build_spending(settings, self.store, plain=self.plain)
-        self.usage_is_shared = is_shared(settings, plain=self.plain)
+        self._spending = build_spending(settings, self.store)
         self.scopes = scopes_of(settings)
         self.quota = build_quota(settings, self.scopes, self.store, self._spending)
         self.memory = self._notes(settings)
@@ -217,21 +216,17 @@ class SessionServices:
             await session.journal.choose(session_id, agent)
 
     async def usage_today(self) -> dict[str, Any]:
-        """Sum up the running day (UTC) over all daemons: how many turns; tokens and cost of all calls."""
+        """Sum up the running day (UTC) over all processes: how many turns; tokens and cost of all calls."""
         return await spent_today(self._spending)
 
-    async def flush_usage(self) -> None:
-        """Write the usage of turns that have ended, so that a report of the files includes it."""
-        await self._spending.aclose()
-
-    def limits_today(self) -> list[dict[str, Any]] | None:
-        """List the caps on the running day with what is left of each, as far as it was read; None: no cap."""
-        return self._spending.shown()
+    async def limits_today(self) -> list[dict[str, Any]] | None:
+        """List the caps on the running day with what is left of each; None: there is no cap."""
+        return await self._spending.shown()
 
     async def aside(self, ready: asyncio.Event) -> None:
         """Make ready, after ``ready``, what clients may ask for where no turns run."""
         await ready.wait()
-        await self._spending.refresh()
+        await self.store.state.open()
         if self.turns.embeddings is not None:
             await self.turns.embeddings.open()
 

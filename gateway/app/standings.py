@@ -12,6 +12,7 @@ from gateway.outbound.standing import standing
 from gateway.turns.held import cause_of_lanes
 from gateway.turns.lanes import Lanes
 from gateway.turns.model_standing import ModelStanding, of_part, standing_of
+from session.store.state import workspace_state
 from session.tools import MAX_TOOLS
 
 Standing = dict[str, dict[str, Any]]
@@ -27,6 +28,15 @@ def readiness_of(application: Parts) -> tuple[bool, Standing]:
             parts["lanes"]["error"] = held_of(application, "")
         parts["workers"] = workers.part(application.started_at.isoformat())
         up = up and workers.any_up
+    if settings.state_table.url and application.role != "channels":
+        state = workspace_state(settings.state).database
+        up = up and not state.down
+        waiting = f"standing by: {state.standbys}" if state.standbys else ""
+        parts["state"] = {
+            "up": not state.down,
+            "since": state.since.isoformat(),
+            "error": state.down or waiting,
+        }
     here = {adapter.name: adapter.part() for adapter in application.adapters}
     for kind, _ in enabled(settings):
         part = here.get(kind.name) or standing(settings.state, kind.name)

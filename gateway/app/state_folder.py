@@ -4,29 +4,28 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
 import durable
-from gateway.errors import GatewayError, StateInUse
+from gateway.errors import EarlierState, StateInUse
+from session.store.state import workspace_state
 
 LOCK: Final = "workspace.lock"
 # Others that start beside change small files, in a moment.
 WAIT_S: Final = 30.0
 _POLL_S: Final = 0.02
 # Each development version before 0.1.0 wrote one of these, and no later one does.
-_EARLIER: Final = ("workspace.json", "queue.db", "delivery-*.db", "pairing.json", "telegram.json")
+_EARLIER: Final = (
+    *("workspace.json", "queue.db", "delivery-*.db", "deliveries", "keys/*.log", "usage", "budget.json"),
+    *("pairing.json", "telegram.json"),
+)
 # Where a reset leaves the former folder, beside ``state``.
 _FORMER: Final = "state-before-reset-{:%Y%m%dT%H%M%SZ}"
 # The processes that work on the workspace by their own account, in words such as "pid 12".
 Beside = Callable[[], Sequence[str]]
-
-
-class EarlierState(GatewayError):
-    """The state folder was written by a development version whose files this one does not read."""
-
-    exit_code = 78
 
 
 def check(state: Path) -> None:
@@ -57,9 +56,21 @@ def reset(workspace: Path, beside: Beside) -> Path | None:
     former = workspace / _FORMER.format(durable.now())
     with lock_file(state) as lock:
         alone(lock, beside, why=f"--reset-state moves {state} aside", wait_s=0.0)
+        _bring_lines_home(state)
         state.rename(former)
         durable.sync_folder(workspace)
     return former
+
+
+def _bring_lines_home(state: Path) -> None:
+    """Replay what a crash left of transcripts, as far as the database can be read: transcripts stay."""
+    if (state / durable.STATE_FILE).exists():
+        database = workspace_state(state).database
+        with contextlib.suppress(durable.HintedError, OSError, sqlite3.Error):
+            try:
+                database.open()
+            finally:
+                database.close()
 
 
 @contextlib.contextmanager

@@ -11,7 +11,6 @@ from typing import Any
 
 from gateway.app.parts import Parts
 from gateway.app.served import served
-from gateway.app.sessions import SessionServices
 from gateway.app.standings import readiness_of
 from gateway.config.agents import settings_of
 from gateway.errors import MailboxDown
@@ -48,8 +47,8 @@ async def status_of(application: Parts) -> dict[str, Any]:
         "queues": queues,
         "in_memory": _in_memory([application.mailbox.in_memory().as_dict(), *_of(said, "in_memory")]),
         "unserved": application.unserved,
-        "usage_today": await _usage(services, said) if services is not None else None,
-        "limits": services.limits_today() if services is not None else None,
+        "usage_today": await services.usage_today() if services is not None else None,
+        "limits": await services.limits_today() if services is not None else None,
         "memory": _background(services.jobs.shown(), _of(said, "memory")) if services is not None else None,
         "media_bytes": await asyncio.to_thread(media_bytes, Layout(settings.workspace)),
         "workers": application.workers.shown() if application.workers is not None else [],
@@ -102,15 +101,6 @@ def with_letters(depths: Mapping[str, Depth], in_hand: int) -> Mapping[str, Dept
 
 def _of(said: Sequence[Mapping[str, Any]], name: str) -> list[Mapping[str, Any]]:
     return [each[name] for each in said]
-
-
-async def _usage(services: SessionServices, said: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Sum up the day: of files that all processes share, else of what each has in memory."""
-    own = await services.usage_today()
-    if services.usage_is_shared:
-        return own
-    every = [own, *_of(said, "usage_today")]
-    return {name: round(sum(each[name] for each in every), 6) for name in own}
 
 
 def _in_memory(held: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -32,7 +32,7 @@ Told = Callable[[Scope, Session | None, Request], Awaitable[list[str]]]
 def build_store(settings: Settings) -> Store:
     """Open the conversations of subagents: apart, so that nothing that looks at chats ever meets one."""
     home = SubagentFiles(settings.state).home
-    return Store(home, zone=settings.zone, cache_bytes=CACHE_BYTES)
+    return Store(home, zone=settings.zone, cache_bytes=CACHE_BYTES, state_folder=settings.state)
 
 
 class SubagentContext:

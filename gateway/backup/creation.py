@@ -22,8 +22,7 @@ from gateway.backup.stages import Stage, is_of_tools, is_somebodys, stage_of
 from gateway.backup.tar import TarWriter
 from gateway.errors import GatewayError
 from session.disk.layout import Layout
-from session.store.fence import Fence, Wait
-from session.store.store import new_owner
+from session.store.key_lock import key_locked
 from session.store.trees import open_plain, open_up
 
 _TRIES: Final = 20
@@ -162,7 +161,6 @@ class _Copy:
         self._workspace = workspace
         self._tar = tar
         self._scratch = scratch
-        self._owner = new_owner()
         self.passed_over: list[str] = []
 
     def run(self) -> None:
@@ -247,11 +245,11 @@ class _Copy:
         raise GatewayError(f"the conversation {stem} changes all the time", hint="call it again")
 
     def _as_it_stands(self, layout: Layout, stem: str) -> None:
-        own = (layout.transcript(stem), layout.journal(stem), layout.lock(stem))
+        own = (layout.transcript(stem), layout.lock(stem))
         with contextlib.ExitStack() as opened:
             files: list[tuple[Path, BinaryIO, int]] = []
             # Only opened here: the turns of the chat wait for as long as this lock is held.
-            with Fence(layout, stem, owner=self._owner).hold(Wait()):
+            with key_locked(layout, stem):
                 for path in own:
                     with contextlib.suppress(FileNotFoundError):
                         file: BinaryIO = opened.enter_context(path.open("rb"))
@@ -320,7 +318,7 @@ def _stem(path: str) -> tuple[str, str] | None:
             return top, name.removesuffix(".jsonl")
         case ["sessions", "archive", stem, _]:
             return top, stem
-        case ["state", "keys", name] if name.endswith((".log", ".lock")) and not name.startswith("."):
+        case ["state", "keys", name] if name.endswith(".lock") and not name.startswith("."):
             return top, name.rpartition(".")[0]
         case _:
             return None

@@ -45,18 +45,13 @@ STAGES: Final = (
     | _of(Stage.SOURCES, "cron/action.jsonl.corrupt-*")
     | _of(Stage.QUEUE, "state/gateway.db")
     | _of(Stage.CONVERSATIONS, *(place.pattern for place in places.OF_KEYS[:2]))
-    | _of(
-        Stage.CONVERSATIONS, "sessions/archive/{stem}/**", "state/keys/{stem}.log", "state/keys/{stem}.lock"
-    )
-    | _of(Stage.CONVERSATIONS, "state/keys/{stem}.log.corrupt-{ulid}")
+    | _of(Stage.CONVERSATIONS, "sessions/archive/{stem}/**", "state/keys/{stem}.lock")
     | _of(
         Stage.CONVERSATIONS,
         "state/subagents/sessions/{stem}.jsonl",
         "state/subagents/sessions/{stem}.jsonl.*",
     )
-    | _of(
-        Stage.CONVERSATIONS, "state/subagents/state/keys/{stem}.log", "state/subagents/state/keys/{stem}.lock"
-    )
+    | _of(Stage.CONVERSATIONS, "state/subagents/state/keys/{stem}.lock")
     | _of(Stage.WORK, "state/jobs/*-{mark}.json", "state/jobs/*-{mark}.*.json", "state/approvals/**")
     | _of(
         Stage.WORK, "state/subagents/chats/{marked}.json", "state/facts/{stem}.json", "state/erasing/*.json"
@@ -68,9 +63,7 @@ STAGES: Final = (
     | _of(Stage.REST, "memory/*.md", "memory/facts.jsonl")
     | _of(Stage.REST, "agents/*/AGENTS.md", "agents/*/instructions.md", "agents/*/files/*")
     | _of(Stage.REST, "agents/*/memory/*.md", "agents/*/memory/facts.jsonl", "agents/*/memory/versions/**")
-    | _of(
-        Stage.REST, "memory/versions/**", "files/*", "media/*/*", "state/usage/*.jsonl", "state/budget.json"
-    )
+    | _of(Stage.REST, "memory/versions/**", "files/*", "media/*/*")
     | _of(Stage.REST, "AGENTS.md", "instructions.md", "HEARTBEAT.md", "playbooks/**", "skills/**")
     | _of(Stage.REST, "state/chat_history", "state/mcp/**", "state/tokens.json", "memory/*.corrupt-*")
     | _of(Stage.REST, "agents/*/memory/*.corrupt-*")
@@ -82,6 +75,7 @@ STAGES: Final = (
     | _of(
         Stage.LEFT_OUT,
         "state/lock",
+        "state/gateway.sock",
         "state/*.lock",
         "state/*.lease",
         "cron.lock",

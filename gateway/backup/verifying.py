@@ -18,6 +18,7 @@ from gateway.backup.manifest import Manifest
 from gateway.backup.restoring import extract
 from gateway.queue.embedded.table import QueueRow, QueueTable
 from gateway.queue.mailbox import INBOUND
+from session.store.state import workspace_state
 from session.store.store import Store
 from session.transcript.key import SessionKey
 from session.transcript.line import read_time
@@ -68,7 +69,7 @@ async def verify(backup: Path, *, scratch: Path | None = None) -> Report:
 
     Raises:
         NoBackup: it is none, not whole, or a file is not what the manifest says.
-        NewerVersion: a newer version wrote it, or a file in it.
+        NewerVersion, NewerFormat: a newer version wrote it, or a file in it.
         OSError: it cannot be read, or the scratch folder is full.
     """
     with tempfile.TemporaryDirectory(prefix="chat-gateway-verify-", dir=scratch) as name:
@@ -88,9 +89,10 @@ async def _looked_at(workspace: Path, manifest: Manifest) -> Report:
             report.add(path.relative_to(workspace).as_posix(), str(error))
             return report
     async with aclosing(Store(workspace, zone=UTC, clock=lambda: began)) as store:
+        await store.state.open()
         for found in await store.verify():
             report.add(found["file"], found["problem"])
-        rows, parked = await asyncio.to_thread(_letters, workspace / "state")
+        rows, parked = await _letters(workspace / "state")
         report.parked = parked
         asked, answered = await _messages(store, report)
         await _count(store, report, rows, asked, answered)
@@ -162,14 +164,16 @@ def _reply(letter: QueueRow) -> Outbound | None:
     return reply if reply.kind == "reply" and reply.in_reply_to else None
 
 
-def _letters(state: Path) -> tuple[dict[str, list[QueueRow]], int]:
-    """Read the queue: what waits by box, and how much is parked."""
-    if not (state / durable.STATE_FILE).exists():
-        return {}, 0
-    table = QueueTable(state)
-    boxes = table.open()
-    try:
+async def _letters(state: Path) -> tuple[dict[str, list[QueueRow]], int]:
+    """Read the queue of an open state database: what waits by box, and how much is parked."""
+    writer = workspace_state(state)
+    assert isinstance(writer.database, durable.StateDatabase)
+    table = QueueTable(writer.database)
+
+    def look() -> tuple[dict[str, list[QueueRow]], int]:
+        boxes = table.load_counts()
         rows = {box: table.load(box, 0, limit=count, max_bytes=2**62)[0] for box, count in boxes.items()}
         return rows, table.parked_depth()[0]
-    finally:
-        table.close()
+
+    rows, parked = await writer.ask(durable.Job(look, writes=False))
+    return rows, parked

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from durable import HintedError, NewerVersion
 from gateway.config import folder
-from gateway.errors import ConfigError, GatewayError
+from gateway.errors import ConfigError, GatewayError, StateInUse
+from session.errors import WorkspaceInUse
 
 if TYPE_CHECKING:
     from gateway.cli.root import GlobalOptions
@@ -185,6 +186,8 @@ def _code_and_hint(fault: BaseException) -> tuple[int | None, str]:
         return fault.exit_code, fault.hint
     if isinstance(fault, NewerVersion):
         return BAD_CONFIGURATION, fault.hint
+    if isinstance(fault, WorkspaceInUse):
+        return StateInUse.exit_code, fault.hint
     if isinstance(fault, HintedError):
         return FAILED, fault.hint
     return None, ""

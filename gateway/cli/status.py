@@ -125,15 +125,15 @@ def _platforms(settings: Settings) -> dict[str, Any]:
 
 
 async def _usage_today(settings: Settings) -> dict[str, Any]:
-    """Read what the daemons of today wrote, whatever the model is now, and what is left of the caps."""
+    """Read what was spent today, and what is left of the caps."""
     # `status` starts twice as fast without the session side where a daemon answers.
     from gateway.app.spending import build_spending, spent_today
     from session.store.store import Store
 
     store = Store(settings.workspace, zone=settings.zone)
     try:
-        spending = build_spending(settings, store, plain=False)
-        return {"usage_today": await spent_today(spending), "limits": spending.shown()}
+        spending = build_spending(settings, store)
+        return {"usage_today": await spent_today(spending), "limits": await spending.shown()}
     finally:
         await store.aclose()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, aclosing
 from datetime import datetime, tzinfo
 from typing import TYPE_CHECKING, Any
 
@@ -56,12 +56,11 @@ def trace(opts: GlobalOptions, id: str, key: str | None, as_json: bool) -> None:
 @as_json
 def usage(opts: GlobalOptions, days: int, key: str | None, as_json: bool) -> None:
     """Show tokens and cost by day, model, person and chat."""
-    from session.models.usage_report import MOST_DAYS, report
+    from session.models.usage_rows import KEPT_DAYS
 
-    if days > MOST_DAYS:
-        raise GatewayError(f"usage is kept for {MOST_DAYS} days", hint=f"--days {MOST_DAYS}")
-    settings = settings_of(opts)
-    found = report(settings.state / "usage", today=durable.now().date(), days=days, key=key or "")
+    if days > KEPT_DAYS:
+        raise GatewayError(f"usage is kept for {KEPT_DAYS} days", hint=f"--days {KEPT_DAYS}")
+    found = attach.complete(_spent(settings_of(opts), days, key or ""))
     if as_json:
         output.document(found)
         return
@@ -77,6 +76,14 @@ def usage(opts: GlobalOptions, days: int, key: str | None, as_json: bool) -> Non
         f"{found['from']} to {found['to']}: {output.counted(total['turns'], 'turn')}, {calls}, "
         f"{output.spent(total)}"
     )
+
+
+async def _spent(settings: Settings, days: int, key: str) -> dict[str, Any]:
+    from session.models.usage_rows import report
+    from session.store.state import StoreState
+
+    async with aclosing(StoreState(settings.state)) as state:
+        return await report(state, today=durable.now().date(), days=days, key=key)
 
 
 async def _traced(settings: Settings, message_id: str, key: str | None) -> dict[str, Any]:

@@ -46,18 +46,20 @@ async def _export(settings: Settings, key: str, person: str, path: Path | None) 
     from gateway.app import kept_rows
     from session.disk.threads import start_thread
     from session.kept.export import write
+    from session.kept.rows import usage_of
 
     async with _erasure(settings, queue=False) as (erasure, services):
         subject = await erasure.subject(key=key, person=person)
         letters = await _parked(settings, subject)
-        extras = list(kept_rows.extras(settings.workspace, subject, letters))
+        journals = await services.store.state.journals(subject.lanes)
+        usage = await usage_of(services.store.state, subject)
+        extras = [*usage, *kept_rows.extras(settings.workspace, subject, letters, journals)]
 
         def work(out: IO[bytes]) -> Sequence[Any]:
             return write(
                 out,
                 subject,
                 services.store.layout,
-                owner=services.store.owner,
                 at=durable.now(),
                 extras=extras,
                 left_out=[LETTERS_WAIT],

@@ -1,7 +1,8 @@
 """A worker: the process that a gateway starts to work on conversations, and that ends with it.
 
-``python -m gateway.cli.worker <descriptor>``: its end of the line, over which come its settings, then its
-number and its partitions. Until these come it is the spare process that replaces the next worker that dies.
+``python -m gateway.cli.worker <line> <state>``: its ends of two lines. Over the first come its settings, then
+its number and its partitions. Until these come it is the spare process that replaces the next worker that
+dies. Over the second it uses the state database, which the gateway holds.
 It is a gateway without adapters, clock, HTTP and the clients of those.
 """
 
@@ -24,6 +25,7 @@ from typing import Any, Final
 
 import structlog
 
+import durable
 from gateway.app import descriptors
 from gateway.app import log as logs
 from gateway.app.app import Application
@@ -53,8 +55,9 @@ def main() -> int:
     """Be a worker until the gateway says that it shall end, or is gone."""
     # The gateway knows where it stands by this, even when the loop does not move.
     faulthandler.register(signal.SIGUSR1, all_threads=True)
-    end = socket.socket(fileno=int(sys.argv[1]))
+    end, state_end = (socket.socket(fileno=int(each)) for each in sys.argv[1:3])
     end.set_inheritable(False)
+    state_end.set_inheritable(False)
     # Without a buffer: what comes later is for the loop.
     told = end.makefile("rb", buffering=0)
     if not (first := told.readline()):
@@ -75,6 +78,7 @@ def main() -> int:
             contextlib.suppress(asyncio.CancelledError),
             asyncio.Runner(loop_factory=loop_factory()) as runner,
         ):
+            durable.use_state(settings.state, durable.RemoteState(state_end, settings.workspace))
             runner.run(_main(settings, partitions, end))
     except Exception as fault:
         # Whoever started it says it, once for all that it started.

@@ -8,12 +8,14 @@ import os
 import re
 import sys
 import tomllib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import cast
 
 from pydantic import ValidationError, create_model
 
+import durable
 from channels import registry
 from channels.tables import ConfigTable
 from gateway.config.agents import faults
@@ -59,9 +61,10 @@ _GONE: Mapping[KeyPath, str] = {
     ): "remove it: commands always run in bubblewrap"
 }
 MAX_SECRET_BYTES = 64 * 1024
+CURE = "make extras, or pip install 'chat-gateway[postgres]'"
 # In place of a secret that cannot be had, so that it is not called missing or too short as well.
 STAND_IN = "not-to-be-had-secret"
-BROKER_STAND_IN = "embedded"
+STAND_INS: Mapping[KeyPath, str] = {("broker", "url"): "embedded", ("state", "url"): ""}
 
 
 def load(
@@ -274,7 +277,7 @@ class _Reading:
                 path = tuple(str(part) for part in fault["loc"])
                 self._fault(path, self._words(path, fault["type"], fault["msg"], fault["input"]))
             sound = self._without(error)
-        for path, words in (*faults(sound), *also(sound)) if sound is not None else ():
+        for path, words in (*faults(sound), *_of_state(sound), *also(sound)) if sound is not None else ():
             self._fault(path, words)
         wanted = settings.local_dir if settings is not None else None
         if settings is not None and wanted is not None and (words := overlap(settings.workspace, wanted)):
@@ -282,6 +285,7 @@ class _Reading:
         if self._problems or settings is None:
             in_order = sorted(self._problems, key=lambda problem: problem[0] or sys.maxsize)
             raise ConfigError([words for _, words in in_order]) from None
+        durable.use_url(settings.state, settings.state_table.url)
         return settings
 
     def _without(self, error: ValidationError) -> Settings | None:
@@ -371,5 +375,13 @@ class _Reading:
         return table.pop(path[-1], None) if isinstance(table, dict) else None
 
 
+def _of_state(settings: Settings) -> Iterator[tuple[KeyPath, str]]:
+    """Yield why a state database on PostgreSQL cannot be used."""
+    if settings.state_table.url and settings.broker.embedded:
+        yield ("state", "url"), 'needs RabbitMQ: set broker.url = "amqp://…", or remove state.url'
+    if settings.state_table.url and find_spec("psycopg") is None:
+        yield ("state", "url"), f"the package psycopg is not installed; {CURE}"
+
+
 def _stand_in(path: KeyPath) -> str:
-    return BROKER_STAND_IN if path == ("broker", "url") else STAND_IN
+    return STAND_INS.get(path, STAND_IN)

@@ -90,6 +90,8 @@ def secrets_of(settings: Settings) -> dict[str, str]:
     found = {name: value for name, value in _walk(settings, "") if value}
     if settings.broker.password:
         found["broker.url"] = settings.broker.password
+    if settings.state_table.password:
+        found["state.url"] = settings.state_table.password
     return found
 
 

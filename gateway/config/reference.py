@@ -7,6 +7,8 @@ from typing import Any, Final
 
 from pydantic import BaseModel
 
+from gateway.config.schema import ADDRESSES
+
 NOT_BUILT = "Not implemented yet: no effect."
 
 # One entry for each key and each table, by its path; a page, an example file and editors show them.
@@ -138,7 +140,9 @@ WORDS: Mapping[str, str] = {
     "bindings.*.person": "A person from `[people]`.",
     "bindings.*.command": "A command name of your own, without the slash.",
     "bindings.*.fixed": "Prevent the chat from choosing another agent with `/agent`.",
-    "state": "Where this machine keeps its own files.",
+    "state": "Where the gateway keeps what nobody is meant to read.",
+    "state.url": "`postgresql://user:password@host:5432/database` instead of a file in the workspace. "
+    "It needs [RabbitMQ](rabbitmq.md). Secret.",
     "state.local_dir": "Absolute path of a local folder for search indexes, for when [several "
     "machines share the workspace](shared-folders.md). If empty, they are in the workspace.",
     "facts": "Individual facts, extracted from conversations.",
@@ -204,6 +208,7 @@ _KEYS_OF_CHATS = {"propertyNames": {"pattern": "^[^:]+:."}}
 SHAPES: Mapping[str, Mapping[str, Any]] = {
     "workspace": _NOT_EMPTY,
     "broker.url": {"pattern": r"^(embedded$|[aA][mM][qQ][pP][sS]?://[^/?#])"},
+    "state.url": {"pattern": r"^($|[pP][oO][sS][tT][gG][rR][eE][sS]([qQ][lL])?://[^/?#])"},
     "broker.ca_file": _PATH_OR_NONE,
     "broker.cert_file": _PATH_OR_NONE,
     "broker.key_file": _PATH_OR_NONE,
@@ -270,7 +275,7 @@ def _inlined(table: dict[str, Any], tables: Mapping[str, Any], above: tuple[str,
             entry["pattern"] = _WITHOUT_SPACES
         words = _words(dotted)
         found["properties"][name] = entry | ({"description": words} if words else {})
-        if entry.get("writeOnly") or path == ("broker", "url"):
+        if entry.get("writeOnly") or path in ADDRESSES:
             file = f"File that contains `{name}`."
             found["properties"][f"{name}_file"] = {"type": "string", "description": file}
     return found

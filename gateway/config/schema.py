@@ -6,7 +6,7 @@ import datetime
 import difflib
 import types
 from collections.abc import Mapping
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Final, Literal, Union, get_args, get_origin, get_type_hints
 
 import orjson
 from pydantic import BaseModel, SecretStr
@@ -14,6 +14,8 @@ from pydantic.fields import FieldInfo
 
 from gateway.config.toml_lines import KeyPath
 
+# Addresses of servers, which may hold a password.
+ADDRESSES: Final[tuple[KeyPath, ...]] = (("broker", "url"), ("state", "url"))
 _NOUNS_OF_FAULTS = {"bool": "true or false", "dict": "a table", "model": "a table"}
 _YES, _NO = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 
@@ -24,7 +26,7 @@ class Schema:
     def __init__(self, root: type[BaseModel]) -> None:
         self._fields = dict(_walk(root, ()))
         secrets = [path for path, info in self._fields.items() if _kind(info) is SecretStr]
-        self.secrets: tuple[KeyPath, ...] = (("broker", "url"), *secrets)
+        self.secrets: tuple[KeyPath, ...] = (*ADDRESSES, *secrets)
         self._names = [*self._fields, *((*path[:-1], f"{path[-1]}_file") for path in self.secrets)]
 
     def knows(self, path: KeyPath) -> bool:

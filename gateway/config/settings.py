@@ -6,7 +6,7 @@ import ipaddress
 import os
 import re
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, tzinfo
 from pathlib import Path
 from typing import Annotated, Literal
@@ -33,6 +33,19 @@ from channels.tables import (
 from gateway.config.settings_agents import Bindings
 from gateway.config.settings_mcp import McpServer, check_servers
 from session.compaction.presets import Preset
+
+
+def is_address(value: str, schemes: Sequence[str]) -> bool:
+    """Say whether ``value`` is the address of a server, of one of these schemes."""
+    try:
+        parts = urlsplit(value)
+        sound = parts.scheme in schemes and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
+    # A raw "#", "?" or "/" in the password would end the address before its host.
+    sound = sound and "@" not in f"{parts.path}{parts.query}{parts.fragment}"
+    # ``urlsplit`` leaves out tabs and line ends; whoever connects may not.
+    return sound and value.isprintable() and " " not in value
 
 
 class Metrics(ConfigTable):
@@ -65,8 +78,9 @@ class Shell(ConfigTable):
 
 
 class State(ConfigTable):
-    """``[state]``."""
+    """``[state]``. ``url`` may hold a password: show ``shown_url`` instead."""
 
+    url: str = Field(default="", repr=False)
     # What a schema can say of it.
     local_dir: str = Field(default="", json_schema_extra={"pattern": "^$|^[/~]"})
 
@@ -82,6 +96,26 @@ class State(ConfigTable):
                 "/var/lib/chat-gateway-local; empty: in the workspace"
             )
         return os.path.normpath(path)
+
+    @field_validator("url")
+    @classmethod
+    def _known_kind(cls, value: str) -> str:
+        if value and not is_address(value, ("postgresql", "postgres")):
+            raise ValueError(
+                'expected postgresql://user:password@host:5432/database, with "%23" for "#" and so on; '
+                "empty: a file in the workspace"
+            )
+        return value
+
+    @property
+    def password(self) -> str:
+        """The password within ``url``, decoded; empty where it has none."""
+        return unquote(urlsplit(self.url).password or "")
+
+    @property
+    def shown_url(self) -> str:
+        """``url`` with its password hidden."""
+        return hide_password(self.url)
 
 
 Decision = Literal["allow", "ask", "deny"]
@@ -163,18 +197,7 @@ class Broker(ConfigTable):
     @field_validator("url")
     @classmethod
     def _known_kind(cls, value: str) -> str:
-        if value == "embedded":
-            return value
-        try:
-            parts = urlsplit(value)
-            sound = parts.scheme in ("amqp", "amqps") and bool(parts.hostname) and parts.port != 0
-            # A raw "#", "?" or "/" in the password would end the address before its host.
-            sound = sound and "@" not in f"{parts.path}{parts.query}{parts.fragment}"
-            # ``urlsplit`` leaves out tabs and line ends; whoever connects may not.
-            sound = sound and value.isprintable() and " " not in value
-        except ValueError:
-            sound = False
-        if not sound:
+        if value != "embedded" and not is_address(value, ("amqp", "amqps")):
             raise ValueError(
                 'expected "embedded" or amqp://user:password@host:5672/vhost (or amqps://), '
                 'with "%23" for "#" and so on'

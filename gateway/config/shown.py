@@ -12,7 +12,7 @@ from channels.tables import HIDDEN
 from gateway.config.agents import settings_of
 from gateway.config.load import effective_compaction, effective_history
 from gateway.config.redact import Redactor
-from gateway.config.settings import Broker, Settings
+from gateway.config.settings import Broker, Settings, State
 
 
 def shown_settings(settings: Settings) -> dict[str, object]:
@@ -35,7 +35,7 @@ def _of_agent(settings: Settings, name: str, redactor: Redactor) -> dict[str, ob
 def _plain(table: BaseModel, redactor: Redactor) -> dict[str, object]:
     found: dict[str, object] = {}
     for name, info in type(table).model_fields.items():
-        if isinstance(table, Broker) and name == "url":
+        if isinstance(table, (Broker, State)) and name == "url":
             found[name] = table.shown_url
         else:
             found[info.alias or name] = _shown(getattr(table, name), redactor)

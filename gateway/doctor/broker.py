@@ -63,7 +63,7 @@ async def check(
 
 def of_left(state: Path) -> Iterator[Check]:
     """Say what an embedded queue still holds beside the broker that is in use."""
-    if left := left_behind(state):
+    if left := asyncio.run(left_behind(state)):
         yield Check("embedded queue", "fail", left, CURE)
 
 

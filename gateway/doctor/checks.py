@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from channels import registry
+from durable import StateUnavailable
 from gateway.app.served import enabled
 from gateway.config.checking import exposed_files
 from gateway.config.finding import unread_files, usual_files
@@ -23,9 +24,13 @@ from gateway.doctor import (
 from gateway.doctor import workspace as workspace_checks
 from gateway.doctor.finding import LOCAL_S, Check, bounded, looked
 from gateway.outbound.standing import standing
+from session.store.state import workspace_state
 
 # Beside the limit of the request: what is imported for it may lie on a disk that hangs.
 MODEL_S: Final = 120.0
+# Older ones cannot wait for the end of a connection that they are told to close.
+OLDEST_POSTGRES: Final = 14
+_SERVER_CURE: Final = "check the server's log and the network between it and this machine"
 _PACKAGES_CURE: Final = "check the disk with the gateway's packages"
 
 
@@ -95,6 +100,8 @@ async def _asked(
             tell(f"asking the broker, {broker.BROKER_S:g} s at most …")
         async for check in broker.check(settings, daemon, local_s=local_s):
             yield check
+    if settings.state_table.url:
+        yield await _state_database(settings)
     if settings.model.name != "echo":
         tell(f"asking the model, {model.MODEL_S:g} s at most …")
     asking = asyncio.create_task(model.check(settings), name="doctor model")
@@ -105,6 +112,26 @@ async def _asked(
         yield check
     for check in await mcp.check(settings, local_s=local_s) if usable else ():
         yield check
+
+
+async def _state_database(settings: Settings) -> Check:
+    """Ask the PostgreSQL server of ``state.url``."""
+    name, asked = "state database", f"PostgreSQL at {settings.state_table.shown_url}"
+    query = "SELECT current_setting('server_version'), current_setting('fsync')"
+    read = workspace_state(settings.state).database.read_beside
+    asking = asyncio.create_task(asyncio.to_thread(read, query, ()), name="doctor state database")
+    try:
+        found = await bounded(name, asking, within_s=broker.BROKER_S, asked=asked, cure=_SERVER_CURE)
+    except StateUnavailable as error:
+        return Check(name, "fail", f"{asked}: {error}", error.hint)
+    if isinstance(found, Check):
+        return found
+    ((version, fsync),) = found
+    if int(version.partition(".")[0]) < OLDEST_POSTGRES:
+        return Check(name, "fail", f"{asked} is {version}", f"use PostgreSQL {OLDEST_POSTGRES} or newer")
+    if fsync != "on":
+        return Check(name, "fail", f"{asked}: a power cut may damage it: fsync = {fsync}", "set fsync = on")
+    return Check(name, "ok", f"{asked}, {version}")
 
 
 async def _embedding(settings: Settings) -> list[Check]:

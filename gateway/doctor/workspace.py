@@ -142,7 +142,7 @@ def _locks(settings: Settings) -> list[Check]:
     stuck = [path for path in stuck if _is_held(path)]
     if stuck:
         names = ", ".join(path.stem for path in stuck[:_NAMED])
-        cure = "look for a stopped process; the next message of the chat takes the lock over after 30 s"
+        cure = "look for a stopped process: until it goes on or ends, this chat cannot be closed or cleared"
         return [Check("locks", "warn", f"held for over {_HELD_S:g} s: {names}", cure)]
     running = DaemonRegistry(settings.workspace).running()
     who = ", ".join(f"{one.role} is running as process {one.pid}" for one in running)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import aclosing
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query
@@ -14,15 +15,15 @@ from gateway.http.shape import Metrics, Open, Shape, needs
 from gateway.service.chats import ChatService
 from gateway.service.client_message import MAX_KEY_CHARS
 from gateway.service.trace import NotTraced, TracedTwice, Tracer, joined
-from session.disk.threads import start_thread
-from session.models.usage_report import MOST_DAYS, report
+from session.models.usage_rows import KEPT_DAYS, report
+from session.store.state import StoreState
 
 # What goes out for a message has a longer id than the message.
 MAX_ID_CHARS = 512
 
 Key = Annotated[str | None, Query(max_length=MAX_KEY_CHARS, description="key of the message's chat")]
 Id = Annotated[str, Path(min_length=1, max_length=MAX_ID_CHARS, description="from the log or the transcript")]
-Days = Annotated[int, Query(ge=1, le=MOST_DAYS, description="number of days, including today (UTC)")]
+Days = Annotated[int, Query(ge=1, le=KEPT_DAYS, description="number of days, including today (UTC)")]
 
 
 class StepOut(Open):
@@ -125,12 +126,7 @@ def routes(chats: ChatService) -> APIRouter:
     )
     async def get_usage(days: Days = 30, key: Key = None) -> Response:
         application = chats.application
-        if application.services is not None:
-            await application.services.flush_usage()
-        folder, today = application.settings.state / "usage", durable.now().date()
-        found = await start_thread(
-            lambda: report(folder, today=today, days=days, key=key or ""), name="usage"
-        )
-        return json_response(found)
+        async with aclosing(StoreState(application.settings.state)) as state:
+            return json_response(await report(state, today=durable.now().date(), days=days, key=key or ""))
 
     return router

@@ -15,6 +15,8 @@ from datetime import datetime
 from types import MappingProxyType
 from typing import Final, Literal, Protocol
 
+from durable import Commit
+
 INBOUND = "inbound"
 Topic = Literal["control", "events"]
 Mark = Callable[[], Awaitable[object]]
@@ -172,6 +174,19 @@ class Waiting:
     put_at: datetime
 
 
+class Behind(Protocol):
+    """Something that is being committed."""
+
+    @property
+    def commit(self) -> Commit:
+        """Its job in the state database."""
+        ...
+
+    async def durable(self) -> None:
+        """Return when it is durable; raises what kept it from that."""
+        ...
+
+
 class Mailbox(Protocol):
     """A durable queue with boxes, parked letters, and a transient fan-out beside them.
 
@@ -214,8 +229,12 @@ class Mailbox(Protocol):
         """
         ...
 
-    async def settle(self, letter: Letter, puts: Sequence[Post] = ()) -> None:
+    async def settle(
+        self, letter: Letter, puts: Sequence[Post] = (), *, behind: Behind | None = None
+    ) -> None:
         """Make ``puts`` durable, then remove ``letter`` (one transaction when embedded).
+
+        ``behind``: what must be durable before, and is with it when embedded.
 
         Raises:
             MailboxDown: the puts are not confirmed, and the letter is not removed.

@@ -60,7 +60,7 @@ async def metrics(application: Application) -> bytes:
             _gauge("approvals_waiting", "Tool calls that wait for an approval.", waiting[0]),
             _gauge("subagents_working", "Subagents that are running or waiting.", waiting[1]),
         ]
-    families += families_of_process(application)
+    families += await families_of_process(application)
     if workers is not None:
         families.append(_gauge("workers", "Worker processes that are running.", len(workers.standings())))
         families = merged(families, sorted(workers.counted.items()), [workers.past])
@@ -69,13 +69,13 @@ async def metrics(application: Application) -> bytes:
     return generate_latest(registry)
 
 
-def families_of_process(application: Application) -> list[Metric]:
+async def families_of_process(application: Application) -> list[Metric]:
     """Gather what each process of a gateway counts for itself."""
     families = list[Metric](_process(application))
     if application.worker is not None:
         families += _lanes(application.worker.lanes, application.settings.broker.partitions)
     if application.services is not None:
-        families += _session(application.services)
+        families += _session(application.services, await _caps(application.services))
     if application.metrics is not None:
         families += application.metrics.registry.collect()
     return families
@@ -221,7 +221,14 @@ def _ages(oldest: Iterable[tuple[int, datetime | None]], partitions: int) -> Met
     return ages
 
 
-def _session(services: SessionServices) -> Iterator[Metric]:
+async def _caps(services: SessionServices) -> list[dict[str, Any]]:
+    try:
+        return await services.limits_today() or []
+    except SessionError:
+        return []
+
+
+def _session(services: SessionServices, caps: Iterable[Mapping[str, Any]]) -> Iterator[Metric]:
     hits, misses = services.store.cache_use()
     opened = CounterMetricFamily(
         f"{PREFIX}_sessions_opened", "Conversations opened, by cache hit or miss.", labels=("cache",)
@@ -235,7 +242,7 @@ def _session(services: SessionServices) -> Iterator[Metric]:
     for state in ("waiting", "running", "facts_waiting"):
         jobs.add_metric((state,), shown[state])
     yield jobs
-    yield from _limits(services.limits_today() or (), shown["budget"])
+    yield from _limits(caps, shown["budget"])
 
 
 def _limits(caps: Iterable[Mapping[str, Any]], budget: Mapping[str, Any]) -> Iterator[Metric]:

@@ -10,6 +10,7 @@ from gateway.service.gauges import families_of_process
 from gateway.service.trace import NotTraced, TracedTwice, Tracer
 from gateway.turns.open_letters import LettersHere
 from gateway.workers.merging import packed
+from session.transcript.key import SessionKey
 
 if TYPE_CHECKING:
     from gateway.app.app import Application
@@ -22,6 +23,7 @@ class Questions:
         self._application = application
         self._known: Mapping[str, Callable[..., Awaitable[Any]]] = {
             "status": self._status,
+            "forget": self._forget,
             "lanes": self._lanes,
             "metrics": self._metrics,
             "trace": self._trace,
@@ -57,15 +59,20 @@ class Questions:
             "lanes": own_lanes(self._application),
             "in_memory": self._application.mailbox.in_memory().as_dict(),
             "memory": services.jobs.shown(),
-            "usage_today": await services.usage_today(),
         }
+
+    async def _forget(self, key: str, cleared: bool) -> None:
+        """Read a conversation again that the gateway has changed."""
+        services = self._application.services
+        assert services is not None
+        services.store.forget(SessionKey(key), cleared=cleared)
 
     async def _lanes(self) -> list[dict[str, Any]]:
         return own_lanes(self._application)
 
     async def _metrics(self) -> dict[str, Any]:
         letters = sum(lane["waiting"] + (lane["id"] is not None) for lane in own_lanes(self._application))
-        return {"families": packed(families_of_process(self._application)), "letters": letters}
+        return {"families": packed(await families_of_process(self._application)), "letters": letters}
 
     async def _trace(self, id: str, key: str | None) -> dict[str, Any] | None:
         application = self._application

@@ -14,7 +14,6 @@ from session.disk.threads import start_thread
 from session.errors import NoSession, StoreError
 from session.store import archived, switch_session
 from session.store.enclosed import UNKNOWN, AwaitedFiles
-from session.store.fence import Fence
 from session.store.listing import SessionRow
 from session.transcript.key import SessionKey, split
 from session.transcript.line import read_time
@@ -104,9 +103,8 @@ class SessionService:
                 if await session.checkpoint(metadata=changes, of=row.id):
                     return await self._again(row)
         if changes:
-            fence = self._fence(row)
             await start_thread(
-                lambda: archived.renew_head(fence, store.layout, row.stem, row.id, head_of), name="archive"
+                lambda: archived.renew_head(store.layout, row.stem, row.id, head_of), name="archive"
             )
         return await self._again(row)
 
@@ -118,10 +116,12 @@ class SessionService:
         """
         store = self._chats.store
         gone = row.active and await self._clear(row.key, of=row.id)
-        fence = self._fence(row)
+        await store.state.open()
         copies = await start_thread(
-            lambda: archived.delete(fence, store.layout, row.stem, row.id), name="archive"
+            lambda: archived.delete(store.state, store.layout, row.key, row.stem, row.id), name="archive"
         )
+        store.forget(SessionKey(row.key))
+        await store.state.compact()
         if not gone and not copies:
             raise Unknown(row.id)
         return {"id": row.id, "deleted": True}
@@ -242,10 +242,6 @@ class SessionService:
         if found is None:
             raise Unknown(row.id)
         return await self.shown(found)
-
-    def _fence(self, row: SessionRow) -> Fence:
-        store = self._chats.store
-        return Fence(store.layout, row.stem, owner=store.owner)
 
 
 def _place_of_chat(row: SessionRow) -> tuple[int, int, str]:

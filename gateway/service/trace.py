@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
-from pathlib import Path
+from datetime import UTC, datetime
 from typing import Any
 
-import durable
 from gateway.config.settings import Settings
 from gateway.errors import GatewayError, MailboxError
 from gateway.outbound.send_log import SentChunk, SentMessage, sent_for
@@ -19,8 +17,9 @@ from session.approvals.files import ApprovalFiles
 from session.approvals.record import Approval
 from session.disk.layout import Layout
 from session.disk.threads import start_thread
-from session.models.usage_report import of_turn
+from session.models.usage_rows import of_turn
 from session.store import lives
+from session.store.state import StoreState
 from session.subagents.records import Subagent, SubagentFiles
 from session.transcript.key import is_subagent, split
 from session.transcript.life import SEND_LOG, Step, in_order
@@ -76,13 +75,23 @@ class Tracer:
             TracedTwice: several chats have such a message; name the key.
             NewerFormat, NewerState, StoreError, SendLogDown: a file cannot be read.
         """
+        state = StoreState(self._settings.state)
+        try:
+            return await self._trace(message_id, key, state)
+        finally:
+            await state.aclose()
+
+    async def _trace(self, message_id: str, key: str | None, state: StoreState) -> dict[str, Any]:
         queue = await self._queue(message_id)
         of = key or "every chat"
-        keys = {key} if key else await self._keys(message_id, queue)
+        keys = {key} if key else await self._keys(message_id, queue, state)
         key = _one_of(keys, message_id)
+        chats = [each for each in (*(keys - {key}), key) if each]
+        journals = await state.journals(chats)
         found = await start_thread(
-            lambda: _Files(self._settings, key or "", message_id, before=keys - {key}), name="trace"
+            lambda: _Files(self._settings, key or "", message_id, journals), name="trace"
         )
+        found.steps += await _spent(found.subagents, state)
         entry = self._entry(key, message_id)
         letters = [each for each in queue.letters if _is_of(each.key, key)]
         parked = [each for each in queue.parked if each.key is None or _is_of(each.key, key)]
@@ -92,13 +101,13 @@ class Tracer:
             files = f"transcripts, archives and journal of {of}"
             where = "; ".join([files, *_SEARCHED, *looked, *queue.unseen])
             raise NotTraced(f"no trace of message {message_id}; searched: {where}", hint=_cure(message_id))
-        state, words, unknown = standing_of(
+        standing, words, unknown = standing_of(
             key or "", message_id, steps, entry=entry, letters=letters, parked=parked, sent=found.sent
         )
         return {
             "id": message_id,
             "key": key,
-            "state": state,
+            "state": standing,
             "words": words,
             "steps": [each.as_dict() for each in steps],
             "unknown": [*unknown, *queue.unseen],
@@ -122,7 +131,7 @@ class Tracer:
         found.letters = list(letters or ())
         return found
 
-    async def _keys(self, message_id: str, queue: _Queue) -> set[str | None]:
+    async def _keys(self, message_id: str, queue: _Queue, state: StoreState) -> set[str | None]:
         """Find whose message it is."""
         keys: set[str | None] = {
             each.key for each in queue.letters if each.box == INBOUND and each.id == message_id
@@ -130,6 +139,7 @@ class Tracer:
         keys |= {str(each.key) for each in queue.parked if each.box == INBOUND and each.id == message_id}
         keys |= {lane.key for lane in self._lanes or () if lane.find(message_id) is not None}
         keys |= await start_thread(lambda: _keys_on_disk(self._settings, message_id), name="trace")
+        keys |= await state.keys_naming(message_id)
         return keys
 
     def _entry(self, key: str | None, message_id: str) -> Entry | None:
@@ -164,18 +174,26 @@ def joined(found: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 class _Files:
-    """What the files of a workspace tell; built in a thread. ``before``: the chat that handed it on."""
+    """What the files of a workspace tell; built in a thread.
+
+    ``journals``: those of the chats that know of the message.
+    """
 
     def __init__(
-        self, settings: Settings, key: str, message_id: str, *, before: Iterable[str | None] = ()
+        self, settings: Settings, key: str, message_id: str, journals: Mapping[str, Sequence[dict[str, Any]]]
     ) -> None:
         state = settings.state
         steps: list[Step] = []
-        for each in filter(None, (*before, key)):
-            steps += lives.of_message(_layout(settings, each), each, message_id)
+        for each, journal in journals.items():
+            steps += lives.of_message(_layout(settings, each), each, message_id, journal)
         steps += _due(message_id)
         steps += _of_approvals(ApprovalFiles(state), key, message_id)
-        steps += _of_subagents(SubagentFiles(state), state / "usage", key, message_id)
+        self.subagents = list[Subagent]()
+        for subagent in SubagentFiles(state).everywhere():
+            steps += _of_subagent(subagent, key, message_id)
+            ids = ((subagent.parent, subagent.message_id), (subagent.key, subagent.id))
+            if (key, message_id) in ids:
+                self.subagents.append(subagent)
         self.sent = [each for each in sent_for(state, message_id) if not key or _is_of(each.key, key)]
         self.steps = [*steps, *(step for each in self.sent for step in _sent(each))]
 
@@ -300,16 +318,13 @@ def _asked(approval: Approval) -> Iterator[Step]:
         )
 
 
-def _of_subagents(files: SubagentFiles, usage: Path, key: str, message_id: str) -> Iterator[Step]:
-    for each in files.everywhere():
-        if (each.parent, each.message_id) == (key, message_id):
-            yield from _started(each, "subagent started")
-            yield from _spent(each, usage)
-        elif each.key == key and each.id == message_id:
-            yield from _started(each, "started as a subagent")
-            yield from _spent(each, usage)
-        elif each.result_id == message_id and each.parent == key:
-            yield from _started(each, "the subagent that produced this result was started")
+def _of_subagent(each: Subagent, key: str, message_id: str) -> Iterator[Step]:
+    if (each.parent, each.message_id) == (key, message_id):
+        yield from _started(each, "subagent started")
+    elif (each.key, each.id) == (key, message_id):
+        yield from _started(each, "started as a subagent")
+    elif each.result_id == message_id and each.parent == key:
+        yield from _started(each, "the subagent that produced this result was started")
 
 
 def _started(each: Subagent, words: str) -> Iterator[Step]:
@@ -320,12 +335,11 @@ def _started(each: Subagent, words: str) -> Iterator[Step]:
         yield Step(each.changed_at, "subagent", f"the subagent is {each.state}", "subagents", fields | over)
 
 
-def _spent(each: Subagent, usage: Path) -> Iterator[Step]:
-    """Tell what its turn cost, which is billed to its chat: its conversation goes once its result is told."""
-    last = (each.changed_at or durable.now()).date()
-    days = [
-        each.created_at.date() + timedelta(days=n) for n in range((last - each.created_at.date()).days + 1)
-    ]
-    for row in of_turn(usage, each.parent, each.id, days):
-        fields = {"subagent": each.key, "model": row.model, **row.usage.fields()}
-        yield Step(row.at, "spent", "all model calls of the subagent", "usage", fields)
+async def _spent(subagents: Iterable[Subagent], state: StoreState) -> list[Step]:
+    """Tell what their turns cost, which is billed to the chat: their conversations go once they are done."""
+    steps = list[Step]()
+    for each in subagents:
+        for row in await of_turn(state, each.parent, each.id, each.created_at):
+            fields = {"subagent": each.key, "model": row.model, **row.usage.fields()}
+            steps.append(Step(row.at, "spent", "all model calls of the subagent", "usage", fields))
+    return steps

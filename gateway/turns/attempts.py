@@ -153,7 +153,7 @@ class Attempt:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # Another process owns the journal by now: the record stays there, and serves the next try.
+        # This session writes nothing more: the record stays in the journal, and serves the next try.
         if error is None or isinstance(error, Fenced):
             return
         blameless = isinstance(error, _BLAMELESS)

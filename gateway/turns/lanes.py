@@ -29,7 +29,7 @@ class Tries:
         counted: those whose failure counts against the message.
         rate_limits: rate limits that it met while other messages were answered.
         crashes: those that ended in an error nobody foresaw.
-        fenced: those that ended because another process owned the key.
+        fenced: those that ended because the conversation was cleared or replaced.
         parkings: how often it was to be parked.
         recorded: the journal holds a start of its turn that was neither ended nor struck out here.
         struck: a start was struck out. The next one is recorded: only the very first is known without.

@@ -34,7 +34,7 @@ from session.transcript.key import SessionKey, is_subagent
 
 log = structlog.get_logger("outages")
 
-# The first wait after a try whose key another process owned.
+# The first wait after a try whose conversation was cleared or replaced.
 FENCED_S = 0.05
 # So many lanes an answer releases from an outage: each answer of theirs releases as many again.
 RELEASED = 2
@@ -209,9 +209,9 @@ class Outages:
         return RetryAfter(wait)
 
     def fenced(self, entry: Entry, error: Fenced) -> RetryAfter | None:
-        """Let go of a letter that another daemon has by now; for one of ours claim its key again, ever later.
+        """Let go of a lost letter; try another one again on the conversation as it is now, ever later.
 
-        A key that can never be claimed would hold up its lane: after ``fenced_tries`` the letter is parked.
+        After ``fenced_tries`` it is parked: it would hold up its lane for ever.
         """
         if entry.letter.lost:
             log.info("turn.fenced", let_go=True)

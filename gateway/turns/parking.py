@@ -34,7 +34,7 @@ class Parking:
         jobs: says what is told of those that the clock sent; None: the same as of all others.
         settlement: hears of each, and tells who waits for one that is not parked but fails, a subagent's.
         now: the timestamp of a line that is written now.
-        attempts: how often a turn may break, and ``fenced_tries`` a key be another process's.
+        attempts: how often a turn may break, and ``fenced_tries`` a conversation be replaced.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class Parking:
         return True
 
     def is_shut(self, entry: Entry) -> bool:
-        """Say whether the key is another process's, or cannot even be opened: no journal is written."""
+        """Say whether the conversation changes all the time, or cannot be opened: no journal is written."""
         return entry.tries.fenced >= self._fenced_tries or entry.tries.crashes > self._attempts + 1
 
     async def park(self, entry: Entry, session: Session | None, verdict: Verdict) -> None:

@@ -176,7 +176,7 @@ class Admit:
             serves = turns and self._collecting.serves_stopped(inbound, session)
             if (refusal := await quota.refusal(session, payer, turns=turns and not serves)) is not None:
                 return refusal
-            entry.last = serves and quota.is_reached(payer)
+            entry.last = serves and await quota.is_reached(payer)
         entry.admitted = True
         message.leave.enter_context(quota.running(payer))
         return None
@@ -246,4 +246,4 @@ class Complete:
                     reply = outcomes.with_files(reply, files)
                 if self._jobs is not None and is_job(inbound):
                     reply = await self._jobs.settled(inbound, reply)
-                return await self._settlement.send(entry, reply)
+                return await self._settlement.send(entry, reply, behind=session.ahead)

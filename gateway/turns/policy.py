@@ -27,7 +27,7 @@ from session.errors import (
 TELL_WITHIN_S = 15.0
 MAX_CAUSE_CHARS = 200
 _USER_INFO = re.compile(r"(?<=://)[^\s/@]*@")
-# Over a minute and a half: a daemon that lost its letters hears of it within seconds.
+# They take over a minute and a half.
 FENCED_TRIES = 12
 # A longer Retry-After binds its own lane, and holds up the others no longer than this: a limit on tokens lets
 # smaller requests pass.

@@ -15,12 +15,10 @@ from channels.message import Inbound, Sender
 from durable import BoundedDict
 from session.context.scopes import Chat, Reader, Scopes, counts_as_group
 from session.errors import OverCap
-from session.models.caps import next_day
+from session.models.caps import DAY, HOUR, next_day
 from session.models.model import Meter, Payer, Usage
 from session.models.spending import AGAIN_SAID, SPENT_SAID, Spending
-from session.models.tally import DAY, HOUR
-from session.models.turn_meter import turn_meter
-from session.transcript.key import is_subagent, split
+from session.transcript.key import split
 from session.turn.reply import Reply
 
 if TYPE_CHECKING:
@@ -84,9 +82,9 @@ def payer_of(scopes: Scopes) -> Callable[[Inbound], str]:
 
 
 class Quota:
-    """The limits on what people may ask; over all their chats, and over all daemons of a workspace.
+    """The limits on what people may ask, over all their chats.
 
-    ``person_of`` names who asks, in the lines of what models cost, too.
+    ``person_of`` names who asks, in the rows of what models cost, too.
     """
 
     def __init__(
@@ -121,21 +119,19 @@ class Quota:
         """
         if not self.limits:
             return None
-        await self._spending.refresh()
-        over = self._over(payer, turns=turns)
+        over = await self._over(payer, turns=turns)
         return await self._conclude(session, payer, over) if over is not None else None
 
     async def refused(self, payer: Payer) -> str:
         """Say why a call without a session may not be made; empty: it may."""
         if not self.limits:
             return ""
-        await self._spending.refresh()
-        over = self._over(payer, turns=True)
+        over = await self._over(payer, turns=True)
         return over.text if over is not None else ""
 
-    def is_reached(self, payer: Payer) -> bool:
-        """Say whether a further message would be refused, by what ``refusal`` read."""
-        return self._over(payer, turns=True) is not None
+    async def is_reached(self, payer: Payer) -> bool:
+        """Say whether a further message would be refused."""
+        return await self._over(payer, turns=True) is not None
 
     async def broken_off(self, session: Session, payer: Payer, error: OverCap, *, begun: bool) -> Reply:
         """Return what a message ends in whose next request would go over a cap, already in the journal.
@@ -179,39 +175,35 @@ class Quota:
 
     def meter(self, payer: Payer) -> Meter:
         """Make what counts the cost of a message's turn, and keeps its requests within the caps."""
-        return turn_meter(self._spending, payer)
+        return self._spending.meter(payer)
 
     def record(self, payer: Payer, usage: Usage, model: str, *, answered: bool = True) -> None:
         """Count a turn that has ended, and what its requests to ``model`` cost."""
-        limited = self._spending.limited
-        # What a subagent cost is found by its id alone: it is billed to its chat, and its conversation goes.
-        id_ = payer.id if limited or is_subagent(payer.id) else ""
-        self._spending.record(payer.key, payer.person, usage, job=payer.job, id_=id_, model=model)
-        if answered and limited:
+        self._spending.record(payer, usage, model=model)
+        if answered and self._spending.limited:
             self._answered[payer.key] = self._clock()
 
     async def left(self, request: Request) -> list[str]:
-        """Say in lines what is left to whoever sent a message, of what was read just now."""
+        """Say in lines what is left to whoever sent a message."""
         if not self.limits:
             return []
-        await self._spending.refresh()
         payer = self.payer(_letter(request))
-        lines = [_left_words(row) for row in self._spending.left(payer)]
+        lines = [_left_words(row) for row in await self._spending.left(payer)]
         if self._turns_per_hour:
-            ends = self._spending.within_hour(payer.person)
+            ends = await self._spending.within_hour(payer.person)
             left = max(self._turns_per_hour - len(ends) - self._running[payer.person], 0)
             lines.append(f"left this hour: {left} of {self._turns_per_hour} messages")
         return lines
 
-    def _over(self, payer: Payer, *, turns: bool) -> Over | None:
+    async def _over(self, payer: Payer, *, turns: bool) -> Over | None:
         now, person = self._clock(), payer.person
-        cap = self._spending.reached(payer)
+        cap = await self._spending.reached(payer)
         if cap is not None:
             text = SPENT_SAID.format(_upper(_WHOLE[cap.name]), AGAIN_SAID)
             return Over(cap.about, text, next_day(now) - DAY)
         if not self._turns_per_hour or not turns:
             return None
-        ends = self._spending.within_hour(person)
+        ends = await self._spending.within_hour(person)
         if len(ends) + self._running[person] < self._turns_per_hour:
             return None
         free = ends[-self._turns_per_hour] if len(ends) >= self._turns_per_hour else now

@@ -14,7 +14,7 @@ from channels.message import PROMISED, Inbound
 from durable import BoundedDict
 from gateway.errors import LetterLost
 from gateway.observer import NOTHING, Observer, TurnEnded
-from gateway.queue.mailbox import Mailbox, Post
+from gateway.queue.mailbox import Behind, Mailbox, Post
 from gateway.turns import outcomes, replies
 from gateway.turns.events import EventKind, Events
 from gateway.turns.job_agents import HandedOn
@@ -90,8 +90,8 @@ class Settlement:
         # If it has come again meanwhile, that delivery is the one to let go of.
         return None if entry.letter.lost else RetryAfter(SOON_S)
 
-    async def send(self, entry: Entry, reply: Reply) -> RetryAfter | None:
-        """Put the reply and let go of the letter, both or neither.
+    async def send(self, entry: Entry, reply: Reply, *, behind: Behind | None = None) -> RetryAfter | None:
+        """Put the reply and let go of the letter, both or neither; ``behind`` what must be durable before.
 
         Raises:
             LetterLost: both are done, and the letter comes again all the same.
@@ -103,14 +103,16 @@ class Settlement:
         inbound = entry.inbound
         if self._subagents is not None and is_of_subagent(inbound):
             post = await self._subagents.result(inbound, reply)
-            await self._settle(entry, [] if post is None else [post], reply, error=reply.reason)
+            posts = [] if post is None else [post]
+            await self._settle(entry, posts, reply, error=reply.reason, behind=behind)
             await self._subagents.settled(inbound)
             return None
         if reply.silent:
-            await self._end_in_silence(entry, reply)
+            await self._end_in_silence(entry, reply, behind)
         else:
             post = replies.reply(inbound, reply, self._clock())
-            await self._settle(entry, [post], reply, error=reply.reason if reply.kind == "notice" else "")
+            error = reply.reason if reply.kind == "notice" else ""
+            await self._settle(entry, [post], reply, error=error, behind=behind)
             # The acknowledgement may yet be lost with its connection.
             self._replied[inbound.key, inbound.id] = None
             kind: EventKind = "notice" if reply.kind == "notice" else "reply"
@@ -132,7 +134,7 @@ class Settlement:
         log.info("letter.handed_on", to=to.letter.key)
         return None
 
-    async def _end_in_silence(self, entry: Entry, reply: Reply) -> None:
+    async def _end_in_silence(self, entry: Entry, reply: Reply, behind: Behind | None) -> None:
         inbound, together = entry.inbound, reply.reason == TOGETHER
         # Nobody waits for what a job has to say, and a chat that was told once is not told again.
         tells = reply.reason not in ("", QUIET) and reply.kind != "notice"
@@ -144,7 +146,7 @@ class Settlement:
         if tells and inbound.meta.get(PROMISED) is True:
             posts.append(replies.notice(inbound, reply.reason, text, self._clock()))
         no_error = reply.reason in (TOGETHER, QUIET, outcomes.CLEARED)
-        await self._settle(entry, posts, reply, error="" if no_error else reply.reason)
+        await self._settle(entry, posts, reply, error="" if no_error else reply.reason, behind=behind)
         if tells:
             event_id = f"{inbound.id}#notice.{reply.reason}"
             await self._events.tell("notice", inbound.key, inbound.id, text=text, event_id=event_id)
@@ -189,10 +191,12 @@ class Settlement:
             TurnEnded(entry.inbound, result, error, waited_s, took_s, entry.figures, put_s, headers)
         )
 
-    async def _settle(self, entry: Entry, posts: Sequence[Post], reply: Reply, *, error: str) -> None:
+    async def _settle(
+        self, entry: Entry, posts: Sequence[Post], reply: Reply, *, error: str, behind: Behind | None = None
+    ) -> None:
         letter, began = entry.letter, durable.monotonic()
         try:
-            await self._mailbox.settle(letter, posts)
+            await self._mailbox.settle(letter, posts, behind=behind)
         except LetterLost:
             # The reply is durable, so that the letter has ended: its next delivery is only acknowledged.
             self.ended(entry, error, _result(reply))

@@ -36,7 +36,7 @@ from session.store.store import Session, Store
 from session.subagents import records
 from session.subagents.records import Subagent, SubagentFiles
 from session.transcript.agent import AGENT, agent_in
-from session.transcript.key import SessionKey
+from session.transcript.key import SUBAGENTS, SessionKey
 from session.turn.turn import Reply
 
 log = structlog.get_logger("subagents")
@@ -235,6 +235,7 @@ class Subagents:
         """
         # The files first: a conversation that begins meanwhile is then on record.
         left = await self._do(partial(records.stems_on_disk, self.store.layout))
+        journals = await self.store.state.journals_of(SUBAGENTS)
         found = await self._do(lambda: list(self._files.everywhere()))
         now, kept = self._clock(), set[str]()
         for each in found:
@@ -252,6 +253,7 @@ class Subagents:
             if not over and records.is_needed(each, now):
                 kept.add(each.key)
         await self._do(partial(records.remove_all_but, self.store.layout, left, kept))
+        await self.store.state.drop_journals(key for key in journals if key not in kept)
         await self._do(self._files.prune)
 
     async def _swept(self, subagent: Subagent) -> bool:
@@ -290,6 +292,7 @@ class Subagents:
 
     async def _clean(self, subagent: Subagent) -> None:
         await self._do(partial(records.remove_conversation, self.store.layout, subagent.key))
+        await self.store.state.drop_journals([subagent.key])
 
     async def _do(self, job: Callable[[], T]) -> T:
         return await start_thread(job, name="subagents")

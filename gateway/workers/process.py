@@ -10,9 +10,10 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
-from durable import first_of
+from durable import StateUnavailable, StateWriter, first_of, serve
 from gateway.errors import ConfigError, GatewayError
 from gateway.workers.line import Line, TooLong
+from session.models.usage_rows import release
 
 MODULE: Final = "gateway.cli.worker"
 # How long the kernel and its handler have to write where each thread stood.
@@ -41,9 +42,11 @@ class WorkerProcess:
     ``changed`` is called when it became ready, or said anew how it stands.
     """
 
-    def __init__(self, values: Mapping[str, Any], *, changed: Callable[[], None]) -> None:
+    def __init__(self, values: Mapping[str, Any], state: StateWriter, *, changed: Callable[[], None]) -> None:
         self.number = 0
         self._values = values
+        self._state = state
+        self._serving: asyncio.Task[None] | None = None
         self.beats = 0
         self.standing: dict[str, Any] = {}
         self.failed: GatewayError | None = None
@@ -81,18 +84,23 @@ class WorkerProcess:
             OSError: no process, no memory, no descriptor; a later try may find some.
         """
         ours, theirs = socket.socketpair()
+        state_ours, state_theirs = socket.socketpair()
         try:
-            with theirs:
+            with theirs, state_theirs:
+                ends = (theirs.fileno(), state_theirs.fileno())
                 self._process = await asyncio.create_subprocess_exec(
-                    *(sys.executable, "-P", "-m", MODULE, str(theirs.fileno())),
+                    *(sys.executable, "-P", "-m", MODULE, *map(str, ends)),
                     stdin=asyncio.subprocess.DEVNULL,
-                    pass_fds=[theirs.fileno()],
+                    pass_fds=ends,
                     # Ctrl-C at a terminal is for the gateway, which drains its workers itself.
                     start_new_session=True,
                 )
             self._line = await Line.of(ours)
+            answering = serve(state_ours, self._state, _nobody)
+            self._serving = asyncio.create_task(answering, name="state of a worker")
         except BaseException:
             ours.close()
+            state_ours.close()
             raise
         self._line.say({"settings": dict(self._values)})
 
@@ -116,6 +124,12 @@ class WorkerProcess:
             raise
         finally:
             self.discard()
+            if self._serving is not None:
+                # Its process is gone or was killed: what it sent before is committed.
+                await asyncio.wait([self._serving])
+            if self.pid:
+                with contextlib.suppress(StateUnavailable):
+                    await release(self._state, self.pid)
 
     async def _heard_out(self, line: Line, process: asyncio.subprocess.Process) -> None:
         while (words := await line.heard()) is not None:
@@ -221,6 +235,10 @@ class WorkerProcess:
         if self._process is not None:
             with contextlib.suppress(ProcessLookupError):
                 self._process.send_signal(number)
+
+
+async def _nobody(key: str, cleared: bool) -> None:
+    """Hear that a worker changed a conversation: it has the key to itself."""
 
 
 def _fault(number: int, words: Mapping[str, Any]) -> GatewayError:

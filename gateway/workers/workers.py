@@ -21,7 +21,7 @@ START_WITHIN_S: Final = 120.0
 # One that worked is replaced at once. The wait after a further death, and the longest one after several: one
 # that has lived a while begins anew.
 FIRST_WAIT_S, LONGEST_WAIT_S, PROVEN_S = 0.5, 30.0, 60.0
-# A spare process starts so much later, once all work: its imports would take a core from turns that resume.
+# So long after all work a spare process starts: its imports would take a core from the turns that resume.
 SPARE_AFTER_S: Final = 3.0
 ANSWER_WITHIN_S: Final = 2.0
 # Behind the time that turns have to end: what a worker still has to close.
@@ -64,12 +64,22 @@ class Workers:
             ``p % count == k - 1``, whichever process it is: the next one starts when the last one has ended.
         values: the configuration, as ``load_values`` returns it: the same for all of them, however long they
             live and whatever becomes of its file.
+        state: the writer of the workspace, open as long as they run.
         silent_s: after how many seconds without a word one is taken to stand still. Its loop speaks once a
             second, whatever its turns wait for.
     """
 
-    def __init__(self, count: int, values: Mapping[str, Any], *, partitions: int, silent_s: float) -> None:
+    def __init__(
+        self,
+        count: int,
+        values: Mapping[str, Any],
+        state: durable.StateWriter,
+        *,
+        partitions: int,
+        silent_s: float,
+    ) -> None:
         self._values = values
+        self._state = state
         self._silent_s = silent_s
         self._places = [_Place(k, range(k - 1, partitions, count)) for k in range(1, count + 1)]
         self._stopping = asyncio.Event()
@@ -130,7 +140,7 @@ class Workers:
             if spare.alive:
                 return spare
             spare.discard()
-        return WorkerProcess(self._values, changed=self._changed)
+        return WorkerProcess(self._values, self._state, changed=self._changed)
 
     async def _keep_spare(self) -> None:
         """Keep a process at hand that has imported what a worker needs, which takes seconds."""
@@ -139,7 +149,7 @@ class Workers:
             await first_of(self._stopping.wait(), self.started())
             if self._stopping.is_set():
                 return
-            spare = WorkerProcess(self._values, changed=self._changed)
+            spare = WorkerProcess(self._values, self._state, changed=self._changed)
             try:
                 await spare.start()
                 self._spare = spare

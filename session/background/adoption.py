@@ -11,7 +11,6 @@ from session.interchange.conversation import Conversation
 from session.interchange.records import NO_TIME
 from session.store.change import changing
 from session.store.ending import end
-from session.store.fence import Wait
 from session.store.line1_fields import FIELDS
 from session.store.store import Session, Store, Writers
 from session.store.view import View
@@ -110,13 +109,11 @@ async def adopt(
     if (ended_at := _end_of(conversation, store.clock())) is not None:
         inner["imported"] = {"messages": len(pairs), "ended_at": ended_at}
 
-    def job(writers: Writers, _: Writers, wait: Wait) -> bool:
-        writer, journal_file = writers
-        epoch = writer.claim(wait, anew=True)
-        journal_file.refresh()
+    def job(writers: Writers, _: Writers) -> bool:
+        writer, journal_rows = writers
 
         def once() -> bool:
-            with changing(writer, journal_file, epoch, wait) as change:
+            with changing(writer, journal_rows) as change:
                 old = change.transcript
                 if old.messages:
                     return False

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -17,6 +17,7 @@ import structlog
 
 from durable import first_of
 from session.background.job_files import BackgroundJob, JobFiles
+from session.disk.threads import start_thread
 from session.errors import SessionError
 from session.memory.extraction import FactExtraction
 
@@ -31,7 +32,6 @@ class FactTimers:
         idle_s: how long a session has to be idle.
         clock: the time now, aware.
         sleep: waits that many seconds.
-        beside: runs a short disk job in a thread that is there: each turn that ends looks for a file.
     """
 
     def __init__(
@@ -41,13 +41,11 @@ class FactTimers:
         idle_s: float,
         clock: Callable[[], datetime],
         sleep: Callable[[float], Coroutine[Any, Any, None]],
-        beside: Callable[[Callable[[], None]], Awaitable[None]],
     ) -> None:
         self._files = files
         self._idle = timedelta(seconds=idle_s)
         self._clock = clock
         self._sleep = sleep
-        self._beside = beside
         self._at: dict[BackgroundJob, datetime] = {}
         self._order: list[tuple[datetime, str, str, BackgroundJob]] = []
         self._unkept: dict[BackgroundJob, datetime] = {}
@@ -112,7 +110,7 @@ class FactTimers:
                 self._files.keep_new(replace(job, due=at))
 
         try:
-            await self._beside(write)
+            await start_thread(write, name="job")
         except (SessionError, OSError) as error:
             # The timer still runs here; the next turn tries the file again.
             log.warning("jobs.unkept", error=str(error))

@@ -79,7 +79,7 @@ class Background:
         self._sleep = sleep
         self._facts = facts
         idle_s = facts.rules.idle_s if facts is not None else 0.0
-        self._timers = FactTimers(files, idle_s=idle_s, clock=clock, sleep=sleep, beside=store.beside)
+        self._timers = FactTimers(files, idle_s=idle_s, clock=clock, sleep=sleep)
         self._calm = Calm(quiet_s, clock)
         self._waiting = Waiting(self._calm)
         self._named: BoundedDict[str, None] = BoundedDict(NAMED_MAX)

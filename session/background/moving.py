@@ -20,16 +20,14 @@ from session.disk.threads import start_thread
 from session.errors import StoreError
 from session.store import places
 from session.store.change import SessionChange, changing
-from session.store.fence import Held, Wait
 from session.store.recall_file import forget_index
 from session.store.split import recent_ids
 from session.store.store import Store, Writers
 from session.store.vectors import forget
-from session.store.writer import Changed, TranscriptWriter, again, merged
+from session.store.writer import TranscriptWriter, again, merged
 from session.transcript import archive
 from session.transcript.agent import home_of, parted
-from session.transcript.journal import ANY
-from session.transcript.journal_lines import Entry
+from session.transcript.journal import ANY, Entry
 from session.transcript.key import SessionKey
 from session.transcript.line import naive
 from session.transcript.transcript import Transcript, decode, dump
@@ -53,23 +51,19 @@ async def move(store: Store, old: SessionKey, new: SessionKey) -> tuple[str, str
     return old_stem, new_stem
 
 
-def _move_lines(first: Writers, second: Writers, wait: Wait) -> tuple[str, str]:
-    (old, old_journal), (new, new_journal) = first, second
-    old_epoch = old.claim(wait)
-    old_journal.refresh()
-    new_epoch = new.claim(wait, anew=old.exists)
-    new_journal.refresh()
+def _move_lines(first: Writers, second: Writers) -> tuple[str, str]:
+    (old, old_journal), (new, _) = first, second
 
     def once() -> None:
-        with changing(old, old_journal, old_epoch, wait) as change:
+        with changing(old, old_journal) as change:
             if change.fd is None:
                 forget(old.layout, old.stem)
                 forget_index(old.layout, old.stem)
                 return
-            with new.writing(new_epoch, wait) as (new_held, new_fd):
+            with new.reading() as new_fd:
                 if not _is_merged(old, new):
                     change.keep_original()
-                    _merge(old.transcript, new, new_held, new_fd)
+                    _merge(old.transcript, new, new_fd)
             # The lines are in their new place, durable, before the old ones go.
             change.journal(_ended(change))
             change.remove()
@@ -88,11 +82,11 @@ def _is_merged(old: TranscriptWriter, new: TranscriptWriter) -> bool:
     return archive.find(new.layout, session_id, stem=new.stem) is not None
 
 
-def _merge(old: Transcript, new: TranscriptWriter, held: Held, fd: int | None) -> None:
+def _merge(old: Transcript, new: TranscriptWriter, fd: int | None) -> None:
     """Put a file with the old lines and then the new ones in the place of the new key's."""
     own = new.transcript
     if fd is not None and own.needs_copy:
-        new.keep_original(held, fd)
+        new.keep_original(fd)
     metadata = {**own.metadata, **old.metadata, "key": new.key}
     if old.created_at is not None:
         metadata["created_at"] = naive(old.created_at)
@@ -102,17 +96,11 @@ def _merge(old: Transcript, new: TranscriptWriter, held: Held, fd: int | None) -
         offset += own.last_consolidated
     records = set(own.index.records)
     more = [_shifted(raw, len(old.messages)) if at in records else raw for at, raw in enumerate(own.messages)]
-    make_folder(new.path.parent)
     head = Transcript(new.stem, metadata=metadata).head(now=new.clock(), inner=inner, offset=offset)
-    try:
-        with held.replacing(new.path, new=fd is None) as target:
-            write_all(target, head)
-            write_lines(target, old.messages)
-            write_lines(target, more)
-    except FileExistsError:
-        new.forget()
-        raise Changed from None
-    held.check()
+    with new.replacing() as target:
+        write_all(target, head)
+        write_lines(target, old.messages)
+        write_lines(target, more)
     new.forget()
     new.refresh()
 

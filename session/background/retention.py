@@ -15,11 +15,10 @@ import structlog
 from session.background.job_files import BackgroundJob, JobFiles
 from session.background.passing import Passing
 from session.disk.threads import start_thread
-from session.errors import NotNow, SessionError, StoreError
+from session.errors import NotNow, SessionError, StoreError, WorkspaceInUse
 from session.memory.versions import VersionRules, prune_all
 from session.store import archived, switch_session
 from session.store.enclosed import UNKNOWN, AwaitedFiles, let_go, named_in_files
-from session.store.fence import Fence
 from session.store.idle import fresh_at
 from session.store.listing import last_message_at, transcripts
 from session.store.store import Store
@@ -127,6 +126,7 @@ class Retention:
 
         Raises:
             NotNow: the clock leapt; nothing is concluded from it yet.
+            WorkspaceInUse: another process has the workspace, and nothing can be done.
             StoreError: the folders cannot be read. One session that resists is logged and left.
         """
         if self._days <= 0 and (dry_run or not sweeps):
@@ -148,11 +148,14 @@ class Retention:
         old = [step for step in old if step.session_id not in resisted]
         if not old and not sweeps:
             return done
+        await self._store.state.open()
         # The letters before the lines: one whose line is written meanwhile is found among the lines.
         awaited = await self._look_at_letters()
         done += [step for step in old if await self._take(step, oldest, awaited)]
         if sweeps:
             await self._sweep(awaited)
+        if any(step.do == "delete" for step in done):
+            await self._store.state.compact()
         return done
 
     async def _look_at_letters(self) -> AwaitedFiles:
@@ -237,6 +240,9 @@ class Retention:
                 log.info("session.owed", key=step.key, id=step.session_id)
                 return False
             return await start_thread(lambda: self._remove(step, awaited), name="disk-prune")
+        except WorkspaceInUse:
+            # None of the others could be archived or deleted either.
+            raise
         except NotNow as error:
             # The process that works on the conversation does it.
             log.debug("session.unpruned", key=step.key, id=step.session_id, error=str(error))
@@ -260,17 +266,18 @@ class Retention:
 
     def _remove(self, step: Step, awaited: AwaitedFiles) -> bool:
         store = self._store
-        fence = Fence(store.layout, step.stem, owner=store.owner)
         paths = [each.path for each in archive.of_stem(store.layout, step.stem)]
         files = named_in_files(path for path in paths if step.session_id in path.name)
         gone = archived.delete(
-            fence,
+            store.state,
             store.layout,
+            step.key,
             step.stem,
             step.session_id,
             unless=lambda: step.session_id in self._named(step.stem) or self._awaited(step),
         )
         if gone:
+            store.forget(SessionKey(step.key))
             let_go(store.layout, files, awaited, now=store.clock())
         return gone
 

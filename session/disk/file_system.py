@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
@@ -34,11 +33,6 @@ FUSE: Final = 0x65735546
 _STATFS_BYTES: Final = 512
 
 
-def load() -> None:
-    """Import what asks the kernel: later on a turn would wait for it while a model's library is imported."""
-    import ctypes  # noqa: F401
-
-
 def magic_of(path: Path) -> int:
     """Return the number of the file system on which a path lies; 0 where the system does not tell.
 
@@ -58,20 +52,3 @@ def magic_of(path: Path) -> int:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number), str(path))
     return int(ctypes.c_long.from_buffer(found).value) & 0xFFFFFFFF
-
-
-def locks_are_leases(folder: str) -> bool:
-    """Say whether a folder lies where another machine may be given a lock that this one still believes in.
-
-    So does FUSE: nothing shows whether a network stands behind it. Asked once for each folder that is there.
-    """
-    try:
-        return _leases(folder)
-    except OSError:
-        return False
-
-
-@lru_cache(maxsize=64)
-def _leases(folder: str) -> bool:
-    magic = magic_of(Path(folder))
-    return magic in MAGICS or magic == FUSE

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import threading
-from collections import OrderedDict
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-import durable
 from session.errors import StoreError
 
 # Inode, size, mtime_ns: another value means that somebody else wrote.
@@ -31,7 +27,7 @@ class Layout:
 
     @property
     def keys(self) -> Path:
-        """The folder of locks and journals."""
+        """The folder of the locks of keys."""
         return self.workspace / "state" / "keys"
 
     def transcript(self, stem: str) -> Path:
@@ -43,12 +39,8 @@ class Layout:
         return self.workspace / f"sessions/archive/{stem}"
 
     def lock(self, stem: str) -> Path:
-        """The lock file, which also names owner and epoch."""
+        """The lock file; its suffix is short because stems may be long."""
         return self.keys / f"{stem}.lock"
-
-    def journal(self, stem: str) -> Path:
-        """The journal; its suffix is short because stems may be long."""
-        return self.keys / f"{stem}.log"
 
     def index(self, stem: str) -> Path:
         """What is derived of a big transcript, to open it faster; its suffix is short as well."""
@@ -77,61 +69,6 @@ def opened(fd: int) -> OpenFile:
     return OpenFile(fd, found.st_dev, found.st_ino)
 
 
-class OpenFiles:
-    """Files that stay open between jobs, the ones used longest ago given up first.
-
-    Whoever takes one has it alone until it is put back, and checks under the lock that its name still
-    means it. Used from several threads at once.
-    """
-
-    def __init__(self, max_files: int = 256) -> None:
-        self._max_files = max_files
-        self._files: OrderedDict[str, OpenFile] = OrderedDict()
-        self._guard = threading.Lock()
-
-    def take(self, path: str) -> OpenFile | None:
-        """Take the file that was put here under ``path``; None where there is none."""
-        with self._guard:
-            return self._files.pop(path, None)
-
-    def put(self, path: str, file: OpenFile) -> None:
-        """Keep a file for the next job, in place of one that is already here."""
-        with self._guard:
-            given_up = self._files.pop(path, None)
-            self._files[path] = file
-            if given_up is None and len(self._files) > self._max_files:
-                given_up = self._files.popitem(last=False)[1]
-        if given_up is not None:
-            os.close(given_up.fd)
-
-    def __del__(self) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Close what is here, and keep nothing from now on."""
-        with self._guard:
-            self._max_files = 0
-            files, self._files = list(self._files.values()), OrderedDict()
-        for file in files:
-            os.close(file.fd)
-
-
-def taken(kept: OpenFiles | None, path: str) -> OpenFile | None:
-    """Take a file as it was left open, else open it to write at its end; None where there is none.
-
-    Raises:
-        StoreError: it cannot be opened.
-    """
-    if kept is not None and (file := kept.take(path)) is not None:
-        return file
-    try:
-        return opened(os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC))
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise StoreError(f"{Path(path).name} cannot be opened: {error.strerror}") from error
-
-
 def seen(path_or_fd: Path | str | int) -> Seen | None:
     """Look at a file; None where there is none.
 
@@ -145,37 +82,6 @@ def seen(path_or_fd: Path | str | int) -> Seen | None:
     except OSError as error:
         raise StoreError(f"{path_or_fd} cannot be reached: {error.strerror}") from error
     return (found.st_ino, found.st_size, found.st_mtime_ns)
-
-
-def append_whole(fd: int, data: bytes, *, size: int) -> None:
-    """Append ``data`` in one write to a file of ``size`` bytes; what went in by half is cut off again.
-
-    Raises:
-        StoreError: the disk refused; the file ends where it ended.
-    """
-    try:
-        durable.append_whole(fd, data, size=size)
-    except OSError as error:
-        raise StoreError(
-            f"append refused: {error.strerror}", hint="free some disk space; nothing was written"
-        ) from error
-
-
-def sync_or_cut(fd: int, size: int) -> None:
-    """Sync what was appended to a file of ``size`` bytes; where the disk refuses, it is cut off again.
-
-    Linux calls pages clean that it could not write: they would be read as if they were on disk, and no later
-    sync would bring them there.
-
-    Raises:
-        OSError: the disk refused.
-    """
-    try:
-        durable.sync_data(fd)
-    except OSError:
-        with contextlib.suppress(OSError):
-            os.ftruncate(fd, size)
-        raise
 
 
 def copy_rest(source: int, target: int, offset: int, *, until: int | None = None) -> None:

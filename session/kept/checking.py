@@ -25,7 +25,9 @@ async def verify(store: Store, *, repair: bool = False) -> list[Row]:
     if not home.is_dir():
         return rows
     # They have a store of their own.
-    async with contextlib.aclosing(Store(home, zone=UTC)) as subagents:
+    async with contextlib.aclosing(
+        Store(home, zone=UTC, state_folder=store.layout.workspace / "state")
+    ) as subagents:
         inner = await _verified(subagents, repair=repair)
     above = home.relative_to(store.layout.workspace)
     return [*rows, *({**row, "file": str(above / row["file"])} for row in inner)]
@@ -33,22 +35,19 @@ async def verify(store: Store, *, repair: bool = False) -> list[Row]:
 
 async def _verified(store: Store, *, repair: bool) -> list[Row]:
     rows = await store.verify(repair=repair)
-    beside = await start_thread(
-        lambda: check(store.layout, repair=repair, owner=store.owner), name="disk-verify"
-    )
+    beside = await start_thread(lambda: check(store.layout, repair=repair), name="disk-verify")
     return [*rows, *beside]
 
 
-def check(layout: Layout, *, repair: bool, owner: str) -> list[Row]:
+def check(layout: Layout, *, repair: bool) -> list[Row]:
     """Return a row for each file with a problem, as ``verify`` has them of transcripts; nothing else is read.
 
     Args:
         layout: the workspace; a daemon may run in it.
         repair: mend what can be mended.
-        owner: who this process is to the locks of keys.
     """
     rows = []
-    for path, problem, mend in findings(layout, owner):
+    for path, problem, mend in findings(layout):
         row: Row = {"file": local_name(layout.workspace, path), "problem": problem, "repaired": False}
         if mend is None:
             row["cure"] = BY_HAND

@@ -6,14 +6,13 @@ What is left out of a file stays beside it in a copy. What is derived is removed
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Final
 
 import durable
-from durable import Damaged, NewerVersion, decode_state, sync_data, sync_folder, write_all
+from durable import Damaged, NewerVersion, decode_state, sync_folder
 from session.approvals.files import FOLDER, KEPT
 from session.approvals.record import is_id
 from session.approvals.record import read as read_approval
@@ -23,14 +22,11 @@ from session.disk.layout import Layout
 from session.disk.local_files import local_state
 from session.disk.state import locked, read_state, replace_file
 from session.errors import SessionError, StoreError
-from session.models.usage_lines import is_cut_short
-from session.store.archived import read_beginning
-from session.store.fence import Fence, Wait
-from session.store.original import keep_original
-from session.transcript import archive, journal_lines
+from session.transcript import archive
 from session.transcript.agent import AGENTS
 from session.transcript.index_file import read_index, remove_index
 from session.transcript.line import is_ulid
+from session.transcript.loading import read_beginning
 
 # What it is, and what makes it sound again; None: that is for a person to do.
 Finding = tuple[Path, str, Callable[[], None] | None]
@@ -45,45 +41,18 @@ _LOST: Final[Mapping[str, str]] = {
 }
 
 
-def findings(layout: Layout, owner: str) -> Iterator[Finding]:
+def findings(layout: Layout) -> Iterator[Finding]:
     """Yield each file with a problem: its path, the problem, and what mends it; None: a person decides.
 
     Args:
         layout: the workspace; a daemon may run in it.
-        owner: who this process is to the locks of keys.
     """
-    looks = (_journals, _notes, _facts, _usage, _jobs, _approvals, _indexes, _states, _databases)
+    looks = (_notes, _facts, _jobs, _approvals, _indexes, _states, _databases)
     for look in looks:
-        yield from look(layout, owner)
+        yield from look(layout)
 
 
-def _journals(layout: Layout, owner: str) -> Iterator[Finding]:
-    for path in sorted(layout.keys.glob("*.log")):
-        try:
-            lines, torn = broken(path.read_bytes())
-        except OSError as error:
-            yield path, f"cannot be read: {error.strerror}", None
-            continue
-        if lines or torn:
-            yield path, told(lines, torn), partial(_mend_journal, layout, path, owner)
-
-
-def _mend_journal(layout: Layout, path: Path, owner: str) -> None:
-    """Leave out what no reader understands, under the lock of the key."""
-    fence = Fence(layout, path.stem, owner=owner)
-    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    try:
-        with fence.hold(Wait()) as held:
-            data = path.read_bytes()
-            journal_lines.read(data)
-            keep_original(path, held, fd, now=durable.now())
-            with held.replacing(path) as target:
-                write_all(target, whole(data))
-    finally:
-        os.close(fd)
-
-
-def _notes(layout: Layout, _: str) -> Iterator[Finding]:
+def _notes(layout: Layout) -> Iterator[Finding]:
     for path in _in_scopes(layout, *NOTES):
         try:
             data = path.read_bytes()
@@ -100,7 +69,7 @@ def _notes(layout: Layout, _: str) -> Iterator[Finding]:
             yield path, ", ".join(faults), partial(_rewrite, path, lock, _as_text)
 
 
-def _facts(layout: Layout, _: str) -> Iterator[Finding]:
+def _facts(layout: Layout) -> Iterator[Finding]:
     for path in _in_scopes(layout, "facts.jsonl"):
         try:
             lines, torn = broken(path.read_bytes())
@@ -112,46 +81,7 @@ def _facts(layout: Layout, _: str) -> Iterator[Finding]:
             yield path, told(lines, torn), partial(_rewrite, path, lock, whole)
 
 
-def _usage(layout: Layout, _: str) -> Iterator[Finding]:
-    """What a damaged line says was spent is not counted; all others are, whether it is blanked or not."""
-    for path in sorted((layout.workspace / "state" / "usage").glob("*.jsonl")):
-        try:
-            data = path.read_bytes()
-        except OSError as error:
-            yield path, f"cannot be read: {error.strerror}", None
-            continue
-        if lines := _damaged(data):
-            lost = sum(size for _, size in lines)
-            text = f"{told(len(lines), 0)} ({lost} bytes): the cost in them is not counted"
-            yield path, text, partial(_blank, path)
-
-
-def _damaged(data: bytes) -> list[tuple[int, int]]:
-    """Return where each line begins that no reader understands, and its length.
-
-    What a writer left that was killed in its write is none: the next one marks it and goes on behind it.
-    """
-    return [
-        (at, size)
-        for at, size in broken_at(data)
-        if not is_cut_short(data[at : at + size], last=at + size == len(data))
-    ]
-
-
-def _blank(path: Path) -> None:
-    """Write over damaged lines in their place: other processes remember how far they have read."""
-    with locked(path.parent.with_name(f"{path.parent.name}.lock")):
-        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-        try:
-            data = path.read_bytes()
-            for at, size in _damaged(data):
-                os.pwrite(fd, b" " * size, at)
-            sync_data(fd)
-        finally:
-            os.close(fd)
-
-
-def _jobs(layout: Layout, _: str) -> Iterator[Finding]:
+def _jobs(layout: Layout) -> Iterator[Finding]:
     """A job that nobody can read is made anew of its name and the session that it is for."""
     for path in sorted((layout.workspace / "state" / "jobs").glob("*.json")):
         if (problem := _state_problem(path)) is None:
@@ -188,7 +118,7 @@ def _key_of(layout: Layout, session_id: str) -> str | None:
     return "" if hidden else None
 
 
-def _approvals(layout: Layout, _: str) -> Iterator[Finding]:
+def _approvals(layout: Layout) -> Iterator[Finding]:
     """Without its file a person might be asked anew about a call that ran: it stays while a turn may come."""
     for path in sorted((layout.workspace / "state" / FOLDER).glob("*.json")):
         problem = _state_problem(path)
@@ -205,7 +135,7 @@ def _approvals(layout: Layout, _: str) -> Iterator[Finding]:
             yield path, f"{problem}; {_NOT_RUN}", None
 
 
-def _indexes(layout: Layout, _: str) -> Iterator[Finding]:
+def _indexes(layout: Layout) -> Iterator[Finding]:
     state = layout.workspace / "state"
     for path in sorted((state / "index").glob("*.idx")):
         if read_index(path) is None:
@@ -216,7 +146,7 @@ def _indexes(layout: Layout, _: str) -> Iterator[Finding]:
             yield path, "damaged index; it will be rebuilt", partial(_discard, path)
 
 
-def _states(layout: Layout, _: str) -> Iterator[Finding]:
+def _states(layout: Layout) -> Iterator[Finding]:
     state = layout.workspace / "state"
     others = ("jobs", FOLDER)
     for path in sorted(state.rglob("*.json")):
@@ -241,7 +171,7 @@ def _state_problem(path: Path) -> str | None:
     return None
 
 
-def _databases(layout: Layout, _: str) -> Iterator[Finding]:
+def _databases(layout: Layout) -> Iterator[Finding]:
     state = layout.workspace / "state"
     for path in (path for name in (durable.STATE_FILE, durable.CHANNELS_FILE) for path in state.glob(name)):
         if is_damaged(path):
@@ -290,15 +220,6 @@ def broken(data: bytes) -> tuple[int, int]:
     keep = data.rfind(b"\n") + 1
     torn = len(data) - keep if data[keep:] and not is_object(data[keep:]) else 0
     return sum(1 for line in data[:keep].split(b"\n") if line.strip() and not is_object(line)), torn
-
-
-def broken_at(data: bytes) -> Iterator[tuple[int, int]]:
-    """Yield where each such line begins, and its length without the newline; an unfinished one as well."""
-    at = 0
-    for line in data.split(b"\n"):
-        if line.strip() and not is_object(line):
-            yield at, len(line)
-        at += len(line) + 1
 
 
 def whole(data: bytes) -> bytes:

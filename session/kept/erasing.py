@@ -22,7 +22,7 @@ from session.errors import StoreError
 from session.kept.subject import Conversation, Subject
 from session.store import places
 from session.store.enclosed import Named, within
-from session.store.fence import Fence, Wait
+from session.store.key_lock import key_locked
 from session.store.recall_file import discard_index
 from session.store.trees import open_up
 from session.subagents.records import SubagentFiles, remove_conversation
@@ -147,7 +147,7 @@ def count_media(layout: Layout, media: Iterable[str]) -> dict[str, int]:
     return {name: path.stat().st_size for name, path in found.items()}
 
 
-def remove_late(layout: Layout, subject: Subject, *, owner: str) -> None:
+def remove_late(layout: Layout, subject: Subject) -> None:
     """Remove what was written while the conversations were cleared: notes, files of tools, jobs, indexes.
 
     Lines that came since are a new conversation's, and stay with its journal.
@@ -156,7 +156,7 @@ def remove_late(layout: Layout, subject: Subject, *, owner: str) -> None:
         StoreError: the disk refused; call it again.
     """
     for each in subject.conversations:
-        with Fence(layout, each.stem, owner=owner).hold(Wait()):
+        with key_locked(layout, each.stem):
             late = (
                 found for found in places.of_key(layout, each.key, each.stem) if found.place.kind in _LATE
             )

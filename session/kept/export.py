@@ -26,11 +26,10 @@ import structlog
 from durable import opened_below
 from session.disk.layout import Layout
 from session.errors import StoreError
-from session.kept.rows import usage_of
 from session.kept.subject import Conversation, Subject
 from session.store import places, trees
 from session.store.enclosed import within
-from session.store.fence import Fence, Wait
+from session.store.key_lock import key_locked
 from session.transcript.agent import AGENTS
 from session.transcript.attachments import attachments_of
 from session.transcript.line import decode
@@ -41,7 +40,7 @@ _IN_MEMORY: Final = 8 * 2**20
 _BLOCK: Final = 2**20
 _NO_RIGHTS: Final = "no permission to read it"
 _TOO_DEEP: Final = "nested too deeply, or its path is too long"
-_OWNED: Final = ("transcript", "journal")
+_OWNED: Final = ("transcript",)
 _UNSAFE: Final = re.compile(r'[\x00-\x1f<>:"/\\|?*\x7f]+')
 
 
@@ -74,7 +73,6 @@ class _Tar:
     file: tarfile.TarFile
     root: str
     layout: Layout
-    owner: str
     shut: list[Path] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
 
@@ -88,7 +86,6 @@ def write(
     subject: Subject,
     layout: Layout,
     *,
-    owner: str,
     at: datetime,
     extras: Sequence[Extra] = (),
     left_out: Sequence[str] = (),
@@ -99,7 +96,6 @@ def write(
         out: written to its end, never read.
         subject: of whom.
         layout: the workspace.
-        owner: names this process in locks.
         at: when it is written, aware.
         extras: further parts.
         left_out: what is not in it, in words, besides what the subject shares with others.
@@ -110,12 +106,12 @@ def write(
     """
     root = _safe(subject.name)
     with tarfile.open(fileobj=out, mode="w|", format=tarfile.PAX_FORMAT) as file:
-        tar = _Tar(file, root, layout, owner)
+        tar = _Tar(file, root, layout)
         _open_up(tar, subject)
         parts = [
             *_files(tar, subject),
             *_media(tar, subject),
-            *(_add(tar, each, at) for each in [*_usage(layout, subject), *extras]),
+            *(_add(tar, each, at) for each in extras),
         ]
         manifest = {
             "v": 1,
@@ -199,7 +195,7 @@ def _conversation(tar: _Tar, conversation: Conversation) -> Iterator[Part]:
     with contextlib.ExitStack() as opened:
         ours: list[tuple[places.Found, BinaryIO, int]] = []
         # Only opened here: a lock that is held while a disk is slow would hold up the turns of the chat.
-        with _reading(layout), Fence(layout, conversation.stem, owner=tar.owner).hold(Wait()):
+        with _reading(layout), key_locked(layout, conversation.stem):
             listed = list(places.of_key(layout, conversation.key, conversation.stem))
             for found in listed:
                 if found.place.kind in _OWNED:
@@ -273,13 +269,6 @@ def _names_of(subject: Subject, layout: Layout) -> dict[str, str]:
                 if b'"media/' in raw:
                     found |= {one.ref: one.name for one in attachments_of(decode(raw)) if one.name}
     return found
-
-
-def _usage(layout: Layout, subject: Subject) -> Iterable[Extra]:
-    with _reading(layout):
-        lines = usage_of(layout.workspace / "state", subject)
-    if lines:
-        yield Extra("usage", "rows/usage.jsonl", b"".join(raw + b"\n" for raw in lines), "state/usage")
 
 
 def _add(tar: _Tar, extra: Extra, at: datetime) -> Part:

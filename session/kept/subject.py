@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Final
 
 import orjson
 
@@ -20,16 +19,18 @@ from session.errors import SessionError
 from session.memory.circles import Circles
 from session.memory.unconsolidated import stems_on_disk
 from session.store import places
-from session.store.archived import read_beginning
 from session.store.enclosed import Named, named_in_files
+from session.store.state import StoreState, decoded, encoded
 from session.store.store import Store
 from session.subagents.records import SubagentFiles
 from session.transcript import archive
 from session.transcript.key import SessionKey, plain_stem, split
-from session.transcript.line import is_ulid
+from session.transcript.line import decode, is_ulid
+from session.transcript.loading import read_beginning
 
 JOBS, TERMINAL = "cron", "cli"
 NOBODY: Final[Mapping[str, Collection[str]]] = MappingProxyType({})
+_NAMING: Final = "SELECT key, entry FROM journal WHERE instr(entry, ?)"
 # Ids of messages that were typed there, whatever chat they were for.
 _TYPED = re.compile(rb'"message_id": ?"cli:')
 
@@ -193,7 +194,7 @@ class Subjects:
     ) -> Subject:
         layout, named = self._store.layout, list(keys)
         # Its journal still has the answers of the last days, and nobody writes there any more.
-        every_key = [*named, *await start_thread(lambda: _former(layout, named), name="disk-look")]
+        every_key = [*named, *await _former(self._store.state, named)]
         own = [Conversation(key, await self._store.stem(SessionKey(key))) for key in every_key]
         meant = {*every_key}
         jobs = [key for key, to in answering.items() if to in meant]
@@ -208,7 +209,7 @@ class Subjects:
             kept = list(stays)
             found = dict.fromkeys(own)
             found |= dict.fromkeys(_jobs(layout, meant, jobs, asked, kept))
-            sessions = frozenset(id_ for each in found for id_ in _sessions(layout, each.stem))
+            sessions = frozenset(id_ for each in found for id_ in self._sessions(each))
             every = tuple(found)
             records = SubagentFiles(layout.workspace / "state")
             below = tuple(sub.key for each in every for sub in records.of(each.key))
@@ -222,22 +223,31 @@ class Subjects:
 
         return await start_thread(look, name="disk-look")
 
+    def _sessions(self, conversation: Conversation) -> Iterator[str]:
+        """Yield the ULIDs of a conversation's sessions, as far as its files and journal still name them."""
+        store = self._store
+        for path in _paths(store.layout, conversation.stem):
+            head = read_beginning(path, conversation.stem)
+            if head is not None:
+                yield head.session_id
+        entries = store.state.read_now(
+            "SELECT entry FROM journal WHERE key = ?", (encoded(conversation.key),)
+        )
+        for (raw,) in entries:
+            session = decode(raw).get("session")
+            if is_ulid(session):
+                yield str(session)
 
-def _former(layout: Layout, keys: Collection[str]) -> list[str]:
+
+async def _former(state: StoreState, keys: Collection[str]) -> list[str]:
     """List the keys that these conversations had before: those of groups that were given another id."""
-    marks = [b'"to":' + orjson.dumps(key) for key in keys]
-    found = []
-    for path in sorted(layout.keys.glob("*.log")):
-        try:
-            lines = path.read_bytes().split(b"\n")
-        except OSError:
-            # One that went meanwhile; what cannot be read is for ``doctor`` to tell.
-            continue
-        entries = (_object(raw) for raw in lines[1:] if any(mark in raw for mark in marks))
-        former = _object(lines[0]).get("key")
-        if isinstance(former, str) and former not in keys:
-            found += [former] if any(entry.get("reason") == "moved" for entry in entries) else []
-    return found
+    found = dict[str, None]()
+    for key in keys:
+        for stored, raw in await state.read(_NAMING, (orjson.dumps(key),)):
+            entry, former = decode(raw), decoded(stored)
+            if entry.get("reason") == "moved" and entry.get("to") == key and former not in keys:
+                found[former] = None
+    return list(found)
 
 
 def _jobs(
@@ -260,22 +270,6 @@ def _jobs(
         elif key in jobs and not answered:
             yield Conversation(key, stem)
     yield from (each for each in asked if each.key not in on_disk and each.key not in meant)
-
-
-def _sessions(layout: Layout, stem: str) -> Iterator[str]:
-    """Yield the ULIDs of a conversation's sessions, as far as its files still name them."""
-    for path in _paths(layout, stem):
-        head = read_beginning(path, stem)
-        if head is not None:
-            yield head.session_id
-    try:
-        entries = layout.journal(stem).read_bytes().split(b"\n")
-    except OSError:
-        return
-    for raw in entries:
-        session = _object(raw).get("session")
-        if is_ulid(session):
-            yield str(session)
 
 
 def _answered(path: Path, stem: str) -> tuple[str, ...]:
@@ -305,22 +299,6 @@ def _was_typed(path: Path) -> bool:
     except OSError:
         # Who cannot tell lets go of too much rather than of too little.
         return True
-
-
-def _named(folder: Path, prefix: str, suffix: str) -> list[Path]:
-    try:
-        names = [path.name for path in folder.iterdir()]
-    except OSError:
-        return []
-    return [folder / name for name in names if name.startswith(prefix) and name.endswith(suffix)]
-
-
-def _object(raw: bytes) -> dict[str, Any]:
-    try:
-        found = orjson.loads(raw)
-    except (orjson.JSONDecodeError, json.JSONDecodeError):
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 def _is_name(name: str) -> bool:

@@ -2,39 +2,44 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections import Counter
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
-from pathlib import Path
-from typing import Any
+from datetime import UTC, datetime
+from typing import Any, Final
 
 import structlog
 
 import durable
-from session.disk.state import locked, read_state, write_state
-from session.disk.threads import start_thread
+from durable import Change, Conflict
 from session.errors import NotNow
 from session.models.model import CostMeter
+from session.store.state import StoreState
 
 log = structlog.get_logger("budget")
 
 # In minutes, by which calls are counted.
 HOUR, DAY = 60, 24 * 60
+_NO_LIMIT: Final = 2**62
+_TAKE: Final = """
+INSERT INTO background_calls
+SELECT ?, 1 FROM (
+    SELECT coalesce(sum(calls), 0) AS day, coalesce(sum(calls) FILTER (WHERE minute > ?), 0) AS hour
+    FROM background_calls WHERE minute > ? AND minute <= ?
+) AS used WHERE hour < ? AND day < ?
+ON CONFLICT (minute) DO UPDATE SET calls = background_calls.calls + 1
+"""
 
 
 class Budget:
-    """Counts calls by the minute in one file that all daemons of a workspace share.
+    """Counts calls by the minute, in the state database.
 
     Hour and day are the last 60 minutes and the last 24 hours, not those of a clock; a limit of 0 is none.
-    Calls are counted then, too. A call that
-    ``cost_meter`` cannot pay is not made either; None: they cost nothing. Where the file is damaged, the
-    calls that it has the cost of stand for those that were counted.
+    Calls are counted then, too. A call that ``cost_meter`` cannot pay is not made either; None: they cost
+    nothing.
     """
 
     def __init__(
         self,
-        path: Path,
+        state: StoreState,
         *,
         per_hour: int,
         per_day: int,
@@ -42,7 +47,7 @@ class Budget:
         cost_meter: CostMeter | None = None,
     ) -> None:
         self._cost_meter = cost_meter
-        self._path = path
+        self._state = state
         self._limits = {HOUR: per_hour, DAY: per_day}
         self._clock = clock
         self._used = {HOUR: 0, DAY: 0}
@@ -60,11 +65,24 @@ class Budget:
         """
         if self._cost_meter is not None:
             await self._cost_meter.afford()
-        await start_thread(lambda: self._take(unasked), name="budget")
+        now = self._minute()
+        limits = (self._limits[span] if unasked else 0 for span in (HOUR, DAY))
+        values = (now, now - HOUR, now - DAY, now, *(limit or _NO_LIMIT for limit in limits))
+        taken = Change(_TAKE, values, required=True)
+        old = Change("DELETE FROM background_calls WHERE minute <= ?", (now - DAY,))
+        try:
+            await self._state.write([old, taken])
+        except Conflict:
+            self._refuse(await self._count(), now)
+        await self._count()
 
     async def load(self) -> None:
-        """Look up what was used, for ``shown`` before the first call."""
-        await asyncio.to_thread(lambda: self._count(self._read(), self._minute()))
+        """Look up what was used, for ``shown`` before the first call.
+
+        Raises:
+            NewerFormat, StoreError: it cannot be read.
+        """
+        await self._count()
 
     def shown(self) -> dict[str, Any]:
         """Return what ``status`` shows.
@@ -84,20 +102,18 @@ class Budget:
             "cost_reached_until": closed.isoformat() if closed is not None else None,
         }
 
-    def _take(self, unasked: bool) -> None:
-        with locked(self._path.with_suffix(".lock")):
-            minutes, now = self._read(), self._minute()
-            self._count(minutes, now)
-            for span in (DAY, HOUR):
-                if unasked and 0 < self._limits[span] <= self._used[span]:
-                    self._refuse(span, minutes, now)
-            minutes[now] = minutes.get(now, 0) + 1
-            kept = {str(minute): calls for minute, calls in minutes.items() if minute > now - DAY}
-            write_state(self._path, {"minutes": kept})
-            self._count(minutes, now)
+    async def _count(self) -> dict[int, int]:
+        """Return the calls of each minute of the last day, and remember their sums."""
+        now = self._minute()
+        query = "SELECT minute, calls FROM background_calls WHERE minute > ? AND minute <= ?"
+        minutes: dict[int, int] = dict(await self._state.read(query, (now - DAY, now)))
+        for span in self._used:
+            self._used[span] = sum(calls for minute, calls in minutes.items() if minute > now - span)
+        return minutes
 
-    def _refuse(self, span: int, minutes: dict[int, int], now: int) -> None:
+    def _refuse(self, minutes: dict[int, int], now: int) -> None:
         """Say until when: the minute in which enough calls will have left the span."""
+        span = next((span for span in (DAY, HOUR) if 0 < self._limits[span] <= self._used[span]), HOUR)
         limit, used, until = self._limits[span], self._used[span], now + span
         for minute in sorted(minute for minute in minutes if minute > now - span):
             used -= minutes[minute]
@@ -112,28 +128,6 @@ class Budget:
             )
         self._reached_until = at
         raise NotNow(f"the budget of {limit} background calls is used up", reason="budget", until=at)
-
-    def _count(self, minutes: dict[int, int], now: int) -> None:
-        for span in self._used:
-            self._used[span] = sum(calls for minute, calls in minutes.items() if minute > now - span)
-
-    def _read(self) -> dict[int, int]:
-        minutes = read_state(self._path).get("minutes")
-        if not isinstance(minutes, dict):
-            return self._recounted() if self._path.exists() else {}
-        return {
-            int(minute): calls
-            for minute, calls in minutes.items()
-            if minute.isdigit() and type(calls) is int and int(minute) <= self._minute()
-        }
-
-    def _recounted(self) -> dict[int, int]:
-        """Count what has cost something anew: the file is damaged, and that must not lift the caps."""
-        if self._cost_meter is None:
-            return {}
-        ends = self._cost_meter.calls(self._clock() - timedelta(minutes=DAY))
-        log.warning("budget.recounted", calls=len(ends))
-        return dict(Counter(int(at.timestamp() // 60) for at in ends))
 
     def _minute(self) -> int:
         return int(self._clock().timestamp() // 60)

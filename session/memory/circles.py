@@ -23,12 +23,12 @@ from session.context.scopes import (
 from session.disk.layout import seen
 from session.library.file_cache import FileCache
 from session.memory.unconsolidated import Unconsolidated, known_answers, known_chat, stems_on_disk
-from session.store import archived
 from session.store.store import Session, Store, View
 from session.subagents.records import SubagentFiles
 from session.transcript import archive
 from session.transcript.agent import agent_in, parted, within
 from session.transcript.key import SessionKey, is_subagent, marked_stem, plain_stem, split
+from session.transcript.loading import read_beginning
 
 MAX_NAMES = 10_000
 # How the names of the files of jobs begin.
@@ -161,7 +161,7 @@ class Circles:
     def _ended(self, view: View, session_id: str) -> Mapping[str, Any]:
         """Return the metadata in line 1 of an ended session; empty where it is gone."""
         found = archive.find(self._store.layout, session_id, stem=view.stem)
-        head = archived.read_beginning(found.path, view.stem) if found is not None else None
+        head = read_beginning(found.path, view.stem) if found is not None else None
         return head.inner if head is not None and head.key == view.key else {}
 
     async def all_of_key(self, key: str, *others: str, agents: Iterable[str]) -> list[Scope]:

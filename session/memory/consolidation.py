@@ -83,9 +83,7 @@ class MemoryNotes:
         self.clock = clock
         self.unconsolidated = UnconsolidatedReader(store)
         hour, day = rules.calls_per_hour, rules.calls_per_day
-        self.budget = Budget(
-            state / "budget.json", per_hour=hour, per_day=day, clock=clock, cost_meter=cost_meter
-        )
+        self.budget = Budget(store.state, per_hour=hour, per_day=day, clock=clock, cost_meter=cost_meter)
         self._cost_meter = cost_meter
         counted = ("messages", "raw", "failures", "merged", "unmerged", "headings_lost")
         self.totals = dict.fromkeys(counted, 0)

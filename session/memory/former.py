@@ -24,7 +24,7 @@ from session.memory.facts import FACTS, read_fact
 from session.memory.known_facts import KnownFacts
 from session.memory.notes import MEMORY, Notes
 from session.memory.versions import Version
-from session.store.fence import Fence, Wait
+from session.store.key_lock import key_locked
 from session.store.store import Store
 from session.transcript.key import SessionKey
 
@@ -183,11 +183,11 @@ class FormerMemory:
                     hint="try again in a moment",
                 ) from error
             stem = await self._store.stem(SessionKey(key))
-            layout, owner = self._store.layout, self._store.owner
+            layout = self._store.layout
 
             def work() -> T:
                 # What was cleared in between would be there again.
-                with Fence(layout, stem, owner=owner).hold(Wait()):
+                with key_locked(layout, stem):
                     return job()
 
             return await start_thread(work, name="notes")

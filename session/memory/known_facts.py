@@ -20,7 +20,7 @@ from session.memory.facts import FACTS, Fact, FactsFile, active
 from session.memory.likeness import WordIndex
 from session.memory.versions import VersionRules, Versions
 from session.models.model import CostMeter, Meter, OwnMeter, Payer
-from session.store.fence import Fence, Wait
+from session.store.key_lock import key_locked
 from session.store.store import Session, Store
 from session.store.vectors import forget as forget_vectors
 from session.store.vectors import forget_all as forget_all_vectors
@@ -147,13 +147,13 @@ class KnownFacts:
     async def _change(
         self, key: str, scope: Scope, change: Callable[[FactsFile], Fact | None]
     ) -> Fact | None:
-        layout, owner = self._store.layout, self._store.owner
+        layout = self._store.layout
         stem = await self._store.stem(SessionKey(key))
         one_chat = scope.own == f"chats/{stem}"
 
         def work() -> Fact | None:
             # Under the key's lock no clearing comes in between, whose file would be there again.
-            with Fence(layout, stem, owner=owner).hold(Wait()):
+            with key_locked(layout, stem):
                 changed = change(self.file(scope))
                 if changed is not None:
                     # Other chats of a scope may have compared it, too.

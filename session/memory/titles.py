@@ -22,13 +22,13 @@ from session.memory.provenance import Sources
 from session.memory.scope_state import Failure, ScopeState
 from session.models.model import Answer, Prompt
 from session.store import archived
-from session.store.fence import Fence, Wait
-from session.store.journal_file import JournalFile
+from session.store.journal_rows import JournalRows
 from session.store.store import Store
 from session.store.writer import TranscriptWriter, again, merged
 from session.transcript import archive
 from session.transcript.agent import agent_in
 from session.transcript.key import SessionKey
+from session.transcript.loading import read_beginning
 from session.transcript.transcript import Transcript, decode, read_time
 
 log = structlog.get_logger("titles")
@@ -176,7 +176,7 @@ class SessionTitles:
     def _to_name(self, key: str, stem: str, session_id: str) -> Sequence[Mapping[str, Any]]:
         """Read how an ended session began; nothing where it is gone or has a name."""
         found = archive.find(self._store.layout, session_id, stem=stem)
-        head = archived.read_beginning(found.path, stem) if found is not None else None
+        head = read_beginning(found.path, stem) if found is not None else None
         if head is None or head.key != key or head.inner.get("name"):
             return ()
         return [decode(raw) for raw in head.messages[:FIRST_LINES]]
@@ -199,7 +199,7 @@ class SessionTitles:
         layout = self._store.layout
         others = [found.path for found in reversed(archive.of_stem(layout, stem))]
         for path in (layout.transcript(stem), *others):
-            head = archived.read_beginning(path, stem)
+            head = read_beginning(path, stem)
             if head is not None and head.inner.get("previous_session") == session_id:
                 return any(decode(raw).get("kind") == "compact" for raw in head.messages[:1])
         return False
@@ -227,9 +227,8 @@ class SessionTitles:
 
     async def _renew(self, stem: str, session_id: str, head_of: archived.HeadOf) -> bool:
         layout = self._store.layout
-        fence = Fence(layout, stem, owner=self._store.owner)
         return await start_thread(
-            lambda: archived.renew_head(fence, layout, stem, session_id, head_of), name="archive"
+            lambda: archived.renew_head(layout, stem, session_id, head_of), name="archive"
         )
 
     async def _give_name(self, key: str, stem: str, session_id: str, name: str) -> bool:
@@ -238,12 +237,12 @@ class SessionTitles:
         def unnamed(transcript: Transcript) -> bool:
             return transcript.session_id == session_id and not transcript.inner.get("name")
 
-        def job(writer: TranscriptWriter, _journal: JournalFile, epoch: int, wait: Wait | None) -> bool:
+        def job(writer: TranscriptWriter, _journal: JournalRows) -> bool:
             def once() -> bool:
-                with writer.writing(epoch, wait) as (held, fd):
+                with writer.reading() as fd:
                     found = fd is not None and unnamed(writer.transcript)
                     if found:
-                        writer.renew(held, fd, inner=merged(writer.transcript.inner, {"name": name}))
+                        writer.renew(fd, inner=merged(writer.transcript.inner, {"name": name}))
                     return found
 
             return again(once)

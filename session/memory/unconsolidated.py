@@ -16,7 +16,7 @@ from session.disk.threads import start_thread
 from session.memory import consolidation_prompt
 from session.memory.notes import Mark
 from session.store import archived
-from session.store.fence import Fence, Wait
+from session.store.key_lock import key_locked
 from session.store.listing import transcripts
 from session.store.store import Store, View
 from session.transcript import archive
@@ -24,7 +24,7 @@ from session.transcript.agent import agent_in
 from session.transcript.archive import Archived
 from session.transcript.key import SessionKey
 from session.transcript.line import is_ulid
-from session.transcript.loading import load
+from session.transcript.loading import load, read_beginning
 from session.transcript.transcript import Transcript, decode, read_time
 
 T = TypeVar("T")
@@ -119,11 +119,11 @@ class UnconsolidatedReader:
         Raises:
             StoreError: the lock cannot be had, or as the job.
         """
-        layout, owner = self._store.layout, self._store.owner
+        layout = self._store.layout
         stem = await self._store.stem(SessionKey(key))
 
         def work() -> T | None:
-            with Fence(layout, stem, owner=owner).hold(Wait()):
+            with key_locked(layout, stem):
                 return job() if archived.is_there(layout, stem, session_id) else None
 
         return await start_thread(work, name="notes")
@@ -183,7 +183,6 @@ class UnconsolidatedReader:
     def _renew(self, stem: str, mark: Mark) -> None:
         """Renew line 1 of an ended session, under the lock of its key."""
         store = self._store
-        fence = Fence(store.layout, stem, owner=store.owner)
 
         def head_of(transcript: Transcript) -> bytes | None:
             # A compaction may have taken some of these messages away.
@@ -193,7 +192,7 @@ class UnconsolidatedReader:
             last = read_time(transcript.metadata.get("updated_at")) or store.clock()
             return transcript.head(now=last, offset=stop)
 
-        archived.renew_head(fence, store.layout, stem, mark.session_id, head_of)
+        archived.renew_head(store.layout, stem, mark.session_id, head_of)
 
 
 def _read(found: Archived) -> Transcript | None:
@@ -222,7 +221,7 @@ def known_answers(view: View, layout: Layout) -> tuple[str, ...]:
     found = answers_in(view.metadata)
     if found or not (ended := archive.of_stem(layout, view.stem)):
         return found
-    transcript = archived.read_beginning(ended[-1].path, view.stem)
+    transcript = read_beginning(ended[-1].path, view.stem)
     return answers_in(transcript.inner) if transcript is not None else ()
 
 
@@ -246,5 +245,5 @@ def stems_on_disk(layout: Layout, of: Callable[[str], bool] = lambda stem: True)
 # They are asked for by each search.
 @lru_cache(maxsize=20_000)
 def _key_at(path: Path, stem: str, now: Seen | None) -> str | None:
-    head = archived.read_beginning(path, stem) if now is not None else None
+    head = read_beginning(path, stem) if now is not None else None
     return head.key if head is not None else None

@@ -1,26 +1,76 @@
-"""What may be spent in a day, by whom: whether a request may be made is a function of the tally; pure."""
+"""What may be spent in a day, by whom: whether a request may be made is a function of totals; pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from typing import Final
 
 from session.models.model import Need, Payer, Usage
-from session.models.tally import DAY, Amount, Subject, Tally, subjects
-from session.models.usage_lines import Hold
 
-# Sums of dollars are off by less than this part of them.
-_TINY = 1e-9
-_KINDS = {
+HOUR, DAY = timedelta(hours=1), timedelta(days=1)
+NANO: Final = 10**9
+# A kind (day, chat, person, job) and who it is; the day's own sum has nobody's name.
+Subject = tuple[str, str]
+EVERYBODY: Final[Subject] = ("day", "")
+_KINDS: Final = {
     "cost_per_day_usd": "day",
     "tokens_per_day": "day",
     "cost_per_chat_per_day_usd": "chat",
     "cost_per_person_per_day_usd": "person",
     "cost_per_job_per_day_usd": "job",
 }
-TOKENS = "tokens_per_day"
-SHOWN = 10
+TOKENS: Final = "tokens_per_day"
+SHOWN: Final = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Amount:
+    """Billionths of a dollar, and tokens."""
+
+    cost_nano: int = 0
+    tokens: int = 0
+
+    @classmethod
+    def of(cls, spent: Usage | Need) -> Amount:
+        """Return what was spent, or is needed at most; an unknown price counts as none."""
+        tokens = spent.tokens if isinstance(spent, Need) else spent.prompt + spent.completion
+        return cls(round((spent.cost_usd or 0.0) * NANO), tokens)
+
+    def __add__(self, other: Amount) -> Amount:
+        """Sum up two amounts."""
+        return Amount(self.cost_nano + other.cost_nano, self.tokens + other.tokens)
+
+    def __neg__(self) -> Amount:
+        """Return what takes it away."""
+        return Amount(-self.cost_nano, -self.tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class Total:
+    """What one subject has spent on a day, and what is reserved for its requests under way."""
+
+    spent: Amount = Amount()
+    reserved: Amount = Amount()
+
+    def __add__(self, other: Total) -> Total:
+        """Sum up two totals."""
+        return Total(self.spent + other.spent, self.reserved + other.reserved)
+
+    def __neg__(self) -> Total:
+        """Return what takes it away."""
+        return Total(-self.spent, -self.reserved)
+
+
+def subjects(payer: Payer) -> Iterator[Subject]:
+    """List all for whom a payer's cost counts."""
+    yield EVERYBODY
+    yield "chat", payer.key
+    if payer.person:
+        yield "person", payer.person
+    if job := payer.job_id:
+        yield "job", job
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +100,6 @@ class Caps:
             if kind == subject[0] and limit > 0:
                 yield Cap(name, subject, limit)
 
-    def kinds(self) -> set[str]:
-        """Name the kinds of subjects that have a cap."""
-        return {kind for name, kind in _KINDS.items() if getattr(self, name) > 0}
-
 
 @dataclass(frozen=True, slots=True)
 class Cap:
@@ -69,42 +115,33 @@ class Cap:
         kind, who = self.subject
         return f"{kind} {who}" if who else ("tokens" if self.name == TOKENS else "cost")
 
-    def measure(self, amount: Amount) -> float:
+    @property
+    def most(self) -> int:
+        """The limit in the unit of ``measure``."""
+        return int(self.limit) if self.name == TOKENS else round(self.limit * NANO)
+
+    def measure(self, amount: Amount) -> int:
         """Read from an amount what the cap is on."""
-        return amount.tokens if self.name == TOKENS else amount.cost_usd
+        return amount.tokens if self.name == TOKENS else amount.cost_nano
 
-    def is_reached(self, tally: Tally, now: datetime) -> bool:
+    def is_reached(self, total: Total) -> bool:
         """Say whether all of it is spent."""
-        return self.measure(tally.firm(self.subject, now)) >= self.limit * (1 - _TINY)
+        return self.measure(total.spent) >= self.most
 
-    def shown(self, tally: Tally, now: datetime) -> dict[str, object]:
+    def shown(self, total: Total, now: datetime) -> dict[str, object]:
         """Return what ``status`` shows: ``used`` is spent, ``reserved`` held for requests under way."""
-        used = self.measure(tally.firm(self.subject, now))
-        reserved = self.measure(tally.held(self.subject, now))
+        unit = 1 if self.name == TOKENS else NANO
+        used, reserved = self.measure(total.spent), self.measure(total.reserved)
         return {
             "limit": self.name,
             "who": self.subject[1] or None,
             "of": self.limit,
-            "used": round(used, 6),
-            "reserved": round(reserved, 6),
-            "left": round(max(self.limit - used - reserved, 0), 6),
+            "used": round(used / unit, 6),
+            "reserved": round(reserved / unit, 6),
+            "left": round(max(self.most - used - reserved, 0) / unit, 6),
             "until": next_day(now).isoformat(),
-            "reached": self.is_reached(tally, now),
+            "reached": self.is_reached(total),
         }
-
-
-@dataclass(frozen=True, slots=True)
-class Ask:
-    """A request that is about to be made: who pays, what it may cost, what the turn has spent before it."""
-
-    payer: Payer
-    need: Need
-    spent: Usage
-    until: datetime
-
-    def hold(self, now: datetime) -> Hold:
-        """Make the line that reserves it."""
-        return Hold(now, max(self.until, now), self.payer, self.spent, self.need)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,34 +152,34 @@ class Refused:
     passes: bool
 
 
-def refused(caps: Caps, tally: Tally, ask: Ask, now: datetime) -> Refused | None:
-    """Say whether a request would go over a cap; None: it may be made, and is to be held.
+def refused(caps: Caps, totals: Mapping[Subject, Total], payer: Payer, need: Amount) -> Refused | None:
+    """Say whether a request would go over a cap; None: it may be made.
 
-    What others may still spend counts as spent; where it alone is in the way, the request may be made later.
+    ``totals`` hold what the payer's own turn has spent, and nothing that is reserved for it. Where only what
+    others may still spend is in the way, the request may be made later.
     """
     waits: Refused | None = None
-    for cap in caps.of(ask.payer):
-        own = Amount().plus(ask.spent.cost_usd, ask.spent.prompt + ask.spent.completion)
-        need = cap.measure(own.plus(ask.need.cost_usd or 0.0, ask.need.tokens))
-        firm = cap.measure(tally.firm(cap.subject, now, but=ask.payer))
-        most = cap.limit * (1 + _TINY)
-        reached = firm + cap.measure(own) >= cap.limit * (1 - _TINY)
-        if reached or firm + need > most:
+    for cap in caps.of(payer):
+        total = totals.get(cap.subject, Total())
+        spent = cap.measure(total.spent + need)
+        if cap.is_reached(total) or spent > cap.most:
             return Refused(cap, passes=False)
-        held = cap.measure(tally.held(cap.subject, now, but=ask.payer))
-        if firm + held + need > most:
+        if spent + cap.measure(total.reserved) > cap.most:
             waits = waits or Refused(cap, passes=True)
     return waits
 
 
-def shown(caps: Caps, tally: Tally, now: datetime) -> list[dict[str, object]]:
+def shown(caps: Caps, totals: Mapping[Subject, Total], now: datetime) -> list[dict[str, object]]:
     """List the caps as ``status`` shows them; of chats, people and jobs those that have least left."""
     rows: list[dict[str, object]] = []
-    for kind in ("day", "chat", "person", "job"):
-        if kind not in caps.kinds():
-            continue
-        found = {("day", "")} if kind == "day" else tally.known(kind, now)
-        each = [cap.shown(tally, now) for subject in sorted(found) for cap in caps.on(subject)]
+    for kind in dict.fromkeys(_KINDS.values()):
+        found = sorted({EVERYBODY, *totals} if kind == "day" else totals)
+        each = [
+            cap.shown(totals.get(subject, Total()), now)
+            for subject in found
+            if subject[0] == kind
+            for cap in caps.on(subject)
+        ]
         rows += each if kind == "day" else sorted(each, key=lambda row: float(str(row["left"])))[:SHOWN]
     return rows
 

@@ -278,14 +278,6 @@ class CostMeter(Protocol):
 
         Raises:
             NotNow: what may be spent is used up; ``reason`` is ``cost``.
-            NewerFormat: a newer version counts.
-        """
-        ...
-
-    def calls(self, since: datetime) -> list[datetime]:
-        """List the ends of all calls after ``since`` that were no turns; for threads.
-
-        Raises:
             NewerFormat, StoreError: it cannot be known.
         """
         ...

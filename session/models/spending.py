@@ -1,225 +1,172 @@
-"""What models cost: a line for each turn and each other call, summed up over all daemons and restarts.
+"""What models cost: a row for each turn and each other call, and the caps on a day.
 
-A call that is no turn's own (consolidation, a summary, a name) has a line that says ``"turn": false`` and
-names no person; a line without the field is a turn. In all else the form is the same, and so its version.
-A process of an earlier version, which does not know the field, counts tokens and cost of such a line too,
-shows it as one turn more, and takes it for nobody's where it looks at how much a person may still ask.
-
-With a cap on a day, what a request may cost is held before it is made: a line that has ``hold`` says so, and
-the line of its turn takes its place.
+A row is handed over right behind the last lines of its turn, and shares their commit or the next one. With a
+cap, what a request may cost at most is reserved before it is made, and settled by what it cost.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import structlog
 
 import durable
-from session.errors import NewerFormat, NotNow, OverCap, StoreError
+from durable import BoundedDict, Change, Conflict
+from session.errors import NotNow, OverCap, StoreError
 from session.models import caps as capped
-from session.models.caps import Ask, Cap, Caps, Refused, next_day, refused
-from session.models.model import Embedder, Model, Need, Payer, Prompt, Totals, Usage
+from session.models import usage_rows
+from session.models.caps import HOUR, Amount, Cap, Caps, Refused, Subject, Total, subjects
+from session.models.model import Embedder, Meter, Model, Need, Payer, Prompt, Totals, Usage
 from session.models.prices import Pricing
-from session.models.tally import HOUR, Tally, added
-from session.models.usage_files import DayFiles, Disk, Exchange
-from session.models.usage_lines import Hold, SpendingRow, UsageLine
+from session.models.usage_rows import Held, Rows, UsageRow, day_of
 
 log = structlog.get_logger("spending")
 
 AGAIN_SAID = "Messages will be answered again after midnight UTC."
 SPENT_SAID = "{} is used up. {}"
 COST_SAID = SPENT_SAID.format("Today's budget", AGAIN_SAID)
-# How often it is looked whether requests of other processes have ended that are in the way of one.
+# How often a request looks whether those of other processes that are in its way have ended.
 LOOK_S = 1.0
 # The background tries again after so long where only requests under way are in its way.
 AGAIN_S = 30.0
+# Turns under way, and those that ended without a row, such as one that waits for a person.
+_HELD_MAX: Final = 10_000
 Counts = Callable[[Usage | None], None]
 
 
-@dataclass(frozen=True, slots=True)
-class _Asked:
-    """A request that asks, and where it is told: None where it is held."""
-
-    ask: Ask
-    answer: asyncio.Future[Refused | None]
-
-
 class Spending:
-    """Counts turns and calls at once in memory and writes them behind; reads what other daemons wrote.
+    """Counts what turns and calls cost in the state database, and keeps requests within the caps.
 
-    Used from the event loop; what a kill cuts off from its line is not counted afterwards. What a request may
-    cost is held on disk before it is made, where there are caps.
+    Used from the event loop. What the disk refused is written with the next row.
+
+    Args:
+        state: where rows are written and read.
+        clock: the time now, aware.
+        caps: what may be spent in a day (UTC).
+        model: the one that is asked where a call names none.
     """
 
     def __init__(
         self,
-        folder: Path,
+        state: Rows,
         *,
-        disk: Disk,
         clock: Callable[[], datetime],
-        durable: bool,
         caps: Caps = Caps(),  # noqa: B008 - it is frozen
-        turns_per_hour: int = 0,
-        held_s: float = 150.0,
         model: str = "",
     ) -> None:
-        """Touch nothing yet.
-
-        Args:
-            folder: that of the day files.
-            disk: where files are read and written.
-            clock: the time now, aware.
-            durable: whether anything is read or written at all; else it counts for this process alone.
-            caps: what may be spent in a day (UTC).
-            turns_per_hour: how many a person may have; 0 is no limit: nobody asks when they ended.
-            held_s: how long a request can last; what a killed process held is free again after that.
-            model: the one that is asked where a call names none.
-        """
-        self._disk = disk
+        self._state = state
         self._clock = clock
-        self._durable = durable
         self._model = model
         # Whether there is a cap on what may be spent in a day.
         self.limited = caps.any
         self._caps = caps
-        self._held = timedelta(seconds=held_s)
         self._warnings = CapWarnings()
         self.pricing = Pricing()
-        self._files = DayFiles(folder, caps)
-        self._tally = Tally(by_subject=caps.any, with_ends=turns_per_hour > 0)
-        # Lines that count already, and are not on disk yet.
-        self._pending: list[UsageLine] = []
-        self._asked, self._visitors = list[_Asked](), list[_Asked]()
-        self._visit: asyncio.Future[Exchange] | None = None
+        self._held: BoundedDict[tuple[str, str], Held] = BoundedDict(_HELD_MAX)
+        self._unwritten = list[Change]()
+        self._cleaned = 0
         # Set whenever something was settled, for requests that wait for room.
         self._settled = asyncio.Event()
 
-    def record(
-        self, key: str, person: str, usage: Usage, *, job: str = "", id_: str = "", model: str = ""
-    ) -> None:
-        """Count a turn of ``model`` that ends now; ``id_`` is that of its message, whose hold it settles."""
-        name = model or self._model
-        self._record(SpendingRow(self._now(), key, person, usage, job=job, id=id_, model=name))
+    # -- counting --------------------------------------------------------------------------------------
 
-    def pay(
-        self, key: str, usage: Usage, *, person: str = "", job: str = "", id_: str = "", model: str = ""
-    ) -> None:
-        """Count what a call of ``model`` cost that is no turn; ``id_`` is that of its hold."""
-        name = model or self._model
-        self._record(SpendingRow(self._now(), key, person, usage, turn=False, job=job, id=id_, model=name))
-
-    def _record(self, line: UsageLine) -> None:
-        if not self._durable:
-            self._count_here(line)
-            return
-        self._pending.append(line)
-        if self._visit is None:
-            self._start()
-
-    async def refresh(self) -> None:
-        """Take in what other daemons wrote.
-
-        Raises:
-            NewerFormat: a newer version writes these files.
-        """
-        if not self._durable:
-            return
-        visit = self._visit or self._start()
-        try:
-            await asyncio.shield(visit)
-        except NewerFormat:
-            raise
-        except StoreError as error:
-            log.warning("usage.unread", error=str(error), hint=error.hint)
-        finally:
-            # The callback of a visit that had ended before runs only in the next pass of the loop.
-            self._end(visit)
+    def record(self, payer: Payer, usage: Usage, *, model: str = "", turn: bool = True) -> None:
+        """Count a turn, or a call that is no turn, of ``model`` that ends now."""
+        now = self._now()
+        row = UsageRow(now, payer, usage, turn=turn, model=model or self._model)
+        spent = usage_rows.add_to_totals(day_of(now), payer, Total(Amount.of(usage)))
+        self._submit([usage_rows.add_row(row), *spent, *self._hold(payer, None)])
 
     async def aclose(self) -> None:
-        """Write what was counted and not written yet, as far as the disk takes it."""
-        while self._pending and self._durable:
-            # A visit that began with nothing pending only reads.
-            visit = self._visit or self._start()
-            # What failed is logged where the visit ends.
-            with contextlib.suppress(NewerFormat):
-                await self.refresh()
-            if visit.exception() is not None or visit.result().error is not None:
-                return
+        """Write what the disk has refused so far, if it takes it now."""
+        if self._unwritten:
+            try:
+                await self._state.write(self._unwritten)
+                self._unwritten = []
+            except StoreError as error:
+                log.warning("usage.unwritten", error=str(error), hint=error.hint)
 
-    def today(self) -> Totals:
-        """Sum up the running day (UTC), as far as it was read."""
-        day = self._now().date()
-        sums = self._tally.day(day)
-        for line in self._pending:
-            if isinstance(line, SpendingRow) and line.at.date() == day:
-                sums = added(sums, line)
-        return sums
+    def _submit(self, changes: Sequence[Change]) -> None:
+        today = day_of(self._now())
+        cleaning = usage_rows.forget_old(today) if self._cleaned != today else []
+        self._cleaned = today
+        every, self._unwritten = [*self._unwritten, *changes, *cleaning], []
+        commit = self._state.submit(every)
+        if commit is None:
+            self._unwritten = every
+        else:
+            commit.done.add_done_callback(lambda done: self._ended(done, every))
 
-    def within_hour(self, person: str) -> list[datetime]:
-        """List the ends of a person's turns of the last hour, oldest first."""
-        since = self._clock() - HOUR
-        pending = [
-            line.at
-            for line in self._pending
-            if isinstance(line, SpendingRow) and line.turn and line.person == person and line.at > since
-        ]
-        return sorted([*self._tally.ends(person, since), *pending])
+    def _ended(self, done: asyncio.Future[Any], changes: Sequence[Change]) -> None:
+        error = None if done.cancelled() else done.exception()
+        if error is not None:
+            log.warning("usage.unwritten", error=str(error))
+            self._unwritten = [*changes, *self._unwritten]
 
-    def calls(self, since: datetime) -> list[datetime]:
-        """List the ends of all calls after ``since`` that were no turns, as the files have them; for threads.
+    # -- what was spent --------------------------------------------------------------------------------
+
+    async def today(self) -> Totals:
+        """Sum up the running day (UTC).
 
         Raises:
-            NewerFormat, StoreError: they cannot be read.
+            NewerFormat, StoreError: it cannot be read.
         """
-        return self._files.calls(since.astimezone(UTC), self._now()) if self._durable else []
+        return await usage_rows.sum_of_day(self._state, day_of(self._now()))
 
-    def reached(self, payer: Payer) -> Cap | None:
-        """Return a cap that is used up for a payer, as far as it was read."""
+    async def within_hour(self, person: str) -> list[datetime]:
+        """List the ends of a person's turns of the last hour, oldest first."""
+        return await usage_rows.ends_of_turns(self._state, person, self._now() - HOUR)
+
+    async def reached(self, payer: Payer) -> Cap | None:
+        """Return a cap that is used up for a payer."""
         if not self.limited:
             return None
-        now = self._now()
-        tally = self._with_pending(now)
-        cap = next((cap for cap in self._caps.of(payer) if cap.is_reached(tally, now)), None)
-        if cap is not None:
-            self._warnings.tell(cap, self._until())
-        return cap
+        totals = await self._totals(subjects(payer))
+        for cap in self._caps.of(payer):
+            if cap.is_reached(totals.get(cap.subject, Total())):
+                self._warnings.tell(cap, self._until())
+                return cap
+        return None
 
-    def left(self, payer: Payer) -> list[dict[str, Any]]:
+    async def left(self, payer: Payer) -> list[dict[str, Any]]:
         """Show the caps of a payer as ``shown`` does."""
-        now = self._now()
-        tally = self._with_pending(now)
-        return [cap.shown(tally, now) for cap in self._caps.of(payer)]
+        now, totals = self._now(), await self._totals(subjects(payer))
+        return [cap.shown(totals.get(cap.subject, Total()), now) for cap in self._caps.of(payer)]
 
-    def shown(self) -> list[dict[str, Any]] | None:
+    async def shown(self) -> list[dict[str, Any]] | None:
         """List the caps with what is left of them; of those on chats, people and jobs the nearest.
 
         None: there are none.
         """
         if not self.limited:
             return None
-        now = self._now()
-        return capped.shown(self._caps, self._with_pending(now), now)
+        return capped.shown(self._caps, await self._totals(), self._now())
+
+    async def _totals(self, wanted: Iterable[Subject] | None = None) -> dict[Subject, Total]:
+        return await usage_rows.totals_of(self._state, day_of(self._now()), wanted)
 
     def closed_until(self) -> datetime | None:
-        """Return when the next day begins, where this one's cap on all is reached as far as it was read."""
-        return self._until() if self.reached(Payer("")) is not None else None
+        """Return when the next day begins, where this one's cap on all was found to be reached."""
+        return self._warnings.until(self._now())
 
     async def afford(self) -> None:
         """See that a call may still be paid today; see ``CostMeter``."""
-        if not self.limited:
-            return
-        await self.refresh()
-        cap = self.reached(Payer(""))
+        cap = await self.reached(Payer(""))
         if cap is not None:
             raise self._not_now(self._over(cap))
+
+    # -- reserving -------------------------------------------------------------------------------------
+
+    def meter(self, payer: Payer) -> Meter:
+        """Make the meter of a turn; without any cap it does nothing but count."""
+        return Meter(_Reserved(self, payer)) if self.limited else Meter()
 
     @contextlib.asynccontextmanager
     async def request(self, key: str, model: Model, prompt: Prompt) -> AsyncIterator[Counts]:
@@ -241,60 +188,102 @@ class Spending:
     async def _held_for(
         self, payer: Payer, model: str, need: Callable[[], Awaitable[Need]]
     ) -> AsyncIterator[Counts]:
-        payer = replace(payer, id=durable.new_id() if self.limited else "")
-        spent = Usage()
+        held = replace(payer, id=durable.new_id())
 
         def count(usage: Usage | None) -> None:
-            nonlocal spent
             if usage is not None:
-                spent = usage
-                self.pay(payer.key, usage, person=payer.person, job=payer.job, id_=payer.id, model=model)
+                self.record(replace(payer, id=""), usage, model=model, turn=False)
 
         try:
             if self.limited:
-                await self._hold_or_refuse(payer, await need())
+                await self._reserve_or_refuse(held, await need())
             yield count
         finally:
-            if payer.id and spent == Usage():
-                self.settle(payer, Usage())
+            self.settle(held, Usage())
 
     async def reserve(self, payer: Payer, need: Need, spent: Usage) -> Refused | None:
-        """Hold what a request may cost; return why not, where it would go over a cap.
+        """Reserve what a request may cost; return why not, where it would go over a cap.
+
+        ``spent`` is what the requests of the turn before it have cost.
 
         Raises:
-            NewerFormat, StoreError: nothing is held.
+            NewerFormat, StoreError: nothing is reserved.
         """
-        now = self._now()
-        ask = Ask(payer, need, spent, now + self._held)
-        if not self._durable:
-            refusal = refused(self._caps, self._tally, ask, now)
-            if refusal is None:
-                self._count_here(ask.hold(now))
-            return refusal
-        asked = _Asked(ask, asyncio.get_running_loop().create_future())
-        self._asked.append(asked)
-        if self._visit is None:
-            self._start()
-        return await asked.answer
+        if self._unwritten:
+            self._submit([])
+        deciding = asyncio.ensure_future(self._reserve(payer, Amount.of(need), Amount.of(spent)))
+        try:
+            return await asyncio.shield(deciding)
+        except asyncio.CancelledError:
+            # ``settle`` has to know what is reserved.
+            await asyncio.wait([deciding])
+            if not deciding.cancelled():
+                deciding.exception()
+            raise
+
+    async def _reserve(self, payer: Payer, need: Amount, spent: Amount) -> Refused | None:
+        name = payer.key, payer.id
+        if name not in self._held and (left := await usage_rows.held_of(self._state, payer)) is not None:
+            self._held[name] = left
+        while True:
+            day, former = day_of(self._now()), self._held.get(name)
+            held = Held(day, Total(spent, need))
+            changes = [
+                *self._moved(payer, former, Held(day, Total(spent))),
+                usage_rows.keep(payer, os.getpid(), held),
+                *usage_rows.reserve(day, payer, need, self._caps),
+            ]
+            try:
+                await self._state.write(changes)
+            except Conflict:
+                totals = await usage_rows.totals_of(self._state, day, subjects(payer))
+                ours = Total(spent) + (-former.part if former is not None and former.day == day else Total())
+                totals = {subject: totals.get(subject, Total()) + ours for subject in subjects(payer)}
+                refusal = capped.refused(self._caps, totals, payer, need)
+                if refusal is not None:
+                    return refusal
+                continue
+            self._held[name] = held
+            return None
 
     def settle(self, payer: Payer, spent: Usage) -> None:
         """Hold no more than what was spent: no request is under way."""
-        now = self._now()
-        self._record(Hold(now, now, payer, spent))
+        amount = Amount.of(spent)
+        held = Held(day_of(self._now()), Total(amount)) if amount != Amount() else None
+        if changes := self._hold(payer, held):
+            self._submit(changes)
+
+    def _hold(self, payer: Payer, held: Held | None) -> list[Change]:
+        """Return the changes that put ``held`` in the place of what a turn or call holds, if it holds any."""
+        former = self._held.pop((payer.key, payer.id), None)
+        if former is None:
+            return []
+        if held is not None:
+            self._held[payer.key, payer.id] = held
+        settled, self._settled = self._settled, asyncio.Event()
+        settled.set()
+        return [*self._moved(payer, former, held), usage_rows.keep(payer, os.getpid(), held)]
+
+    def _moved(self, payer: Payer, former: Held | None, held: Held | None) -> list[Change]:
+        changes = list[Change]()
+        for each, sign in ((former, -1), (held, 1)):
+            if each is not None:
+                part = each.part if sign > 0 else -each.part
+                changes += usage_rows.add_to_totals(each.day, payer, part)
+        return changes
 
     async def room(self) -> None:
         """Return when something was settled here, or it is time to look what others settled."""
-        settled = self._settled
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(settled.wait(), LOOK_S)
+            await asyncio.wait_for(self._settled.wait(), LOOK_S)
 
     def over(self, refusal: Refused) -> OverCap:
         """Make the error of a request that would go over a cap."""
         self._warnings.tell(refusal.cap, self._until())
         return self._over(refusal.cap)
 
-    async def _hold_or_refuse(self, payer: Payer, need: Need) -> None:
-        """Hold what a call may cost that is no turn's own.
+    async def _reserve_or_refuse(self, payer: Payer, need: Need) -> None:
+        """Reserve what a call may cost that is no turn's own.
 
         Raises:
             NotNow: until the next day, or until the requests that are in the way will have ended.
@@ -312,84 +301,41 @@ class Spending:
         return NotNow(words, reason="cost", until=again or over.until, hint=over.hint)
 
     def _until(self) -> datetime:
-        return next_day(self._clock())
-
-    def _with_pending(self, now: datetime) -> Tally:
-        """Return the tally with what is not on disk yet."""
-        if not self._pending:
-            return self._tally
-        tally = self._tally.copy()
-        for line in self._pending:
-            tally.take(line, now)
-        return tally
-
-    def _start(self) -> asyncio.Future[Exchange]:
-        lines, now = list(self._pending), self._now()
-        # Whoever was cancelled meanwhile has settled already: a hold behind that would stay.
-        self._visitors, self._asked = [asked for asked in self._asked if not asked.answer.done()], []
-        asks = [asked.ask for asked in self._visitors]
-        job = partial(self._files.exchange, lines, now, asks)
-        # Whoever asks may have to wait for another process, and must not hold up the disk of the chats.
-        loop = asyncio.get_running_loop()
-        visit = self._visit = loop.run_in_executor(None, job) if asks else self._disk.beside(job)
-        visit.add_done_callback(self._end)
-        return visit
-
-    def _end(self, visit: asyncio.Future[Exchange]) -> None:
-        """Take in what a visit brought, once: whoever sees its end first."""
-        if visit is not self._visit or not visit.done():
-            return
-        self._visit = None
-        visitors, self._visitors = self._visitors, []
-        error = visit.exception()
-        if error is not None:
-            log.warning("usage.unwritten", error=str(error))
-            _tell(visitors, error)
-            # Whoever asked meanwhile is told by a visit of its own.
-            if self._asked:
-                self._start()
-            return
-        done = visit.result()
-        # What was counted while the disk was busy stays for the next visit.
-        del self._pending[: done.written]
-        self._tally.keep(done.kept)
-        for line in done.found:
-            self._tally.take(line, self._now())
-        if self.limited:
-            self._wake(done.found)
-        if done.error is not None:
-            log.warning("usage.unwritten", error=str(done.error), hint=done.error.hint)
-            _tell(visitors, done.error)
-        else:
-            for asked, refusal in zip(visitors, done.refusals, strict=True):
-                if not asked.answer.done():
-                    asked.answer.set_result(refusal)
-        if self._asked or (self._pending and done.error is None):
-            self._start()
-
-    def _count_here(self, line: UsageLine) -> None:
-        """Count a line for this process alone."""
-        now = self._now()
-        self._tally.take(line, now)
-        if self._tally.is_over(now):
-            self._tally.keep({now.date(), (now - HOUR).date(), line.at.date()})
-        if self.limited:
-            self._wake([line])
-
-    def _wake(self, found: Sequence[UsageLine]) -> None:
-        """Let requests that wait for room look again, where some was made."""
-        if any(line.settles for line in found):
-            self._settled.set()
-            self._settled = asyncio.Event()
+        return capped.next_day(self._clock())
 
     def _now(self) -> datetime:
         now = self._clock()
         return now if now.tzinfo is UTC else now.astimezone(UTC)
 
 
-def _tell(visitors: list[_Asked], error: BaseException) -> None:
-    for asked in (each for each in visitors if not each.answer.done()):
-        asked.answer.set_exception(error)
+class _Reserved:
+    """Keeps the requests of one turn within the caps."""
+
+    def __init__(self, spending: Spending, payer: Payer) -> None:
+        self._spending = spending
+        self._payer = payer
+
+    async def reserve(self, model: Model, prompt: Prompt, tokens: int, spent: Usage) -> None:
+        """Reserve what a request may cost, once the requests of others that are in its way have ended."""
+        if model.plain:
+            return
+        spending = self._spending
+        need = await spending.pricing.need(model, prompt, tokens)
+        while (refusal := await spending.reserve(self._payer, need, spent)) is not None:
+            if not refusal.passes:
+                raise spending.over(refusal)
+            await spending.room()
+
+    async def reserve_texts(self, embedder: Embedder, texts: Sequence[str], spent: Usage) -> None:
+        """Reserve what vectors may cost: a turn goes on without them, and so waits for nobody."""
+        need = await self._spending.pricing.need_of_texts(embedder, texts)
+        refusal = await self._spending.reserve(self._payer, need, spent)
+        if refusal is not None:
+            raise self._spending.over(refusal)
+
+    def settle(self, spent: Usage) -> None:
+        """Hold what the turn has cost, and no more."""
+        self._spending.settle(self._payer, spent)
 
 
 class CapWarnings:
@@ -406,3 +352,8 @@ class CapWarnings:
         log.warning(
             "usage.limit_reached", limit=cap.name, of=cap.limit, who=cap.subject[1], until=until.isoformat()
         )
+
+    def until(self, now: datetime) -> datetime | None:
+        """Return until when a cap on everybody's sum is reached, as far as the log has told."""
+        found = (self._told.get(about) for about in ("cost", "tokens"))
+        return next((at for at in found if at is not None and at > now), None)

@@ -225,7 +225,7 @@ class Recall:
     async def _look_at(self, key: str, *, forced: bool) -> None:
         stem = await self._store.stem(SessionKey(key))
         layout = self._store.layout
-        size = await self._store.beside(lambda: _size(layout, stem))
+        size = await start_thread(lambda: _size(layout, stem), name="recall")
         if not forced and abs(size - self._read.get(stem, 0)) < WORTH_BYTES:
             return
         scope = await self._circles.of_key(key)

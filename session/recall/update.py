@@ -18,11 +18,10 @@ from session.errors import StoreError
 from session.recall.index import Piece, Source, WordIndex, stands
 from session.recall.reading import FACTS, Kind, of_line, of_notes, taken_back, withdrawn
 from session.recall.scope_files import WHOSE, ScopeFile, ScopeFiles
-from session.store.archived import read_beginning
 from session.transcript import archive
 from session.transcript.line import decode
 from session.transcript.lines import pread, walk
-from session.transcript.loading import load
+from session.transcript.loading import load, read_beginning
 from session.transcript.survey import blocks, sound
 
 if TYPE_CHECKING:

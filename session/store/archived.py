@@ -1,4 +1,4 @@
-"""Changes ended sessions under the lock of their key, without owning it: a turn may run there."""
+"""Changes ended sessions under the lock of their key; a turn of the key may run meanwhile."""
 
 from __future__ import annotations
 
@@ -6,19 +6,21 @@ import os
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import durable
-from durable import write_all, write_lines
+from durable import Change, write_all, write_lines
 from session.disk.layout import Layout
 from session.errors import StoreError
-from session.store.fence import Fence, Held, Wait
+from session.store.change import archive_file, remove_archive
+from session.store.key_lock import key_locked
 from session.store.recall_file import forget_index
+from session.store.state import StoreState, encoded
 from session.store.vectors import forget
-from session.transcript import archive, journal_lines
+from session.transcript import archive
 from session.transcript.archive import Archived
-from session.transcript.beginning import beginning
-from session.transcript.loading import load
-from session.transcript.transcript import Transcript, parse, read_time
+from session.transcript.loading import load, read_beginning
+from session.transcript.transcript import Transcript, decode, dump, read_time
 
 HeadOf = Callable[[Transcript], bytes | None]
 
@@ -28,25 +30,6 @@ def find(layout: Layout, stem: str, session_id: str) -> tuple[Archived, Transcri
     found = archive.find(layout, session_id, stem=stem)
     read = load(found.path, stem) if found is not None else None
     return (found, read[0]) if found is not None and read is not None else None
-
-
-def read_beginning(path: Path, stem: str) -> Transcript | None:
-    """Read line 1 and the first whole messages of a session, active or ended.
-
-    None: it is gone, or its line 1 is longer than any line may be, and nobody knows whose it is.
-
-    Raises:
-        StoreError: it cannot be read.
-    """
-    try:
-        with path.open("rb") as file:
-            data = beginning(file)
-    # Between the listing and here it may have been reopened or deleted.
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise StoreError(f"{path.name} cannot be read: {error.strerror}") from error
-    return parse(data, stem=stem) if data is not None else None
 
 
 def is_there(layout: Layout, stem: str, session_id: str) -> bool:
@@ -61,7 +44,7 @@ def is_there(layout: Layout, stem: str, session_id: str) -> bool:
     return archive.find(layout, session_id, stem=stem) is not None
 
 
-def renew_head(fence: Fence, layout: Layout, stem: str, session_id: str, head_of: HeadOf) -> bool:
+def renew_head(layout: Layout, stem: str, session_id: str, head_of: HeadOf) -> bool:
     """Give an ended session the line 1 that ``head_of`` makes of it; None leaves it as it is.
 
     Returns:
@@ -70,15 +53,15 @@ def renew_head(fence: Fence, layout: Layout, stem: str, session_id: str, head_of
     Raises:
         StoreError: the disk refused; the file is as it was.
     """
-    with fence.hold(Wait()) as held:
+    with key_locked(layout, stem):
         found = find(layout, stem, session_id)
         head = head_of(found[1]) if found is not None else None
         if found is not None and head is not None:
-            _replace(held, *found, head)
+            _replace(*found, head)
         return found is not None
 
 
-def mend(fence: Fence, layout: Layout, ended: Archived, *, now: datetime) -> None:
+def mend(layout: Layout, ended: Archived, *, now: datetime) -> None:
     """Leave out of an ended session what no reader understands; the file as it was stays beside it.
 
     Raises:
@@ -91,56 +74,59 @@ def mend(fence: Fence, layout: Layout, ended: Archived, *, now: datetime) -> Non
         inner = {**transcript.inner, "session_id": ended.session_id}
         return transcript.head(now=updated, inner=inner)
 
-    if not renew_head(fence, layout, ended.stem, ended.session_id, head_of):
+    if not renew_head(layout, ended.stem, ended.session_id, head_of):
         raise StoreError(f"{ended.path.name} is gone", hint="run verify again")
 
 
-def _replace(held: Held, archived: Archived, transcript: Transcript, head: bytes) -> None:
+def _replace(archived: Archived, transcript: Transcript, head: bytes) -> None:
     path: Path = archived.path
     try:
         # Its bytes have a second name before the file is replaced: a crash in between loses none of them.
         if transcript.needs_copy:
             os.link(path, path.with_name(f"{path.name}.corrupt-{durable.new_id()}"))
-        with held.replacing(path) as fd:
+        with archive_file(path) as fd:
             write_all(fd, head)
             write_lines(fd, transcript.messages)
     except OSError as error:
         raise StoreError(f"{path.name} could not be renewed: {error.strerror}") from error
 
 
-def _forget_answers(held: Held, journal: Path, session_id: str) -> None:
+def _forget_answers(state: StoreState, key: str, session_id: str) -> None:
     """Take what a session answered out of the journal of its key.
 
     Its messages stay known, as cleared ones. For two days the journal knows them by that, and no later write
     takes them out of a small one.
     """
-    try:
-        lines = journal.read_bytes().split(b"\n")
-    except FileNotFoundError:
-        return
-    kept = [_without_answers(raw, session_id) for raw in lines]
-    if kept != lines:
-        with held.replacing(journal) as target:
-            write_all(target, b"\n".join(kept))
+    changes = []
+    for number, raw in state.read_now("SELECT n, entry FROM journal WHERE key = ?", (encoded(key),)):
+        entry = decode(raw)
+        if entry.get("do") == "ended" and entry.get("session") == session_id and _without_answers(entry):
+            values = (dump(entry), encoded(key), number)
+            changes.append(Change("UPDATE journal SET entry = ? WHERE key = ? AND n = ?", values))
+    if changes:
+        state.write_now(changes)
 
 
-def _without_answers(raw: bytes, session_id: str) -> bytes:
-    """Return a line of a journal: without texts those of the session, any other as it is."""
-    entry = next((entry for entry, _ in journal_lines.read(raw + b"\n")[0]), {}) if raw else {}
-    if entry.get("session") != session_id:
-        return raw
+def _without_answers(entry: dict[str, Any]) -> bool:
+    """Take the texts out of an entry; return whether it changed."""
+    changed = False
     ids = entry.get("ids")
-    if entry.get("do") != "ended" or not isinstance(ids, dict):
-        return raw
-    for id_, end in ids.items():
+    for id_, end in (ids if isinstance(ids, dict) else {}).items():
         # What has a kind is a reply or notice of the gateway's own, which was in no conversation.
         if isinstance(end, dict) and "kind" not in end:
-            ids[id_] = {"final": end.get("final") is True, "kind": "cleared"}
-    return journal_lines.write(entry).rstrip(b"\n")
+            entry["ids"][id_] = {"final": end.get("final") is True, "kind": "cleared"}
+            changed = True
+    return changed
 
 
 def delete(
-    fence: Fence, layout: Layout, stem: str, session_id: str, *, unless: Callable[[], bool] = lambda: False
+    state: StoreState,
+    layout: Layout,
+    key: str,
+    stem: str,
+    session_id: str,
+    *,
+    unless: Callable[[], bool] = lambda: False,
 ) -> bool:
     """Remove an ended session for good, with what was kept of it when it was repaired.
 
@@ -152,7 +138,7 @@ def delete(
     Raises:
         StoreError: the disk refused.
     """
-    with fence.hold(Wait()) as held:
+    with key_locked(layout, stem):
         gone = False
         if unless():
             return False
@@ -161,12 +147,13 @@ def delete(
             meant = [found for found in archive.of_stem(layout, stem) if found.session_id == session_id]
             if meant:
                 # Before its files: a crash in between leaves a session that is deleted by the next try.
-                _forget_answers(held, layout.journal(stem), session_id)
+                _forget_answers(state, key, session_id)
             for found in meant:
-                held.remove(found.path)
+                remove_archive(found.path)
                 gone = True
-            for path in layout.archive(stem).glob(f"*-{session_id}.jsonl.corrupt-*") if gone else ():
-                held.remove(path)
+            for pattern in (f"*-{session_id}.jsonl.corrupt-*", ".*.tmp") if gone else ():
+                for path in layout.archive(stem).glob(pattern):
+                    remove_archive(path)
         except OSError as error:
             raise StoreError(f"a closed session could not be deleted: {error.strerror}") from error
         # A search that ran meanwhile may have kept a vector of what it still found.

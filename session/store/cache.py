@@ -9,29 +9,59 @@ import threading
 from array import array
 from collections import OrderedDict
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import structlog
 
+import durable
 from session.disk.layout import opened
 from session.errors import StoreError
-from session.store.fence import Busy, Fence
-from session.store.journal_file import JournalFile
+from session.store.journal_rows import JournalRows
+from session.store.key_lock import key_locked
 from session.store.writer import TranscriptWriter
 from session.transcript.index_file import Saved, identity_of, sample, write_index
 from session.transcript.key import SessionKey
 from session.transcript.lines import Lines
 from session.transcript.loading import WHOLE_BYTES
 
-# What a key takes that has no message yet: its writers, its fence, line 1, names of files.
-_HELD_COST = 4608
+# What a key takes that has no message yet: its writers, line 1, names of files.
+_HELD_COST = 3900
 # Transcripts that read from an open file while nobody uses them.
 MAX_FILES = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Ahead:
+    """Lines that were handed over before they were durable, and the task that sees them through."""
+
+    commit: durable.Commit
+    task: asyncio.Task[None]
+
+    async def durable(self) -> None:
+        """Return when they are durable, even if the caller is cancelled.
+
+        Raises:
+            Fenced, StoreError: they could not be written.
+        """
+        await asyncio.wait([self.task])
+        self.task.result()
 
 
 class Handle:
     """The writers of one key, and who uses them."""
 
-    __slots__ = ("journal_file", "key", "pins", "reads", "turn", "weighed", "writer")
+    __slots__ = (
+        "ahead",
+        "epoch",
+        "journal_rows",
+        "key",
+        "pins",
+        "reads",
+        "turn",
+        "weighed",
+        "writer",
+        "wrote",
+    )
 
     def __init__(self, key: SessionKey) -> None:
         self.key = key
@@ -43,36 +73,32 @@ class Handle:
         # One disk job at a time.
         self.turn = asyncio.Lock()
         self.writer: TranscriptWriter | None = None
-        self.journal_file: JournalFile | None = None
+        self.journal_rows: JournalRows | None = None
+        # Raised by a clearing: turns that run write nothing from then on.
+        self.epoch = 0
+        # Lines of the last turn that are being committed; nothing else of the key runs until they are.
+        self.ahead: Ahead | None = None
+        # Whether anything was written since it was last looked at, for those who share the conversation.
+        self.wrote = False
 
     @property
-    def held(self) -> tuple[TranscriptWriter, JournalFile] | None:
+    def held(self) -> tuple[TranscriptWriter, JournalRows] | None:
         """The writers, where there are any."""
-        if self.writer is None or self.journal_file is None:
+        if self.writer is None or self.journal_rows is None:
             return None
-        return self.writer, self.journal_file
+        return self.writer, self.journal_rows
 
     def current(self) -> bool:
-        """Say whether what is held is what the files hold; a few calls that touch no disk."""
-        if self.turn.locked() or self.writer is None or self.journal_file is None:
+        """Say whether nothing must be read before it is used; one call that touches no disk."""
+        if self.turn.locked() or self.writer is None or self.journal_rows is None:
             return False
-        return self.journal_file.current() and self.writer.current()
-
-    def owned(self) -> int | None:
-        """Return the epoch if nothing must be read or claimed before the next turn.
-
-        The transcript is looked at, since a person may edit it; the journal is written by owners alone, and
-        another owner shows in the lock.
-        """
-        if self.turn.locked() or self.writer is None or self.journal_file is None:
-            return None
-        return self.writer.owned() if self.journal_file.is_read and self.writer.current() else None
+        return self.journal_rows.is_read and self.writer.current()
 
     @property
     def weight(self) -> int:
         """About how many bytes of memory it takes."""
         held = 0 if self.writer is None else self.writer.transcript.weight
-        return _HELD_COST + held + (0 if self.journal_file is None else 3 * self.journal_file.state.size)
+        return _HELD_COST + held + (0 if self.journal_rows is None else 3 * self.journal_rows.state.size)
 
     @property
     def reads_from_file(self) -> bool:
@@ -217,24 +243,19 @@ def begin(writer: TranscriptWriter, lines: Lines) -> Callable[[], None]:
     """Copy what an index is made of, and return what writes it; not where the file is gone by then."""
     layout, stem = writer.layout, writer.stem
     path, transcript = layout.index(stem), str(layout.transcript(stem))
-    fence = Fence(layout, stem, owner=writer.fence.owner)
     file, body_at, starts, end = lines.snapshot()
     identity, indexed = identity_of(os.fstat(file.fd)), opened(file.fd)
     finish = writer.transcript.index.snapshot()
 
     def work() -> None:
-        before = lines.saved_bytes
         # Set even where writing fails: it is tried again when as much has come again.
         lines.saved_bytes = end
         try:
             saved = Saved(identity, body_at, end, array("Q", starts), finish(), sample(file.fd, body_at, end))
             # Under the lock nobody clears or ends the session between the look and the write.
-            with fence.hold(None):
+            with key_locked(layout, stem):
                 if indexed.is_at(transcript):
                     write_index(path, saved)
-        except Busy:
-            # A turn writes at this moment. The next chance is behind it.
-            lines.saved_bytes = before
         except (OSError, StoreError, struct.error) as error:
             log.warning("index.not_written", file=path.name, error=str(error))
 

@@ -1,4 +1,4 @@
-"""One change of session, under the locks of its transcript and its journal. Runs in threads.
+"""One change of session, under the lock of its key. Runs in threads.
 
 Every change goes in one order, since a crash may follow each step. The archive is whole on disk first. Then
 the journal knows the ids that ended, and what is about to happen. Then one rename, or one removal, is the
@@ -8,6 +8,7 @@ crash leaves in the archive is a copy of the active session, which the next endi
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,31 +17,29 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from durable import make_folder, write_all, write_lines
-from session.store.fence import Held, Wait
-from session.store.journal_file import JournalFile
+from durable import Change, beside_file, make_folder, sync_folder, write_all, write_lines
+from session.store.journal_rows import JournalRows
+from session.store.key_lock import key_locked
 from session.store.split import place_of, recent_ids
 from session.store.writer import Line, TranscriptWriter, merged
 from session.transcript import archive
-from session.transcript.journal import JournalState
-from session.transcript.journal_lines import Entry
+from session.transcript.journal import Entry, JournalState
 from session.transcript.transcript import Transcript
 
 
 @dataclass(frozen=True, slots=True)
 class SessionChange:
-    """The files of a key while both are open, locked, and known to be as we left them.
+    """Transcript and journal of a key while it is locked, both known to be as we left them.
 
-    ``fd`` and ``journal_fd`` are the open transcript and journal, None where there is none. ``now`` is the
-    one time of all that the change writes.
+    ``fd`` is the open transcript, None where there is none. ``now`` is the one time of all that the change
+    writes. What ``journal`` adds is committed with the next change of the transcript.
     """
 
     writer: TranscriptWriter
-    journal_file: JournalFile
-    held: Held
+    journal_rows: JournalRows
     fd: int | None
-    journal_fd: int | None
     now: datetime
+    pending: list[Change]
 
     @property
     def transcript(self) -> Transcript:
@@ -50,7 +49,7 @@ class SessionChange:
     @property
     def journal_state(self) -> JournalState:
         """What the journal says."""
-        return self.journal_file.state
+        return self.journal_rows.state
 
     def archive(
         self,
@@ -79,7 +78,7 @@ class SessionChange:
         at = ended_at or self.now
         older = archive.of_stem(writer.layout, writer.stem)
         path = folder / archive.name_behind(at, transcript.session_id, older)
-        with self.held.replacing(path) as target:
+        with archive_file(path) as target:
             write_all(target, self._head_of_archive(stop, metadata, at))
             if stop < len(transcript.messages):
                 write_lines(target, islice(transcript.messages, stop))
@@ -89,7 +88,7 @@ class SessionChange:
         for stale in older:
             # An ending that a crash cut short left it, under the second of that time.
             if stale.path != path and stale.session_id == transcript.session_id:
-                self.held.remove(stale.path)
+                remove_archive(stale.path)
         return path
 
     def _head_of_archive(self, stop: int, metadata: Mapping[str, Any] | None, at: datetime) -> bytes:
@@ -129,16 +128,28 @@ class SessionChange:
         return self.journal_state.seq(place_of(self.transcript))
 
     def journal(self, *entries: Entry) -> None:
-        """Add entries to the journal in one write, synced.
+        """Add entries to the journal, with the next change of the transcript or at the end of this one."""
+        self.pending.extend(self.journal_rows.changes(entries))
+        self.journal_rows.added(entries)
 
-        Raises:
-            Fenced, StoreError.
-        """
-        self.journal_file.write(self.held, self.journal_fd, *entries)
+    def journal_anew(self, *entries: Entry) -> None:
+        """Put these entries alone in the journal's place, with the next change of the transcript."""
+        self.pending.extend(self.journal_rows.replacing(entries))
+        self.journal_rows.forget()
+
+    def _taken(self) -> list[Change]:
+        changes = list(self.pending)
+        self.pending.clear()
+        return changes
+
+    def commit(self) -> None:
+        """Commit what was added to the journal, without the transcript."""
+        if self.pending:
+            self.writer.state.write_now(self._taken())
 
     def begin_anew(self, new: Transcript, *, body: Sequence[bytes] = (), more: Sequence[Line] = ()) -> None:
         """Put ``new`` in the transcript's place, with the lines of ``body``, then ``more``."""
-        self.writer.begin_anew(self.held, new, body=body, more=more)
+        self.writer.begin_anew(new, body=body, more=more, changes=self._taken())
 
     def renew(
         self,
@@ -148,29 +159,51 @@ class SessionChange:
         more: Sequence[Line] = (),
     ) -> None:
         """Write the transcript anew with other metadata, a file where there was none, and ``more`` lines."""
-        self.writer.renew(self.held, self.fd, inner=inner, offset=offset, more=more)
+        self.writer.renew(self.fd, inner=inner, offset=offset, more=more, changes=self._taken())
 
     def keep_original(self) -> None:
         """Keep a damaged transcript beside its place, before bytes of it are left out."""
         if self.fd is not None and self.transcript.needs_copy:
-            self.writer.keep_original(self.held, self.fd)
+            self.writer.keep_original(self.fd)
 
     def remove(self) -> None:
         """Delete the transcript, and what is derived of it."""
-        self.writer.remove(self.held)
+        self.writer.remove(self._taken())
 
 
 @contextmanager
-def changing(
-    writer: TranscriptWriter, journal_file: JournalFile, epoch: int, wait: Wait | None
-) -> Iterator[SessionChange]:
-    """Open both files, then hold the lock, for an owner with ``epoch`` that knows them as they are.
+def changing(writer: TranscriptWriter, journal_rows: JournalRows) -> Iterator[SessionChange]:
+    """Lock the key, and open its transcript as it is known; what the journal got is committed at the end.
 
     Raises:
-        Busy, Fenced, StoreError.
-        Changed: one was not as we left it, and has been read again: enter anew, as ``again`` does.
+        StoreError.
+        Changed: something was not as we left it, and has been read again: enter anew, as ``again`` does.
     """
-    # Both are opened before the lock is taken: whoever is overtaken then holds files that nobody reads.
-    with journal_file.open() as journal_fd, writer.writing(epoch, wait) as (held, fd):
-        journal_file.compare(journal_fd)
-        yield SessionChange(writer, journal_file, held, fd, journal_fd, writer.clock())
+    with key_locked(writer.layout, writer.stem):
+        try:
+            with writer.reading() as fd:
+                journal_rows.refresh(writer.state)
+                change = SessionChange(writer, journal_rows, fd, writer.clock(), [])
+                yield change
+                change.commit()
+        except BaseException:
+            # What was added to the journal in memory may not be in the database.
+            journal_rows.forget()
+            raise
+
+
+@contextmanager
+def archive_file(path: Path) -> Iterator[int]:
+    """Open a file for what is to stand under ``path`` in the archive; at the end it is there, durable."""
+    # What a killed writer leaves is used by the next one, whichever session that ends.
+    with beside_file(path.with_name("ending"), inherit=True) as (fd, temp):
+        yield fd
+        os.fsync(fd)
+        temp.rename(path)
+    sync_folder(path.parent)
+
+
+def remove_archive(path: Path) -> None:
+    """Delete a file of the archive, durable."""
+    path.unlink(missing_ok=True)
+    sync_folder(path.parent)

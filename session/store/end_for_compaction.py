@@ -13,8 +13,7 @@ from typing import Any
 
 import durable
 from session.store.change import SessionChange, changing
-from session.store.fence import Wait
-from session.store.journal_file import JournalFile
+from session.store.journal_rows import JournalRows
 from session.store.line1_fields import for_the_compacted
 from session.store.split import Parted, ended_before
 from session.store.writer import TranscriptWriter, again
@@ -24,9 +23,7 @@ from session.transcript.transcript import Transcript, encode, fresh
 
 def roll_over(
     writer: TranscriptWriter,
-    journal_file: JournalFile,
-    epoch: int,
-    wait: Wait | None,
+    journal_rows: JournalRows,
     *,
     first_kept: int,
     record: Callable[[str, int], Mapping[str, Any]],
@@ -38,9 +35,7 @@ def roll_over(
 
     Args:
         writer: writes the transcript.
-        journal_file: writes the journal.
-        epoch: the owner's.
-        wait: of this job.
+        journal_rows: writes the journal.
         first_kept: index of the first message that follows the summary.
         record: makes the line that stands for those before, given the archive's file name and how many lines
             behind it are copies of what the archive holds.
@@ -50,11 +45,11 @@ def roll_over(
         The ULID of the session that ended; None where ``still`` said no, and nothing was written.
 
     Raises:
-        Busy, Fenced, StoreError.
+        Fenced, StoreError.
     """
 
     def once() -> str | None:
-        with changing(writer, journal_file, epoch, wait) as change:
+        with changing(writer, journal_rows) as change:
             old = change.transcript
             if change.fd is None or not still(old):
                 return None

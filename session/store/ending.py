@@ -11,10 +11,9 @@ from typing import Any
 
 import durable
 from session.store import places
-from session.store.change import SessionChange, changing
+from session.store.change import SessionChange, changing, remove_archive
 from session.store.enclosed import UNKNOWN, AwaitedFiles, Named, let_go, named_in, named_in_files
-from session.store.fence import Wait
-from session.store.journal_file import JournalFile
+from session.store.journal_rows import JournalRows
 from session.store.line1_fields import for_the_next
 from session.store.original import originals_of
 from session.store.recall_file import forget_index
@@ -22,18 +21,16 @@ from session.store.split import Parted, ended_before, place_of, recent_ids
 from session.store.vectors import forget
 from session.store.writer import TranscriptWriter, again
 from session.transcript import archive
-from session.transcript.journal_lines import Entry
+from session.transcript.journal import Entry
 from session.transcript.transcript import Transcript, fresh
 
-# The lines are the last to go, the journal is begun anew, and an index is open in other processes.
-_REMOVED_APART = ("transcript", "index", "journal", "recall", "left by half")
+# The lines are the last to go, and an index is open in other processes.
+_REMOVED_APART = ("transcript", "index", "recall")
 
 
 def end(
     writer: TranscriptWriter,
-    journal_file: JournalFile,
-    epoch: int,
-    wait: Wait | None,
+    journal_rows: JournalRows,
     *,
     metadata: Mapping[str, Any] | None,
     ended: Callable[[Transcript], datetime | None] = lambda _: None,
@@ -47,11 +44,11 @@ def end(
     lines of a turn that still runs go over into the fresh session, where it goes on.
 
     Raises:
-        Busy, Fenced, StoreError.
+        Fenced, StoreError.
     """
 
     def once() -> Path | None:
-        with changing(writer, journal_file, epoch, wait) as change:
+        with changing(writer, journal_rows) as change:
             transcript = change.transcript
             stop = ended_before(transcript, change.journal_state, change.now)
             if change.fd is None or not stop:
@@ -86,19 +83,18 @@ class Clearing:
     awaited: AwaitedFiles = UNKNOWN
 
 
-def clear(writer: TranscriptWriter, journal_file: JournalFile, what: Clearing, *, wait: Wait) -> bool:
-    """Delete the active transcript: recent ids and given ones are journalled as cleared, the epoch is raised.
+def clear(writer: TranscriptWriter, journal_rows: JournalRows, what: Clearing) -> bool:
+    """Delete the active transcript: recent ids and given ones are journalled as cleared.
 
     Raises:
         Moved, NewerFormat, StoreError.
     """
-    epoch = writer.claim(wait, anew=True)
 
     def once() -> bool:
-        with changing(writer, journal_file, epoch, wait) as change:
+        with changing(writer, journal_rows) as change:
             if what.of is not None and change.transcript.session_id != what.of:
                 return False
-            # No turn of an older epoch keeps a vector from here on: a write asks for the session first.
+            # No turn keeps a vector from here on: a write asks for the session first.
             forget(writer.layout, writer.stem)
             files = media_of(writer, ended=what.everything)
             if what.everything:
@@ -106,7 +102,7 @@ def clear(writer: TranscriptWriter, journal_file: JournalFile, what: Clearing, *
             _journal_cleared(change, what)
             if change.fd is not None:
                 for copy in originals_of(writer.path):
-                    change.held.remove(copy)
+                    remove_archive(copy)
                 change.remove()
             # Both behind the lines, or a search that runs at this moment would take them in again.
             forget(writer.layout, writer.stem)
@@ -126,7 +122,7 @@ def _journal_cleared(change: SessionChange, what: Clearing) -> None:
         entries.append(change.base(place.session, finals=place.finals))
     if what.everything:
         # In one rename: nothing else stays of the journal, and at no moment is there less than this.
-        change.journal_file.begin_anew(change.held, *entries)
+        change.journal_anew(*entries)
     elif entries:
         change.journal(*entries)
 
@@ -143,13 +139,10 @@ def media_of(writer: TranscriptWriter, *, ended: bool = True) -> Named:
 
 def _remove_the_rest(change: SessionChange) -> None:
     """Delete all else of a chat but lines and journal; who renews an ended session waits for our lock."""
-    writer, held = change.writer, change.held
+    writer = change.writer
     layout, stem = writer.layout, writer.stem
     scopes = places.with_agents(layout, [f"chats/{stem}"])
     own = chain(places.of_key(layout, writer.key, stem), *(places.of_scope(layout, each) for each in scopes))
-    # Who was overtaken must not take away what another one has ended since.
-    held.remove(layout.archive(stem), by=layout.sessions)
     places.remove(found for found in own if found.place.kind not in _REMOVED_APART)
     for scope in scopes:
-        held.check()
         places.remove_trees(layout, stem=stem, scope=scope)

@@ -1,33 +1,31 @@
-"""Finds what transcripts, archives and journals keep of one message; reads alone, for threads."""
+"""Finds what transcripts and archives keep of one message; reads alone, for threads."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import mmap
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from session.disk.layout import Layout, read_file
+from session.disk.layout import Layout
 from session.errors import SessionError
 from session.store.naming import resolve
-from session.transcript import archive, journal_lines
+from session.transcript import archive
+from session.transcript.journal import Entry
 from session.transcript.key import SessionKey
 from session.transcript.life import Step, names, of_journal, of_lines
 from session.transcript.loading import load
 
 
-def of_message(layout: Layout, key: str, message_id: str) -> list[Step]:
-    """Tell what the files of a key say of a message, in no order.
+def of_message(layout: Layout, key: str, message_id: str, journal: Iterable[Entry]) -> list[Step]:
+    """Tell what the files and the ``journal`` of a key say of a message, in no order.
 
     Raises:
-        NewerFormat: a newer version wrote them.
         StoreError: they cannot be read.
     """
     stem = resolve(layout, SessionKey(key))
-    steps: list[Step] = []
-    if (found := read_file(layout.journal(stem))) is not None:
-        steps += of_journal((entry for entry, _ in journal_lines.read(found[0])[0]), message_id)
+    steps = of_journal(journal, message_id)
     ended = [each.path for each in archive.of_stem(layout, stem)]
     for path in [*ended, layout.transcript(stem)]:
         if _holds(path, message_id) and (read := load(path, stem)) is not None:
@@ -38,12 +36,12 @@ def of_message(layout: Layout, key: str, message_id: str) -> list[Step]:
 
 
 def keys_with(layout: Layout, message_id: str) -> set[str]:
-    """List the keys whose files tell of a message; it looks through all of them.
+    """List the keys whose transcripts name a message; it looks through all of them.
 
     Raises:
         SessionError: as ``of_message``.
     """
-    keys = {key for path in layout.keys.glob("*.log") if _holds(path, message_id) and (key := _key_of(path))}
+    keys: set[str] = set()
     archives = (each.path for each in archive.everywhere(layout))
     for path in (*layout.sessions.glob("*.jsonl"), *archives):
         if _holds(path, message_id):
@@ -52,7 +50,7 @@ def keys_with(layout: Layout, message_id: str) -> set[str]:
             with contextlib.suppress(SessionError):
                 if (read := load(path, stem)) is not None:
                     keys.add(read[0].key)
-    return {key for key in keys if of_message(layout, key, message_id)}
+    return {key for key in keys if of_message(layout, key, message_id, ())}
 
 
 def _holds(path: Path, message_id: str) -> bool:
@@ -68,13 +66,3 @@ def _holds(path: Path, message_id: str) -> bool:
 def _spelled(message_id: str) -> Iterator[bytes]:
     yield names(message_id)
     yield json.dumps(message_id).encode()
-
-
-def _key_of(journal: Path) -> str | None:
-    found = read_file(journal)
-    try:
-        heading = json.loads(found[0].partition(b"\n")[0]) if found is not None else None
-    except ValueError:
-        return None
-    key = heading.get("key") if isinstance(heading, dict) else None
-    return key if isinstance(key, str) else None

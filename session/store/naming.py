@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from session.disk.layout import Layout
-from session.store.fence import Fence
 from session.transcript.key import SessionKey, looks_marked, marked_stem, needs_mark, plain_stem
 from session.transcript.loading import load
 
@@ -11,9 +10,8 @@ from session.transcript.loading import load
 def resolve(layout: Layout, key: SessionKey) -> str:
     """Return the stem of a key's files: nanobot's, or the marked one where that belongs to another key.
 
-    The transcript's line 1 decides whose a stem is; where there is none, the key in the lock file. A key that
-    is written like the marked stem of another is marked itself, so that none can take another's last name;
-    a file that it had before stays its own.
+    The transcript's line 1 decides whose a stem is. A key that is written like the marked stem of another is
+    marked itself, so that none can take another's last name; a file that it had before stays its own.
     """
     marked = marked_stem(key)
     if needs_mark(key):
@@ -29,11 +27,7 @@ def resolve(layout: Layout, key: SessionKey) -> str:
 
 def owner_of(layout: Layout, stem: str) -> str | None:
     """Return the key to which a stem belongs; None while it is free."""
-    key = key_in_file(layout, stem)
-    if key is not None:
-        return key
-    record = Fence(layout, stem, owner="", freeze_s=0).peek()
-    return None if record is None else record.key
+    return key_in_file(layout, stem)
 
 
 def key_in_file(layout: Layout, stem: str) -> str | None:

@@ -15,9 +15,8 @@ from pathlib import Path
 
 import structlog
 
-from durable import new_id, sync_folder
+from durable import new_file, new_id, sync_folder
 from session.disk.layout import copy_rest
-from session.store.fence import Held
 from session.transcript.key import mark_of
 
 log = structlog.get_logger(__name__)
@@ -27,7 +26,7 @@ _COPY = re.compile(r"(.+)\.corrupt-[0-9A-Z]{26}", re.DOTALL)
 _MAX_NAME_BYTES = 255 - len(_MARK) - 26
 
 
-def keep_original(path: Path, held: Held, fd: int, *, now: datetime) -> Path:
+def keep_original(path: Path, fd: int, *, now: datetime) -> Path:
     """Keep the open file of ``path`` as it was read; return the copy, which is the same file where possible.
 
     Raises:
@@ -39,8 +38,10 @@ def keep_original(path: Path, held: Held, fd: int, *, now: datetime) -> Path:
         # By the descriptor: it names this very inode, whatever stands under the path by now.
         os.link(f"/proc/self/fd/{fd}", copy, follow_symlinks=True)
     except OSError:
-        with held.replacing(copy) as target:
+        with new_file(copy) as target:
             copy_rest(fd, target, 0)
+            os.fsync(target)
+        sync_folder(copy.parent)
     else:
         # A crash after its making may have left the name of the copy unsynced.
         sync_folder(copy.parent)

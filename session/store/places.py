@@ -18,7 +18,6 @@ from durable import sync_folder
 from session.disk.layout import Layout
 from session.disk.local_files import local_name, local_path
 from session.errors import StoreError
-from session.store.lock_record import temp_mark
 from session.store.original import originals_of
 from session.store.recall_file import index_path
 from session.store.trees import folders, remove_tree
@@ -49,11 +48,8 @@ class Place:
 OF_KEYS: Final = (
     Place("transcript", "sessions/{stem}.jsonl"),
     Place("original", "sessions/{stem}.jsonl.corrupt-{ulid}"),
-    Place("left by half", "sessions/.{fence}.*.tmp", "derived"),
-    Place("left by half", "state/keys/.{fence}.*.tmp", "derived"),
+    Place("left by half", "sessions/.{mark}.*.tmp", "derived"),
     Place("archive", "sessions/archive/{stem}/**"),
-    Place("journal", "state/keys/{stem}.log"),
-    Place("original", "state/keys/{stem}.log.corrupt-{ulid}"),
     Place("lock", "state/keys/{stem}.lock", "guard"),
     Place("index", "state/index/{stem}.idx", "derived"),
     Place("index", "state/index/{stem}.new", "derived"),
@@ -67,9 +63,6 @@ OF_KEYS: Final = (
 OF_SUBAGENTS: Final = (
     Place("subagent", "state/subagents/sessions/{stem}.jsonl"),
     Place("subagent", "state/subagents/sessions/{stem}.jsonl.*"),
-    Place("subagent", "state/subagents/sessions/.{fence}.*.tmp", "derived"),
-    Place("subagent", "state/subagents/state/keys/.{fence}.*.tmp", "derived"),
-    Place("subagent", "state/subagents/state/keys/{stem}.log"),
     Place("subagent", "state/subagents/state/keys/{stem}.lock", "guard"),
     Place("subagent", "state/subagents/state/index/{stem}.*", "derived"),
 )
@@ -91,7 +84,6 @@ OF_ALL: Final = (
     Place("media", "media/*/*"),
     Place("vector", "state/vectors.db", "derived"),
     Place("vector", "state/vectors.db-*", "derived"),
-    Place("usage", "state/usage/*.jsonl"),
     Place("letter", "state/gateway.db"),
     Place("letter", "state/gateway.db-*"),
     Place("delivery", "state/channels.db"),
@@ -104,7 +96,7 @@ OF_ALL: Final = (
 )
 # The copies of damaged files; those of a long name have it cut in theirs, by earlier versions its ending too.
 _COPIES: Final = tuple(place for place in OF_KEYS if place.kind == "original")
-_CUT: Final = ("sessions/*.corrupt-{ulid}", "state/keys/*.corrupt-{ulid}")
+_CUT: Final = ("sessions/*.corrupt-{ulid}",)
 PLACES: Final = (*OF_KEYS, *OF_SUBAGENTS, *OF_SCOPES, *OF_ALL)
 # What is of no chat, or of all together; why it stays is said where it could be doubted.
 ELSEWHERE: Final = (
@@ -131,8 +123,8 @@ ELSEWHERE: Final = (
         "state/*.lease",
         "cron.lock",
         "state/lock",
+        "state/gateway.sock",
         "state/daemon.json",
-        "state/budget.json",
     ),
     *("state/retention.json", "state/*.ready", "state/tokens.json"),
     # The logs of the terminal chat hold no message; they are named in what an erasure says.
@@ -158,7 +150,6 @@ _ULID: Final = "[0-9A-Z]{26}"
 _ANY: Final = {
     "ulid": _ULID,
     "marked": "[^/]+",
-    "fence": "[0-9a-f]{16}",
     "stem": "[^/]+",
     "mark": "[0-9a-f]{8}",
     "home": "(?:agents/[^/]+/)?",
@@ -186,7 +177,7 @@ class Found:
 
 def of_key(layout: Layout, key: str, stem: str) -> Iterator[Found]:
     """List the files of a conversation, those of its scope apart."""
-    names = {"stem": re.escape(stem), "mark": mark_of(key), "fence": temp_mark(stem), "ulid": _ULID}
+    names = {"stem": re.escape(stem), "mark": mark_of(key), "ulid": _ULID}
     names["marked"] = re.escape(marked_stem(key))
     for place in OF_KEYS:
         if place in _COPIES:
@@ -194,14 +185,14 @@ def of_key(layout: Layout, key: str, stem: str) -> Iterator[Found]:
         for path in _matching(layout.workspace, place.pattern, names):
             if not place.says_key or _says(path, place.says_key) == key:
                 yield Found(place, path)
-    for place, path in zip(_COPIES, (layout.transcript(stem), layout.journal(stem)), strict=True):
-        yield from (Found(place, copy) for copy in originals_of(path, key))
+    for place in _COPIES:
+        yield from (Found(place, copy) for copy in originals_of(layout.transcript(stem), key))
 
 
 def of_subagent(layout: Layout, key: str) -> Iterator[Found]:
     """List the files of a subagent's conversation."""
     for stem in (plain_stem(key), marked_stem(key)):
-        names = {"stem": re.escape(stem), "fence": temp_mark(stem)}
+        names = {"stem": re.escape(stem)}
         for place in OF_SUBAGENTS:
             yield from (Found(place, path) for path in _matching(layout.workspace, place.pattern, names))
 

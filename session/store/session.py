@@ -2,56 +2,63 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from session.disk.threads import WriteThenSync
-from session.store import archived, ending
-from session.store.cache import Handle
-from session.store.fence import Wait
-from session.store.journal_file import JournalFile
+from durable import Change
+from session.errors import Fenced
+from session.store import ending
+from session.store.cache import Ahead, Handle
+from session.store.journal_rows import JournalRows
 from session.store.split import place_of
 from session.store.view import View
 from session.store.writer import Line, OnlyIf, TranscriptWriter
 from session.transcript.journal import Build, JournalState
+from session.transcript.loading import read_beginning
 from session.transcript.transcript import encode
 
 T = TypeVar("T")
-# A disk job on the two files of a key, under the epoch of its owner.
-SessionJob = Callable[[TranscriptWriter, JournalFile, int, Wait | None], T]
+# A disk job on the transcript and the journal of a key.
+SessionJob = Callable[[TranscriptWriter, JournalRows], T]
 
 
 class RunsJobs(Protocol):
-    """Runs the disk jobs of a key off the event loop, one at a time."""
+    """Runs the disk jobs of a key, one at a time."""
 
-    async def run(
-        self, handle: Handle, job: Callable[[Wait | None], T | WriteThenSync[T]], *, slow: bool = False
-    ) -> T:
-        """Run a job beside those of other keys; in a thread of its own if it is ``slow``."""
+    async def run(self, handle: Handle, job: Callable[[], T]) -> T:
+        """Run a job in a thread."""
+        ...
+
+    async def in_turn(self, handle: Handle, work: Callable[[], Awaitable[T]]) -> T:
+        """Run a coroutine while no other job of the key runs, to its end even if the caller is cancelled."""
         ...
 
 
 class Session(View):
     """One conversation held open by a turn or a command: everything of a view, and writing."""
 
-    def __init__(self, handle: Handle, jobs: RunsJobs, epoch: int, *, clock: Callable[[], datetime]) -> None:
-        """Write by the writers that ``handle`` has, in ``jobs``, as the owner with ``epoch``."""
+    def __init__(self, handle: Handle, jobs: RunsJobs, *, clock: Callable[[], datetime]) -> None:
+        """Write by the writers that ``handle`` has, in ``jobs``."""
         assert handle.writer is not None
-        assert handle.journal_file is not None
-        writer, journal_file = handle.writer, handle.journal_file
+        assert handle.journal_rows is not None
+        writer, journal_rows, epoch = handle.writer, handle.journal_rows, handle.epoch
 
         # It holds no session, as its method would: a ring for each turn is the collector's work.
         async def record(build: Build) -> JournalState:
-            return await jobs.run(
-                handle,
-                lambda wait: journal_file.record(epoch, build, lambda: place_of(writer.transcript), wait),
-            )
+            async def once() -> JournalState:
+                if handle.epoch != epoch:
+                    raise _fenced()
+                handle.wrote = True
+                return await journal_rows.record(writer.state, build, lambda: place_of(writer.transcript))
+
+            return await jobs.in_turn(handle, once)
 
         super().__init__(
             lambda: writer.transcript,
-            lambda: journal_file.state,
+            lambda: journal_rows.state,
             record,
             clock,
             key=handle.key,
@@ -61,26 +68,66 @@ class Session(View):
         self._jobs = jobs
         self._handle = handle
         self._writer = writer
-        self._journal_file = journal_file
+        self._journal_rows = journal_rows
         self._epoch = epoch
 
     async def append(self, lines: Sequence[Mapping[str, Any]]) -> int:
-        """Write message lines in one call and sync them; on return they survive a power cut.
+        """Write message lines; on return they are in the file and survive a power cut.
 
         Returns:
             The index of the first line written.
 
         Raises:
             LineTooLong: a line is over MAX_LINE_BYTES; nothing was written.
-            Fenced: another process owns the key; nothing was written.
-            StoreError: the disk refused; a short write was cut back, the file is read again at the next use.
+            Fenced: the conversation was ended, cleared or replaced meanwhile; nothing was written.
+            StoreError: the disk refused; nothing was written.
         """
         first = await self.append_if(lines, lambda _: True)
         assert first is not None
         return first
 
-    async def append_if(self, lines: Sequence[Mapping[str, Any]], only_if: OnlyIf) -> int | None:
-        """Write message lines as ``append`` does, onto a transcript that ``only_if`` accepts under the lock.
+    async def append_ahead(self, lines: Sequence[Mapping[str, Any]]) -> None:
+        """Write the last lines of a turn as ``append`` does, without waiting for the disk where that goes.
+
+        They are known at once. Until ``ahead`` says that they are durable nobody may be told of them, and
+        nothing else of the conversation is written.
+
+        Raises:
+            LineTooLong, Fenced, StoreError: as ``append``.
+        """
+        handle, writer = self._handle, self._writer
+        pairs: list[Line] = [(encode(line), line) for line in lines]
+        await handle.turn.acquire()
+        commit = None
+        try:
+            if handle.epoch != self._epoch:
+                raise _fenced()
+            commit = writer.append_ahead(pairs)
+        finally:
+            if commit is None:
+                handle.turn.release()
+        if commit is None:
+            await self.append(lines)
+            return
+
+        async def finish() -> None:
+            try:
+                await writer.finish_ahead(commit, pairs)
+            finally:
+                handle.turn.release()
+
+        handle.wrote = True
+        handle.ahead = Ahead(commit, asyncio.create_task(finish(), name="append"))
+
+    @property
+    def ahead(self) -> Ahead | None:
+        """The lines that ``append_ahead`` has handed over, while the conversation is open."""
+        return self._handle.ahead
+
+    async def append_if(
+        self, lines: Sequence[Mapping[str, Any]], only_if: OnlyIf, changes: Sequence[Change] = ()
+    ) -> int | None:
+        """Write lines and ``changes``, as ``append`` does, onto a transcript that ``only_if`` accepts.
 
         Returns:
             The index of the first line written. None: the transcript is no longer one that ``only_if``
@@ -91,16 +138,15 @@ class Session(View):
         """
         if not lines:
             return len(self)
-        writer, epoch = self._writer, self._epoch
-        pairs: list[Line] = []
+        pairs: list[Line] = [(encode(line), line) for line in lines]
 
-        def job(wait: Wait | None) -> int | WriteThenSync[int | None] | None:
-            # Outside the loop's thread, and once: a job that meets a held lock is run again.
-            if not pairs:
-                pairs.extend([(encode(line), line) for line in lines])
-            return writer.begin_append(epoch, pairs, wait, only_if=only_if)
+        async def once() -> int | None:
+            if self._handle.epoch != self._epoch:
+                raise _fenced()
+            self._handle.wrote = True
+            return await self._writer.append(pairs, changes, only_if=only_if)
 
-        return await self._jobs.run(self._handle, job)
+        return await self._jobs.in_turn(self._handle, once)
 
     async def checkpoint(
         self,
@@ -122,11 +168,8 @@ class Session(View):
         Raises:
             Fenced, StoreError: as ``append``; the file is as it was.
         """
-        writer, epoch = self._writer, self._epoch
-        return await self._jobs.run(
-            self._handle,
-            lambda wait: writer.checkpoint(epoch, inner=metadata, offset=last_consolidated, wait=wait, of=of),
-            slow=True,
+        return await self.change(
+            lambda writer, _: writer.checkpoint(inner=metadata, offset=last_consolidated, of=of)
         )
 
     async def remember(self, facts: Mapping[str, Any]) -> None:
@@ -152,17 +195,30 @@ class Session(View):
         return await self.change(lambda *writers: ending.end(*writers, metadata=metadata))
 
     async def change(self, job: SessionJob[T]) -> T:
-        """Run a disk job that ends the session or puts another in its place; raises what the job does."""
-        writers = (self._writer, self._journal_file, self._epoch)
-        return await self._jobs.run(self._handle, lambda wait: job(*writers, wait), slow=True)
+        """Run a disk job that ends the session or puts another in its place.
+
+        Raises:
+            Fenced: the conversation was cleared or replaced meanwhile; nothing was done.
+            Exception: what the job raises.
+        """
+        self._handle.wrote = True
+
+        def once() -> T:
+            if self._handle.epoch != self._epoch:
+                raise _fenced()
+            return job(self._writer, self._journal_rows)
+
+        return await self._jobs.run(self._handle, once)
 
     def is_still(self, session_id: str) -> bool:
-        """Say by the files as they are whether this is the active session, and the key ours; for threads.
+        """Say by the file as it is whether this is the active session; for threads.
 
         Raises:
             NewerFormat, StoreError: they cannot be read.
         """
-        if not self._writer.fence.proves(self._epoch):
-            return False
-        found = archived.read_beginning(self._writer.path, self.stem)
+        found = read_beginning(self._writer.path, self.stem)
         return found is not None and found.session_id == session_id
+
+
+def _fenced() -> Fenced:
+    return Fenced("this conversation was cleared or replaced meanwhile")

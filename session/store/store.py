@@ -1,31 +1,27 @@
-"""The conversations of a workspace: opened under their fences, cached by bytes, read without a claim."""
+"""The conversations of a workspace: cached by bytes, written through the state database."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
-import socket
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime, timedelta, tzinfo
-from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
 import durable
-from session.disk import file_system
-from session.disk.layout import Layout, OpenFiles
-from session.disk.threads import DiskJob, DiskThreads, WriteThenSync, start_thread
+from session.disk.layout import Layout
+from session.disk.threads import start_thread
 from session.errors import NotNow, StoreError
 from session.store import archived, ending, listing
 from session.store.cache import Handle, Handles
 from session.store.enclosed import UNKNOWN, AwaitedFiles
-from session.store.fence import FREEZE_S, Busy, Fence, Wait
-from session.store.journal_file import JournalFile
+from session.store.journal_rows import JournalRows
 from session.store.listing import SessionRow
 from session.store.naming import resolve
 from session.store.session import Session
+from session.store.state import StoreState
 from session.store.view import View
 from session.store.writer import Moved, TranscriptWriter
 from session.transcript import archive
@@ -39,7 +35,7 @@ from session.transcript.transcript import Transcript
 __all__ = ["Exchange", "Session", "SessionRow", "Store", "View"]
 
 T = TypeVar("T")
-Writers = tuple[TranscriptWriter, JournalFile]
+Writers = tuple[TranscriptWriter, JournalRows]
 _TRIES = 8
 # Why work that nobody waits for leaves a key alone, and when it looks again.
 ELSEWHERE = "elsewhere"
@@ -49,20 +45,6 @@ ELSEWHERE_S = 5.0
 def utc_now() -> datetime:
     """Return the time now, in UTC."""
     return durable.now()
-
-
-def new_owner() -> str:
-    """Name this process as no other ever was: up to the first colon the machine, and which start of it."""
-    return f"{socket.gethostname()}.{_boot()}:{os.getpid()}:{durable.new_id()}"
-
-
-@cache
-def _boot() -> str:
-    # Containers and clones have one another's names; not to know is a machine like any that does not.
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")[:8]
-    except OSError:
-        return ""
 
 
 class Store:
@@ -75,8 +57,7 @@ class Store:
         zone: tzinfo,
         clock: Callable[[], datetime] = utc_now,
         cache_bytes: int = 256 * 2**20,
-        owner: str = "",
-        freeze_s: float = FREEZE_S,
+        state_folder: Path | None = None,
     ) -> None:
         """Touch nothing yet.
 
@@ -85,30 +66,33 @@ class Store:
             zone: what listings write their times in.
             clock: the time now, aware.
             cache_bytes: how much of the transcripts may stay in memory while nobody uses them.
-            owner: the name of this process in lock files, unlike any other's; empty: one is made.
-            freeze_s: how long a lock may be held by a process that does not move.
+            state_folder: where its state database is; None: in ``state/`` of the workspace.
         """
-        file_system.load()
         self.layout = Layout(workspace)
         self.clock = clock
-        self.owner = owner or new_owner()
+        self.state = StoreState(state_folder or workspace / "state")
         self._zone = zone
-        self._freeze_s = freeze_s
         self._handles = Handles(cache_bytes)
-        self._threads = DiskThreads()
-        self._kept = OpenFiles()
         self._listing = listing.Listing(self.layout, zone)
+        self._changed: Callable[[str, bool], Awaitable[None]] | None = None
         # Says whether the letters of a key are worked on in this process, and nowhere else.
         self.serves: Callable[[str], bool] = lambda key: True
 
+    def shared_with(self, changed: Callable[[str, bool], Awaitable[None]]) -> None:
+        """Expect other processes to write, too: journals are read at each use.
+
+        ``changed`` is awaited when a conversation was changed here, with its key, and before it is cleared.
+        """
+        self._changed = changed
+
     def open(self, key: SessionKey) -> AbstractAsyncContextManager[Session]:
-        """Hold a conversation open: owned by this process, and as its file is now.
+        """Hold a conversation open, as its file is now.
 
         Raises, when it is entered:
-            NewerFormat: lock or journal were written by a newer version.
-            StoreError: the files cannot be read or locked.
+            NewerFormat: a newer version wrote the state database.
+            StoreError: it cannot be read.
         """
-        return _Opening(self._handles, key, self._own)
+        return _Opening(self._handles, key, self._own, self._note_changed)
 
     def open_unasked(self, key: SessionKey) -> AbstractAsyncContextManager[Session]:
         """As ``open``, for work that nobody waits for: it leaves a key to the process that runs its turns.
@@ -129,97 +113,130 @@ class Store:
             until = self.clock() + timedelta(seconds=ELSEWHERE_S)
             raise NotNow("another process is using this conversation", reason=ELSEWHERE, until=until)
 
-    async def _own(self, handle: Handle) -> Session:
-        epoch = handle.owned()
-        self._handles.found(epoch is not None)
-        if epoch is None:
-            epoch = await self.run(handle, lambda wait: self._claim(handle, wait))
-        return Session(handle, self, epoch, clock=self.clock)
+    async def _note_changed(self, key: SessionKey, *, cleared: bool = False) -> None:
+        await self.state.changed(key, cleared=cleared)
+        if self._changed is not None:
+            await self._changed(key, cleared)
 
-    async def run(
-        self, handle: Handle, job: Callable[[Wait | None], T | WriteThenSync[T]], *, slow: bool = False
-    ) -> T:
-        """Run one disk job of a key: beside those of others, or in its own thread where it may take long.
+    def _forget_shared(self, handle: Handle | None) -> None:
+        if self._changed is not None and handle is not None and handle.journal_rows is not None:
+            handle.journal_rows.forget()
+
+    async def _own(self, handle: Handle) -> Session:
+        self._forget_shared(handle)
+        current = handle.current()
+        self._handles.found(current)
+        if not current:
+            await self.state.open()
+            await self.run(handle, lambda: self._read(handle))
+        return Session(handle, self, clock=self.clock)
+
+    async def run(self, handle: Handle, job: Callable[[], T]) -> T:
+        """Run one disk job of a key in a thread.
 
         Raises:
             StoreError: the disk refused, at whatever step; else what the job does.
         """
+        await self.state.open()
         async with handle.turn:
             try:
-                if not slow:
-                    # The threads that all keys share must not wait for the lock of one.
-                    with contextlib.suppress(Busy):
-                        return await self._threads.start(lambda: job(None))
-                wait = Wait()
-                return await start_thread(lambda: job(wait), name="disk-slow", abort=wait.abort)
+                return await start_thread(job, name="disk")
             except OSError as error:
                 raise StoreError(
                     f"the disk reported an error: {error.strerror or error}", hint="check the disk"
                 ) from error
 
-    def beside(self, job: Callable[[], T]) -> DiskJob[T]:
-        """Run a short disk job that belongs to no key among those of the keys."""
-        return self._threads.start(job)
+    async def in_turn(self, handle: Handle, work: Callable[[], Awaitable[T]]) -> T:
+        """Run a coroutine while no other job of the key runs, to its end even if the caller is cancelled."""
 
-    def _claim(self, handle: Handle, wait: Wait | None) -> int:
+        async def alone() -> T:
+            async with handle.turn:
+                return await work()
+
+        task = asyncio.ensure_future(alone())
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            await asyncio.wait([task])
+            if not task.cancelled():
+                # Nobody is left to tell.
+                task.exception()
+            raise
+
+    def _read(self, handle: Handle) -> Writers:
+        """Read what is not held, or no longer as the files have it."""
         for _ in range(_TRIES):
-            writer, journal_file = self._writers_of(handle, quick=wait is None)
+            writer, journal_rows = self._writers_of(handle)
+            if not writer.current():
+                # A command that ended the session has written there, too.
+                journal_rows.forget()
             try:
-                epoch = writer.claim(wait)
-                journal_file.refresh()
+                writer.refresh()
             except Moved:
                 # The file turned out to be another key's: the name is looked for again.
-                handle.writer = handle.journal_file = None
+                handle.writer = handle.journal_rows = None
                 continue
-            handle.writer, handle.journal_file = writer, journal_file
-            return epoch
+            journal_rows.refresh(self.state)
+            handle.writer, handle.journal_rows = writer, journal_rows
+            return writer, journal_rows
         raise StoreError("two conversations need the same file name", hint=f"check {self.layout.sessions}")
 
-    def _writers_of(self, handle: Handle, *, quick: bool = False) -> tuple[TranscriptWriter, JournalFile]:
+    def _writers_of(self, handle: Handle) -> Writers:
         """Return the writers of a key, new ones where nothing is held yet."""
         if (held := handle.held) is not None:
             return held
         # Nearly always the file is simply there: it is then read once, not twice.
         if not needs_mark(handle.key):
-            writer, journal_file = self._new_writers(handle.key, plain_stem(handle.key))
+            writer, journal_rows = self._new_writers(handle.key, plain_stem(handle.key))
             with contextlib.suppress(Moved):
-                writer.refresh(quick=quick)
+                writer.refresh()
                 if writer.exists:
-                    return writer, journal_file
+                    return writer, journal_rows
         return self._new_writers(handle.key, resolve(self.layout, handle.key))
 
-    def _new_writers(self, key: SessionKey, stem: str) -> tuple[TranscriptWriter, JournalFile]:
-        fence = Fence(self.layout, stem, owner=self.owner, freeze_s=self._freeze_s, kept=self._kept)
-        writer = TranscriptWriter(self.layout, stem, key, fence=fence, clock=self.clock)
-        return writer, JournalFile(self.layout, stem, key, fence=fence, clock=self.clock)
+    def _new_writers(self, key: SessionKey, stem: str) -> Writers:
+        writer = TranscriptWriter(self.layout, stem, key, state=self.state, clock=self.clock)
+        return writer, JournalRows(key, clock=self.clock)
 
-    async def both(
-        self, first: SessionKey, second: SessionKey, job: Callable[[Writers, Writers, Wait], T]
-    ) -> T:
-        """Run a disk job that claims and writes one or two conversations, ``first``'s lock before.
+    def forget(self, key: SessionKey, *, cleared: bool = False) -> None:
+        """Read the journal of a conversation again at its next use, since it was changed beside it.
+
+        ``cleared``: turns that run on it write nothing from then on.
+        """
+        handle = self._handles.get(key)
+        if handle is not None:
+            handle.epoch += cleared
+            if handle.journal_rows is not None:
+                handle.journal_rows.forget()
+
+    async def both(self, first: SessionKey, second: SessionKey, job: Callable[[Writers, Writers], T]) -> T:
+        """Run a disk job that writes one or two conversations; turns of ``second`` begin again.
 
         Raises:
             Fenced, NewerFormat, StoreError: as the job.
         """
         handles = [self._handles.enter(key) for key in (first, second)]
 
-        def work(wait: Wait | None) -> T:
+        def work() -> T:
             for _ in range(_TRIES):
-                for handle in handles:
-                    handle.writer, handle.journal_file = self._writers_of(handle)
+                pairs = [self._read(handle) for handle in handles]
                 try:
-                    return job(self._writers_of(handles[0]), self._writers_of(handles[1]), wait or Wait())
+                    return job(pairs[0], pairs[1])
                 except Moved:
                     for handle in handles:
-                        handle.writer = handle.journal_file = None
+                        handle.writer = handle.journal_rows = None
             raise StoreError("two conversations need the same file name")
 
         try:
+            handles[1].epoch += 1
+            await self._note_changed(second, cleared=True)
             async with handles[1].turn if second != first else contextlib.nullcontext():
-                return await self.run(handles[0], work, slow=True)
+                return await self.run(handles[0], work)
         finally:
             for handle in handles:
                 self._handles.leave(handle)
+            for key in (first, second):
+                await self._note_changed(key)
 
     def cache_use(self) -> tuple[int, int]:
         """Return how often a conversation was opened that was held already, and how often one was not."""
@@ -238,7 +255,7 @@ class Store:
         return self._view(*held) if held is not None else None
 
     async def look(self, key: SessionKey) -> View:
-        """Read a conversation as it is now, without owning it; empty where it has no file yet."""
+        """Read a conversation as it is now; empty where it has no file yet."""
 
         def job() -> View:
             writers = self._writers_of(Handle(key))
@@ -248,8 +265,10 @@ class Store:
                 return self._view(*writers)
 
         handle = self._handles.get(key)
+        self._forget_shared(handle)
         if handle is not None and handle.current() and handle.held is not None:
             return self._view(*handle.held)
+        await self.state.open(to_look=True)
         return await start_thread(job, name="disk-look")
 
     async def look_up(self, session_id: str) -> View | None:
@@ -262,6 +281,7 @@ class Store:
             found = archive.find(self.layout, session_id)
             return None if found is None else self._archived(found)
 
+        await self.state.open(to_look=True)
         return await start_thread(job, name="disk-look")
 
     def _archived(self, found: archive.Archived) -> View | None:
@@ -274,15 +294,15 @@ class Store:
             lambda: transcript, JournalState, None, self.clock, key=key, stem=found.stem, path=found.path
         )
 
-    def _looked(self, writer: TranscriptWriter, journal_file: JournalFile) -> View:
-        """Read both files, and leave an index behind where it spares the next look a long time."""
-        journal_file.refresh()
+    def _looked(self, writer: TranscriptWriter, journal_rows: JournalRows) -> View:
+        """Read both, and leave an index behind where it spares the next look a long time."""
+        journal_rows.refresh(self.state)
         writer.refresh()
         self._handles.indexer.offer(writer)
-        return self._view(writer, journal_file)
+        return self._view(writer, journal_rows)
 
-    def _view(self, writer: TranscriptWriter, journal_file: JournalFile) -> View:
-        transcript, journal_state = writer.transcript, journal_file.state
+    def _view(self, writer: TranscriptWriter, journal_rows: JournalRows) -> View:
+        transcript, journal_state = writer.transcript, journal_rows.state
         return View(
             lambda: transcript,
             lambda: journal_state,
@@ -306,13 +326,15 @@ class Store:
 
         def fix(transcript: Transcript, ended: Archived | None) -> None:
             if ended is not None:
-                fence = Fence(self.layout, ended.stem, owner=self.owner, freeze_s=self._freeze_s)
-                archived.mend(fence, self.layout, ended, now=self.clock())
+                archived.mend(self.layout, ended, now=self.clock())
                 return
             writer, _ = self._new_writers(SessionKey(transcript.key), transcript.stem)
-            wait = Wait()
-            writer.checkpoint(writer.claim(wait), inner=None, offset=None, wait=wait)
+            writer.refresh()
+            writer.checkpoint(inner=None, offset=None)
 
+        # Of a damaged one each repair tells by itself; the rest is checked all the same.
+        with contextlib.suppress(StoreError):
+            await self.state.open(to_look=not repair)
         return await start_thread(
             lambda: listing.verify(self.layout, fix if repair else None), name="disk-verify"
         )
@@ -348,13 +370,11 @@ class Store:
                 return bool(ending.media_of(writer, ended=everything))
             return True
 
-        def job(wait: Wait | None) -> bool:
+        def job() -> bool:
             for _ in range(_TRIES):
-                writer, journal_file = self._writers_of(handle)
-                journal_file.refresh()
                 with contextlib.suppress(Moved):
-                    return ending.clear(writer, journal_file, what, wait=wait or Wait())
-                handle.writer = handle.journal_file = None
+                    return ending.clear(*self._read(handle), what)
+                handle.writer = handle.journal_rows = None
             raise StoreError("two conversations need the same file name")
 
         try:
@@ -362,26 +382,35 @@ class Store:
             if awaited is not None and await start_thread(names_files, name="disk-look"):
                 kept = await awaited()
             what = ending.Clearing(list(ids), of, everything, kept)
-            return await self.run(handle, job, slow=True)
+            handle.epoch += 1
+            await self._note_changed(key, cleared=True)
+            cleared = await self.run(handle, job)
+            await self.state.compact()
+            return cleared
         finally:
             self._handles.leave(handle)
+            await self._note_changed(key)
 
     async def aclose(self) -> None:
-        """End the threads; every change is on disk already."""
-        await asyncio.to_thread(self._threads.close)
+        """End the threads, and close the state database if nobody else uses it."""
         await asyncio.to_thread(self._handles.close)
-        self._kept.close()
+        await self.state.aclose()
 
 
 class _Opening(AbstractAsyncContextManager[Session]):
     """Uses the handle of a key while it is open; a class, since every letter opens one."""
 
     def __init__(
-        self, handles: Handles, key: SessionKey, own: Callable[[Handle], Awaitable[Session]]
+        self,
+        handles: Handles,
+        key: SessionKey,
+        own: Callable[[Handle], Awaitable[Session]],
+        changed: Callable[[SessionKey], Awaitable[None]],
     ) -> None:
         self._handles = handles
         self._key = key
         self._own = own
+        self._changed = changed
         self._handle: Handle | None = None
 
     async def __aenter__(self) -> Session:
@@ -394,5 +423,14 @@ class _Opening(AbstractAsyncContextManager[Session]):
             raise
 
     async def __aexit__(self, *_: object) -> None:
-        if self._handle is not None:
-            self._handles.leave(self._handle)
+        handle = self._handle
+        if handle is not None:
+            try:
+                if handle.ahead is not None:
+                    await handle.ahead.durable()
+            finally:
+                handle.ahead = None
+                self._handles.leave(handle)
+            if handle.wrote:
+                handle.wrote = False
+                await self._changed(self._key)

@@ -11,18 +11,17 @@ from typing import Any
 
 import durable
 from session.errors import NoSession
-from session.store.change import SessionChange, changing
+from session.store.change import SessionChange, changing, remove_archive
 from session.store.ending import end
-from session.store.fence import Held, Wait
 from session.store.idle import last_words
-from session.store.journal_file import JournalFile
+from session.store.journal_rows import JournalRows
 from session.store.line1_fields import for_the_next, for_the_reopened
 from session.store.split import Parted, ended_before
 from session.store.writer import Line, TranscriptWriter, again, merged
 from session.transcript import archive
 from session.transcript.agent import AGENT, agent_in
 from session.transcript.history import is_record
-from session.transcript.journal_lines import Entry
+from session.transcript.journal import Entry
 from session.transcript.loading import load
 from session.transcript.transcript import Transcript, decode, dump, fresh
 
@@ -42,9 +41,7 @@ class Swap:
 
 def close(
     writer: TranscriptWriter,
-    journal_file: JournalFile,
-    epoch: int,
-    wait: Wait | None,
+    journal_rows: JournalRows,
     *,
     of: str | None,
     ended: Callable[[Transcript], datetime | None] = lambda _: None,
@@ -58,11 +55,11 @@ def close(
     lock, says when it ended; None is now.
 
     Raises:
-        Busy, Fenced, StoreError.
+        Fenced, StoreError.
     """
 
     def once() -> tuple[str | None, bool]:
-        with changing(writer, journal_file, epoch, wait) as change:
+        with changing(writer, journal_rows) as change:
             transcript = change.transcript
             if change.fd is None or of not in (None, transcript.session_id):
                 return None, False
@@ -77,15 +74,13 @@ def close(
 
     closed, runs = again(once)
     if runs:
-        return closed if end(writer, journal_file, epoch, wait, metadata=None) is not None else None
+        return closed if end(writer, journal_rows, metadata=None) is not None else None
     return closed
 
 
 def split_after_idle(
     writer: TranscriptWriter,
-    journal_file: JournalFile,
-    epoch: int,
-    wait: Wait | None,
+    journal_rows: JournalRows,
     *,
     by: str,
     due: Callable[[Transcript], bool],
@@ -100,11 +95,11 @@ def split_after_idle(
         Whether a session ended.
 
     Raises:
-        Busy, Fenced, StoreError.
+        Fenced, StoreError.
     """
 
     def once() -> bool:
-        with changing(writer, journal_file, epoch, wait) as change:
+        with changing(writer, journal_rows) as change:
             old, now = change.transcript, change.now
             stop = len(old.messages)
             runs = ended_before(old, change.journal_state, now) < stop
@@ -123,9 +118,7 @@ def split_after_idle(
 
 def turn_to(
     writer: TranscriptWriter,
-    journal_file: JournalFile,
-    epoch: int,
-    wait: Wait | None,
+    journal_rows: JournalRows,
     *,
     agent: str,
     by: str,
@@ -139,11 +132,11 @@ def turn_to(
         Whether a session ended; False where it is ``agent``'s already, or had no message.
 
     Raises:
-        Busy, Fenced, StoreError.
+        Fenced, StoreError.
     """
 
     def once() -> bool:
-        with changing(writer, journal_file, epoch, wait) as change:
+        with changing(writer, journal_rows) as change:
             old, now = change.transcript, change.now
             if agent_in(old.inner) == agent or change.fd is None or not old.messages:
                 return False
@@ -160,9 +153,7 @@ def turn_to(
 
 def reopen(
     writer: TranscriptWriter,
-    journal_file: JournalFile,
-    epoch: int,
-    wait: Wait | None,
+    journal_rows: JournalRows,
     *,
     session_id: str,
     by: str = "",
@@ -178,11 +169,11 @@ def reopen(
 
     Raises:
         NoSession: this key has no such session, or its file cannot be read.
-        Busy, Fenced, StoreError.
+        Fenced, StoreError.
     """
 
     def once() -> Swap:
-        with changing(writer, journal_file, epoch, wait) as change:
+        with changing(writer, journal_rows) as change:
             if change.fd is not None and change.transcript.session_id == session_id:
                 return _done_before(change, session_id, by)
             return _reopen(change, session_id, by)
@@ -209,7 +200,7 @@ def _reopen(change: SessionChange, session_id: str, by: str) -> Swap:
     change.journal(*entries, change.base(session_id, finals=finals))
     behind = _moved(old, len(back.messages)) if joined else _running(old, stop)
     change.begin_anew(_head(back, now), body=back.messages, more=behind)
-    _take_away(change.held, path, back)
+    _take_away(path, back)
     return Swap(session_id, left)
 
 
@@ -252,7 +243,7 @@ def _done_before(change: SessionChange, session_id: str, by: str) -> Swap:
     for found in archive.of_stem(writer.layout, writer.stem):
         if found.session_id == session_id:
             read = load(found.path, writer.stem)
-            _take_away(change.held, found.path, read[0] if read is not None else Transcript(writer.stem))
+            _take_away(found.path, read[0] if read is not None else Transcript(writer.stem))
     aim = change.journal_state.reopening(by)
     return Swap(session_id, aim.left if aim is not None and aim.session == session_id else "")
 
@@ -278,8 +269,8 @@ def _head(back: Transcript, now: datetime) -> Transcript:
     return head
 
 
-def _take_away(held: Held, path: Path, content: Transcript) -> None:
+def _take_away(path: Path, content: Transcript) -> None:
     """Remove the file of a session that is active again; one that holds more than its lines is kept aside."""
     if content.needs_copy:
         os.link(path, path.with_name(f"{path.name}.corrupt-{durable.new_id()}"))
-    held.remove(path)
+    remove_archive(path)

@@ -1,7 +1,8 @@
-"""Writes one transcript under its fence: append, checkpoint, repair. Runs in threads, never on the loop."""
+"""Writes one transcript: lines are appended by the state's writer, anything else renews the file."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,22 +12,31 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import durable
-from durable import begin_sync, make_folder, write_all, write_lines
-from session.disk.layout import Layout, OpenFile, Seen, append_whole, copy_rest, seen, sync_or_cut, taken
-from session.disk.threads import WriteThenSync, finished
+from durable import (
+    Append,
+    Change,
+    Commit,
+    Conflict,
+    Put,
+    Remove,
+    StateUnavailable,
+    beside_file,
+    make_folder,
+    write_all,
+    write_lines,
+)
+from session.disk.layout import Layout, Seen, copy_rest, seen
 from session.errors import Fenced, StoreError
-from session.store.fence import Busy, Fence, Held, Wait
 from session.store.original import keep_original
+from session.store.state import StoreState
 from session.transcript.damage import Damage
 from session.transcript.index_file import remove_index
-from session.transcript.key import SessionKey, source_of
+from session.transcript.key import SessionKey, mark_of, source_of
 from session.transcript.lines import HeldFile, Lines
 from session.transcript.loading import load
 from session.transcript.transcript import Transcript, decode, dump, fresh
 
 _TRIES = 20
-# What may be read or copied beside the short jobs of other keys.
-_QUICK_BYTES = 2**20
 T = TypeVar("T")
 Line = tuple[bytes, Mapping[str, Any]]
 OnlyIf = Callable[[Transcript], bool]
@@ -37,29 +47,26 @@ class Moved(Exception):
 
 
 class Changed(Exception):
-    """Somebody else wrote the file since we looked; it was read again, the files must be opened again."""
+    """Somebody else wrote the file since we looked; it was read again."""
 
 
 class TranscriptWriter:
     """One transcript: what it holds, what its file looked like, and every way of writing it.
 
-    One job at a time: the caller serialises them. What it holds may be read from the loop at any moment.
+    One job at a time: the caller serialises them. What it holds may be read from the loop at any moment. A
+    change by another process is noticed when the file is written, and nothing is written then.
     """
 
-    __slots__ = (
-        *("_kept", "_name", "_seen", "_unread", "clock"),
-        *("fence", "key", "layout", "stem", "transcript"),
-    )
+    __slots__ = ("_name", "_seen", "_unread", "clock", "key", "layout", "state", "stem", "transcript")
 
     def __init__(
-        self, layout: Layout, stem: str, key: SessionKey, *, fence: Fence, clock: Callable[[], datetime]
+        self, layout: Layout, stem: str, key: SessionKey, *, state: StoreState, clock: Callable[[], datetime]
     ) -> None:
         self.layout = layout
         self.stem = stem
         self.key = key
+        self.state = state
         self._name = str(layout.transcript(stem))
-        self._kept = fence.kept
-        self.fence = fence
         self.clock = clock
         self.transcript = self._empty()
         self._seen: Seen | None = None
@@ -84,19 +91,16 @@ class TranscriptWriter:
         """Let the next look read the file again, whatever it looks like."""
         self._unread = True
 
-    def refresh(self, *, quick: bool = False) -> None:
+    def refresh(self) -> None:
         """Read the file if it is not as we left it.
 
         Raises:
-            Busy: it is large, and this is a moment for ``quick`` work.
             Moved: it belongs to another key.
             StoreError: it cannot be read.
         """
         now = seen(self._name)
         if not self._unread and not self._is_broken() and now == self._seen:
             return
-        if quick and now is not None and now[1] > _QUICK_BYTES:
-            raise Busy
         index = None if self._is_broken() else self.layout.index(self.stem)
         found = load(self.path, self.stem, index)
         if found is None:
@@ -118,228 +122,265 @@ class TranscriptWriter:
         """Say whether the file is as we left it."""
         return not self._unread and not self._is_broken() and seen(self._name) == self._seen
 
-    def owned(self) -> int | None:
-        """Return the epoch if the key is ours; three calls that touch no disk."""
-        record = self.fence.peek()
-        return None if record is None else self.fence.epoch_of(record, self.key)
+    # -- appending -------------------------------------------------------------------------------------
 
-    def claim(self, wait: Wait | None, *, anew: bool = False) -> int:
-        """Own the key and hold what its file holds; return the epoch.
+    async def append(
+        self,
+        lines: Sequence[Line],
+        changes: Sequence[Change] = (),
+        *,
+        only_if: OnlyIf = lambda _: True,
+    ) -> int | None:
+        """Commit message lines, together with other changes; then they are in the file.
 
-        Raises:
-            Busy, Moved, NewerFormat, StoreError.
-        """
-        self.refresh(quick=wait is None)
-        with self.fence.hold(wait) as held:
-            if held.record.key not in (None, self.key) and not self.exists:
-                raise Moved
-            epoch = held.claim(self.key, anew=anew)
-            self.refresh(quick=wait is None)
-            return epoch
-
-    @contextlib.contextmanager
-    def writing(self, epoch: int, wait: Wait | None) -> Iterator[tuple[Held, int | None]]:
-        """Open the file, then hold the lock, for a writer with ``epoch`` that knows the file as it is.
-
-        Raises:
-            Busy, Fenced, StoreError.
-            Changed: it was not as we left it, and has been read again: enter anew.
-        """
-        # Opened before the lock is taken: a writer that wakes overtaken then holds a file that nobody reads.
-        file = taken(self._kept, self._name)
-        try:
-            with self.fence.hold(wait) as held:
-                held.prove(epoch)
-                self._compare(file, quick=wait is None)
-                try:
-                    yield held, None if file is None else file.fd
-                except (Busy, Changed):
-                    raise
-                except (OSError, StoreError) as error:
-                    self.forget()
-                    # Who was overtaken meets all kinds of errors; ``check`` tells the true one.
-                    held.check()
-                    if isinstance(error, StoreError):
-                        raise
-                    raise StoreError(
-                        f"the disk reported an error: {error.strerror}", hint="check the disk"
-                    ) from error
-                except BaseException:
-                    self.forget()
-                    raise
-        except BaseException:
-            if file is not None:
-                os.close(file.fd)
-            raise
-        if file is not None:
-            self._put_back(file)
-
-    def _put_back(self, file: OpenFile) -> None:
-        """Leave the file open for the next write, where it is still the one that is there."""
-        if self._kept is None or self._unread or self._seen is None or self._seen[0] != file.inode:
-            os.close(file.fd)
-        else:
-            self._kept.put(self._name, file)
-
-    def _compare(self, file: OpenFile | None, *, quick: bool) -> None:
-        """Make sure, under the lock, that the name means the open file, and that it is as we left it.
-
-        Raises:
-            Busy, Moved, StoreError: as ``refresh``.
-            Changed: it was not, and has been read again.
-        """
-        now = seen(self._name)
-        if not self._unread and now == self._seen:
-            if (None if now is None else now[0]) == (None if file is None else file.inode):
-                return
-            # The file is as we left it, but the descriptor that was kept is of another one.
-            raise Changed
-        self._unread = True
-        try:
-            self.refresh(quick=quick)
-        except Moved:
-            # Another key was the first under this file name: the next claim gives ours a name of its own.
-            raise Fenced("the file of this conversation was taken by another one") from None
-        raise Changed
-
-    def append(self, epoch: int, lines: Sequence[Line], wait: Wait | None) -> int:
-        """Write message lines in one call and sync them; return the index of the first.
-
-        Raises:
-            Busy, Fenced, StoreError.
-        """
-        first = finished(self.begin_append(epoch, lines, wait))
-        assert first is not None
-        return first
-
-    def begin_append(
-        self, epoch: int, lines: Sequence[Line], wait: Wait | None, *, only_if: OnlyIf | None = None
-    ) -> int | WriteThenSync[int | None] | None:
-        """Write message lines as ``append`` does, but for the sync; the lock is held until that is done.
+        Args:
+            lines: each encoded, and as it was.
+            changes: rows that are written with them.
+            only_if: whether the transcript is still one to which they belong.
 
         Returns:
-            What syncs them, or the index of the first line if all is done already. None: the transcript is no
-            longer the one ``only_if`` accepts; nothing was written.
+            The index of the first line; None: ``only_if`` says no, and nothing was written.
 
         Raises:
-            Busy, Fenced, StoreError.
+            Fenced: another key took the file; nothing was written.
+            StoreError: the disk refused; nothing was written.
         """
-        return again(lambda: self._append(epoch, lines, wait, only_if))
-
-    def _append(
-        self, epoch: int, lines: Sequence[Line], wait: Wait | None, only_if: OnlyIf | None
-    ) -> int | WriteThenSync[int | None] | None:
-        with contextlib.ExitStack() as stack:
-            held, fd = stack.enter_context(self.writing(epoch, wait))
+        for _ in range(_TRIES):
             transcript = self.transcript
-            if only_if is not None and not only_if(transcript):
+            if not only_if(transcript):
                 return None
             first = len(transcript.messages)
-            if fd is None or transcript.needs_checkpoint:
-                if wait is None and transcript.size > _QUICK_BYTES:
-                    raise Busy
-                self.renew(held, fd, more=lines)
-                return first
-            size = transcript.size
+            try:
+                if self._seen is not None and transcript.needs_checkpoint:
+                    # By itself: a crash before the rename would lose lines whose changes are committed.
+                    await asyncio.to_thread(self.mend)
+                    continue
+                await self._append(transcript, lines, changes)
+            except Conflict:
+                await asyncio.to_thread(self._read_anew)
+                continue
+            except OSError:
+                return await asyncio.to_thread(self._settle_append, transcript, lines)
+            return first
+        raise _restless()
+
+    def _settle_append(self, transcript: Transcript, lines: Sequence[Line]) -> int:
+        """Bring lines that are durable in the state database into the file; return the index of the first.
+
+        Raises:
+            Fenced: the file was replaced meanwhile.
+        """
+        session_id = transcript.session_id
+        try:
+            self._read_anew()
+        except Fenced:
+            raise
+        except StoreError:
+            # The next write or the next flush tries again; whatever reads here knows the lines by then.
+            for raw, line in lines:
+                transcript.grow(raw, line)
+        if self.transcript.session_id != session_id:
+            raise Fenced("the file of this conversation was replaced by another one")
+        return len(self.transcript.messages) - len(lines)
+
+    def _read_anew(self) -> None:
+        self.state.settle_now(self._name)
+        self.forget()
+        try:
+            self.refresh()
+        except Moved:
+            # Another key was the first under this file name: the next use gives ours a name of its own.
+            raise Fenced("the file of this conversation was taken by another one") from None
+
+    async def _append(self, transcript: Transcript, lines: Sequence[Line], changes: Sequence[Change]) -> None:
+        data, cut, head = b"".join(raw + b"\n" for raw, _ in lines), None, b""
+        if self._seen is None:
+            head = transcript.head(now=self.clock())
+            data = head + data
+        elif transcript.torn:
             # A crash in mid-write left half a line: it goes first, or the new line would be glued to it.
-            if transcript.torn:
-                os.ftruncate(fd, transcript.keep)
-                size = transcript.size = transcript.keep
-            data = b"".join(raw + b"\n" for raw, _ in lines)
-            append_whole(fd, b"\n" + data if transcript.open_end else data, size=size)
-            rest = stack.pop_all()
+            cut = transcript.keep
+        if transcript.open_end:
+            data = b"\n" + data
+        append = Append(self._name, self._seen, data, transcript.session_id, cut)
+        (now,) = await self.state.write(changes, [append])
+        self._seen = now
+        if head:
+            self._settle(head, lines)
+            return
+        self._appended(len(data))
+        for raw, line in lines:
+            transcript.grow(raw, line)
 
-        def sync() -> int | None:
-            with rest:
-                sync_or_cut(fd, size)
-                # Who was frozen here may have been overtaken: these lines are in a file that is no longer it.
-                held.check()
-                self._seen = seen(fd)
-                transcript.size = transcript.keep = size + len(data) + transcript.open_end
-                transcript.open_end = False
-                for raw, line in lines:
-                    transcript.grow(raw, line)
-                return first
+    def _appended(self, size: int) -> None:
+        self.transcript.size = self.transcript.keep = self.transcript.keep + size
+        self.transcript.open_end = False
 
-        return WriteThenSync(sync, lambda: begin_sync(fd, size))
+    def append_ahead(self, lines: Sequence[Line]) -> Commit | None:
+        """Hand lines over to be committed; they are known at once, and ``finish_ahead`` must follow.
+
+        Returns:
+            None: it cannot be done so, and nothing was done.
+        """
+        transcript = self.transcript
+        if self._seen is None or transcript.needs_checkpoint or transcript.torn or transcript.open_end:
+            return None
+        data = b"".join(raw + b"\n" for raw, _ in lines)
+        commit = self.state.submit((), [Append(self._name, self._seen, data, transcript.session_id)])
+        if commit is not None:
+            for raw, line in lines:
+                transcript.grow(raw, line)
+        return commit
+
+    async def finish_ahead(self, commit: Commit, lines: Sequence[Line]) -> None:
+        """Wait until lines are durable, and append them again where something else was written before.
+
+        Raises:
+            Fenced, StoreError: as ``append``; nothing was written.
+        """
+        try:
+            (self._seen,) = await commit.done
+            self._appended(sum(len(raw) + 1 for raw, _ in lines))
+        except Conflict:
+            # They are known and were not written: whatever fails from here on, nobody may read them.
+            self.forget()
+            await asyncio.to_thread(self._read_anew)
+            await self.append(lines)
+        except OSError:
+            # The lines are durable in the state database, which brings them into the file.
+            await asyncio.to_thread(self._settle_append, self.transcript, ())
+        except BaseException as error:
+            self.forget()
+            if isinstance(error, StateUnavailable):
+                raise StoreError(str(error), hint=error.hint) from error
+            raise
+
+    # -- renewing --------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[int | None]:
+        """Open the file as it is known, for a change that takes bytes of it over; None where there is none.
+
+        Raises:
+            StoreError: it cannot be opened.
+            Changed: it was not as we left it, and has been read again: enter anew.
+            Moved: it belongs to another key.
+        """
+        try:
+            fd: int | None = os.open(self._name, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            fd = None
+        except OSError as error:
+            raise StoreError(f"{self.path.name} cannot be opened: {error.strerror}") from error
+        try:
+            opened = None if fd is None else seen(fd)
+            if self._unread or opened != self._seen:
+                self._read_anew()
+                raise Changed
+            try:
+                yield fd
+            except Conflict:
+                self._read_anew()
+                raise Changed from None
+            except OSError as error:
+                self.forget()
+                raise StoreError(
+                    f"the disk reported an error: {error.strerror}", hint="check the disk"
+                ) from error
+            except (StoreError, Moved):
+                self.forget()
+                raise
+        finally:
+            if fd is not None:
+                os.close(fd)
+
+    @contextlib.contextmanager
+    def replacing(self, changes: Sequence[Change] = ()) -> Iterator[int]:
+        """Open a file for what is to stand in the place of the transcript; at the end it is there, durable.
+
+        Raises:
+            Conflict: the transcript was changed meanwhile; it stands.
+            OSError, StoreError: the disk refused; the old one stands.
+        """
+        make_folder(self.path.parent)
+        # By the key: a killed writer leaves it behind, and an erasure must find it.
+        with beside_file(self.path.with_name(mark_of(self.key)), inherit=True) as (fd, temp):
+            yield fd
+            os.fsync(fd)
+            (self._seen,) = self.state.write_now(changes, [Put(self._name, self._seen, str(temp))])
 
     def checkpoint(
-        self,
-        epoch: int,
-        *,
-        inner: Mapping[str, Any] | None,
-        offset: int | None,
-        wait: Wait | None,
-        of: str | None = None,
+        self, *, inner: Mapping[str, Any] | None, offset: int | None, of: str | None = None
     ) -> bool:
-        """Renew line 1: ``inner`` is merged into its metadata (None removes a name), ``offset`` replaces.
+        """Renew the header: ``inner`` is merged into its metadata (None removes a name), ``offset`` replaces.
 
         Returns:
             False where ``of`` names a session that is no longer the active one; nothing was written.
 
         Raises:
-            Busy, Fenced, StoreError.
+            Fenced, StoreError.
         """
 
         def once() -> bool:
-            with self.writing(epoch, wait) as (held, fd):
+            with self.reading() as fd:
                 if of is not None and self.transcript.session_id != of:
                     return False
-                self.renew(held, fd, inner=merged(self.transcript.inner, inner), offset=offset)
+                self.renew(fd, inner=merged(self.transcript.inner, inner), offset=offset)
                 return True
 
-        done: bool = again(once)
-        return done
+        return again(once)
+
+    def mend(self) -> None:
+        """Put a file that was found damaged, or is not as we write it, in order; for threads."""
+
+        def once() -> None:
+            with self.reading() as fd:
+                self.renew(fd)
+
+        again(once)
 
     def renew(
         self,
-        held: Held,
         fd: int | None,
         *,
         inner: Mapping[str, Any] | None = None,
         offset: int | None = None,
         more: Sequence[Line] = (),
+        changes: Sequence[Change] = (),
     ) -> None:
-        """Put a new file in the place of the old: line 1, the messages with their bytes, then ``more``."""
+        """Put a new file in the place of the old: header, messages with their bytes, then ``more``."""
         transcript = self.transcript
         if fd is not None and transcript.needs_copy:
-            self.keep_original(held, fd)
+            self.keep_original(fd)
         head = transcript.head(now=self.clock(), inner=inner, offset=offset)
-        make_folder(self.path.parent)
         moved: HeldFile | None = None
-        try:
-            with held.replacing(self.path, new=fd is None) as target:
-                write_all(target, head)
-                self.write_body(target, fd)
-                write_lines(target, (raw for raw, _ in more))
-                if isinstance(transcript.messages, Lines):
-                    moved = HeldFile(os.dup(target))
-                written = seen(target)
-        except FileExistsError:
-            self.forget()
-            # Another process wrote the first line meanwhile: it is read before anything goes behind it.
-            raise Changed from None
-        self._seen = written
-        held.check()
+        with self.replacing(changes) as target:
+            write_all(target, head)
+            self.write_body(target, fd)
+            write_lines(target, (raw for raw, _ in more))
+            if isinstance(transcript.messages, Lines):
+                moved = HeldFile(os.dup(target))
         if isinstance(transcript.messages, Lines) and moved is not None:
             transcript.messages.rebase(moved, len(head))
         self._settle(head, more)
 
     def begin_anew(
-        self, held: Held, new: Transcript, *, body: Sequence[bytes] = (), more: Sequence[Line] = ()
+        self,
+        new: Transcript,
+        *,
+        body: Sequence[bytes] = (),
+        more: Sequence[Line] = (),
+        changes: Sequence[Change] = (),
     ) -> None:
-        """Put a new transcript in the place of the file: line 1, the lines of ``body``, then ``more``.
+        """Put a new transcript in the place of the file: its header, the lines of ``body``, then ``more``.
 
         Where there is a body, what is held is read anew: whoever asks next sees what stands there now.
         """
         head = dump(new.metadata) + b"\n"
-        with held.replacing(self.path) as target:
+        with self.replacing(changes) as target:
             write_all(target, head)
             write_lines(target, chain(body, (raw for raw, _ in more)))
-            written = seen(target)
-        self._seen = written
         remove_index(self.layout.index(self.stem))
-        held.check()
         if body:
             self.forget()
             self.refresh()
@@ -347,14 +388,16 @@ class TranscriptWriter:
         self.transcript = new
         self._settle(head, more)
 
-    def remove(self, held: Held) -> None:
-        """Delete the transcript, and what is derived of it."""
-        held.remove(self.path)
+    def remove(self, changes: Sequence[Change] = ()) -> None:
+        """Delete the transcript, what killed writers left of it, and what is derived of it."""
+        for left in self.path.parent.glob(f".{mark_of(self.key)}.*.tmp"):
+            left.unlink(missing_ok=True)
+        self.state.write_now(changes, [Remove(self._name, self._seen)])
         remove_index(self.layout.index(self.stem))
         self.forget()
 
     def write_body(self, target: int, fd: int | None) -> None:
-        """Write all messages behind a new line 1: by the kernel where the old file is sound."""
+        """Write all messages behind a new header: by the kernel where the old file is sound."""
         transcript = self.transcript
         if fd is None or (transcript.needs_checkpoint and not isinstance(transcript.messages, Lines)):
             write_lines(target, transcript.messages)
@@ -376,19 +419,23 @@ class TranscriptWriter:
         assert self._seen is not None
         transcript.size = transcript.keep = self._seen[1]
 
-    def keep_original(self, held: Held, fd: int) -> None:
+    def keep_original(self, fd: int) -> None:
         """Keep the file as it was read, beside it, before bytes of it are left out."""
-        keep_original(self.path, held, fd, now=self.clock())
+        keep_original(self.path, fd, now=self.clock())
 
 
 def again(once: Callable[[], T]) -> T:
-    """Run ``once`` until the file holds still between looking and locking."""
+    """Run ``once`` until the file holds still between looking and writing."""
     for _ in range(_TRIES):
         try:
             return once()
         except Changed:
             continue
-    raise StoreError("the file changes all the time", hint="check whether another program writes to it")
+    raise _restless()
+
+
+def _restless() -> StoreError:
+    return StoreError("the file changes all the time", hint="check whether another program writes to it")
 
 
 def merged(old: Mapping[str, Any], new: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -340,7 +340,7 @@ def remove_all_but(layout: Layout, stems: Collection[str], keys: Collection[str]
 
 
 def _remove(layout: Layout, stem: str) -> None:
-    paths = [layout.transcript(stem), layout.index(stem), layout.journal(stem), layout.lock(stem)]
+    paths = [layout.transcript(stem), layout.index(stem), layout.lock(stem)]
     try:
         for path in [*layout.sessions.glob(f"{glob.escape(stem)}.jsonl.*"), *paths]:
             path.unlink(missing_ok=True)

@@ -8,11 +8,11 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, cast
 
 from session.transcript.agent import AGENT, agent_in
-from session.transcript.journal_lines import Entry
 from session.transcript.tries import Tries
 
 KEPT = timedelta(hours=48)
 REWRITE_BYTES = 64 * 1024
+Entry = dict[str, Any]
 Kind = Literal["command", "notice", "silent", "parked", "withdrawn", "cleared", "archived"]
 ToldKind = Literal["reply", "notice"]
 _LONG_AGO = datetime.min.replace(tzinfo=UTC)

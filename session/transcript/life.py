@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from session.transcript.index import usage_of
-from session.transcript.journal_lines import Entry
+from session.transcript.journal import Entry
 from session.transcript.line import decode, dump, read_time
 
 Line = Mapping[str, Any]

@@ -10,6 +10,7 @@ import orjson
 
 from session.disk.layout import Seen, read_fd
 from session.errors import StoreError
+from session.transcript.beginning import beginning
 from session.transcript.index import Index, Older
 from session.transcript.index_file import Saved, holds, read_index
 from session.transcript.line import decode
@@ -131,3 +132,22 @@ def _take_new(transcript: Transcript, lines: Lines, fd: int) -> bool:
                 return False
             transcript.grow(raw, line)
     return True
+
+
+def read_beginning(path: Path, stem: str) -> Transcript | None:
+    """Read line 1 and the first whole messages of a session, active or ended.
+
+    None: it is gone, or its line 1 is longer than any line may be, and nobody knows whose it is.
+
+    Raises:
+        StoreError: it cannot be read.
+    """
+    try:
+        with path.open("rb") as file:
+            data = beginning(file)
+    # Between the listing and here it may have been reopened or deleted.
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise StoreError(f"{path.name} cannot be read: {error.strerror}") from error
+    return parse(data, stem=stem) if data is not None else None

@@ -19,13 +19,13 @@ from session.disk.threads import start_thread
 from session.errors import NoSession, NotCompacted
 from session.models.spending import COST_SAID
 from session.store import switch_session
-from session.store.archived import read_beginning
 from session.store.listing import message_count
 from session.store.store import Session
 from session.transcript import archive, withdrawal
 from session.transcript.agent import agent_in, shown
 from session.transcript.attachments import attachments_of, quoted_of
 from session.transcript.line import is_ulid
+from session.transcript.loading import read_beginning
 from session.turn.command_names import ALIASES, DESCRIPTIONS
 from session.turn.joining import undo_from
 from session.turn.stop import StopSwitch, TurnStopped

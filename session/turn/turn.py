@@ -105,7 +105,7 @@ class Turns:
         meter: Meter | None = None,
         joins: Joins | None = None,
     ) -> Reply:
-        """Answer ``request``; on return its final line survives a power cut.
+        """Answer ``request``; its final line is durable once ``session.ahead`` says so.
 
         A turn that a crash left half done goes on after its last stored line. A ``careful`` one stores
         the question before the model is asked, since the disk refused lately. ``meter`` counts what the
@@ -387,7 +387,7 @@ class _Turn:
         self.quiet, self.sends_files = quiet, sends_files(used)
         fields = {"answers": self._answers or None, "tools_used": used, "unsent": self.quiet or None}
         fields["cut"] = True if answer.finish == "length" else None
-        await self._writer.store(self._lines.assistant(answer, final=True, **fields))
+        await self._writer.store(self._lines.assistant(answer, final=True, **fields), ahead=True)
         return answer.text
 
     # -- going on ----------------------------------------------------------------------------------

@@ -87,13 +87,17 @@ class TurnWriter:
         # The line of the question, until it is on disk.
         self.user: dict[str, Any] | None = None
 
-    async def store(self, *lines: dict[str, Any]) -> None:
-        """Append the lines, none where only the question has to be on disk; see ``Session.append``."""
+    async def store(self, *lines: dict[str, Any], ahead: bool = False) -> None:
+        """Append the lines, none where only the question has to be on disk; see ``Session.append``.
+
+        ``ahead``: as ``Session.append_ahead``.
+        """
         user, self.user = self.user, None
         if user is None and not lines:
             return
         try:
-            await self._session.append([user, *lines] if user else lines)
+            append = self._session.append_ahead if ahead else self._session.append
+            await append([user, *lines] if user else lines)
         except Exception:
             # The question is not on disk: the next append has to bring it.
             self.user = user

@@ -35,7 +35,7 @@ async def browser() -> AsyncIterator[Browser]:
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def gateway(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Gateway]:
     workspace = tmp_path_factory.mktemp("console")
-    demo.fill(workspace)
+    await demo.fill(workspace)
     async with ModelServer() as model:
         config = with_model(
             model,

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from session.models.model import Usage
-from session.models.usage_lines import SpendingRow
 from session.transcript.line import make_line, stamp
 from tests.browser.seeds import NOW, UTC, Line, exchange, write_session
+from tests.support.usage_rows import spent, usage_row
 
 ANSWER = """\
 Three things changed since Friday:
@@ -52,7 +52,7 @@ PEOPLE = [
 ]
 
 
-def fill(workspace: Path) -> None:
+async def fill(workspace: Path) -> None:
     """Write everything of the demo."""
     for number, (key, name, question, answer) in enumerate(PEOPLE):
         at = NOW - timedelta(hours=1 + 7 * number)
@@ -60,7 +60,7 @@ def fill(workspace: Path) -> None:
     _operations(workspace)
     _memory(workspace)
     _jobs(workspace)
-    _usage(workspace)
+    await _usage(workspace)
 
 
 def _operations(workspace: Path) -> None:
@@ -134,16 +134,15 @@ def _jobs(workspace: Path) -> None:
     (workspace / "cron" / "jobs.json").write_text(json.dumps({"version": 1, "jobs": [job]}))
 
 
-def _usage(workspace: Path) -> None:
+async def _usage(workspace: Path) -> None:
     """Write four weeks of turns, more on weekdays."""
-    folder = workspace / "state" / "usage"
-    folder.mkdir(parents=True, exist_ok=True)
     models = ("anthropic/claude-sonnet", "anthropic/claude-haiku")
+    rows = []
     for ago in range(28):
         day = (NOW - timedelta(days=ago)).replace(hour=0, minute=0, second=1)
         count = 0 if ago == 0 else (3 if day.weekday() > 4 else 9) + (ago * 7) % 5
-        rows = [
-            SpendingRow(
+        rows += [
+            usage_row(
                 day + timedelta(minutes=11 * turn),
                 PEOPLE[(turn + ago) % len(PEOPLE)][0],
                 "ada" if turn % 3 else "",
@@ -152,5 +151,4 @@ def _usage(workspace: Path) -> None:
             )
             for turn in range(count)
         ]
-        text = b"".join(row.to_bytes() for row in rows)
-        (folder / f"{day:%Y-%m-%d}.jsonl").write_bytes(b'{"v":1}\n' + text)
+    await spent(workspace, rows)

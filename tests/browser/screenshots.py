@@ -25,7 +25,7 @@ async def main() -> None:
     """Run a gateway over a workspace made up for it, and take each picture."""
     with tempfile.TemporaryDirectory() as folder:
         workspace = Path(folder)
-        demo.fill(workspace)
+        await demo.fill(workspace)
         async with Daemon(workspace, anew=True) as daemon, chromium() as browser:
             for name, view, width, height, colours in SHOTS:
                 context = await browser.new_context(

@@ -12,13 +12,13 @@ import pytest_asyncio
 from playwright.async_api import Locator, Page, expect
 
 from session.models.model import Usage
-from session.models.usage_lines import SpendingRow
 from tests.browser.rig import Console, Gateway
 from tests.browser.seeds import NOW
 from tests.support.harness import Daemon, ask
 from tests.support.model_server import ModelServer, Reply
 from tests.support.place import with_model
 from tests.support.until import until
+from tests.support.usage_rows import spent, usage_row
 
 # By how many days ago: (chat, person, model, tokens in, tokens out, dollars, tokens without a price).
 SPENT = {
@@ -37,15 +37,17 @@ LIMITS = {"limits.tokens_per_day": 100_000, "limits.cost_per_day_usd": 2.0}
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def gateway(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Gateway]:
     workspace = tmp_path_factory.mktemp("figures")
-    folder = workspace / "state" / "usage"
-    folder.mkdir(parents=True)
-    for ago, rows in SPENT.items():
-        day = (NOW - timedelta(days=ago)).replace(hour=12)
-        lines = [
-            SpendingRow(day, key, person, Usage(*tokens, cost, unpriced=unpriced), model=model).to_bytes()
-            for key, person, model, *tokens, cost, unpriced in rows
-        ]
-        (folder / f"{day:%Y-%m-%d}.jsonl").write_bytes(b'{"v":1}\n' + b"".join(lines))
+    rows = [
+        usage_row(
+            (NOW - timedelta(days=ago)).replace(hour=12),
+            *(key, person),
+            Usage(*tokens, cost, unpriced=unpriced),
+            model=model,
+        )
+        for ago, of_day in SPENT.items()
+        for key, person, model, *tokens, cost, unpriced in of_day
+    ]
+    await spent(workspace, rows)
     async with ModelServer() as model, Daemon(workspace, config=with_model(model, **LIMITS)) as daemon:
         yield Gateway(daemon, model, workspace)
 

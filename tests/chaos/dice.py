@@ -10,7 +10,7 @@ Part = Literal["session", "channels", "all"]
 # Each with the highest number of the passage at which one dies there.
 _POINTS = {
     "append": 3,
-    "fdatasync": 6,
+    "commit": 6,
     "rename": 4,
     "ask": 3,
     "tool": 2,
@@ -24,7 +24,7 @@ _POINTS = {
 _RABBIT_POINTS = {"publish": 6, "ack": 5}
 _ADAPTER_POINTS = {"poll": 4, "accept": 3, "trying": 3, "send": 3, "sent": 3}
 # Of what a process that runs adapters alone goes through.
-_OF_ADAPTERS = ("fdatasync", "rename", "settle", "publish", "ack")
+_OF_ADAPTERS = ("commit", "rename", "settle", "publish", "ack")
 # In a hundred lives, beside their end.
 _FAULTS = {"freeze": 7, "clock": 8, "slow disk": 6, "full disk": 4, "failing disk": 4}
 _RABBIT_FAULTS = {"cut": 10, "deaf": 2, "mute": 2, "silence": 2, "delay": 3, "throttle": 3}

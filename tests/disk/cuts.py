@@ -167,8 +167,7 @@ class Cuts:
             records.ended += [f"the last daemon ended with {code}"] if code else []
             records.ended += crashed((self.folder / "daemon.log").read_text())
             _, verified = await command(self.workspace, "sessions", "verify", "--json", config=self._config)
-            # Lines of usage are not synced, by design: a cut may cost some, and tear one.
-            found = [row for row in json.loads(verified or "[]") if "state/usage/" not in row["file"]]
+            found = json.loads(verified or "[]")
             records.illegal += map(str, found)
             account = check(records)
             if account.broken:

@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from session.store.lock_record import temp_mark
+from session.transcript.key import key_from_stem, mark_of
 from tests.chaos.chats import message_of
 from tests.chaos.checker import check
 from tests.chaos.records import Account, Harm, Message
@@ -92,17 +92,14 @@ def _places(workspace: Path, stems: Sequence[str]) -> list[Path]:
     state, sessions = workspace / "state", workspace / "sessions"
     found = [
         state,
-        state / "keys",
         sessions,
         *(state / f"gateway.db{more}" for more in ("", "-wal", "-journal")),
     ]
     found += [state / f"channels.db{more}" for more in ("", "-wal", "-journal")]
     for stem in stems:
-        found += [sessions / f"{stem}.jsonl", sessions / "archive" / stem]
-        found += [state / "keys" / f"{stem}.{kind}" for kind in ("log", "lock")]
-        mark = temp_mark(stem)
-        folders = (sessions, sessions / "archive" / stem, state / "keys")
-        found += [folder / f".{mark}.{epoch}.tmp" for folder in folders for epoch in (0, 1, 2)]
+        archive = sessions / "archive" / stem
+        found += [sessions / f"{stem}.jsonl", archive, archive / ".ending.0.tmp"]
+        found += [state / "keys" / f"{stem}.lock", sessions / f".{mark_of(key_from_stem(stem))}.0.tmp"]
     return found
 
 

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
 import functools
+import json
 import os
 import random
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
-from datetime import UTC, datetime
+from datetime import UTC
 from pathlib import Path
 
 import durable
@@ -26,12 +26,9 @@ from session.background.job_files import BackgroundJob, JobFiles
 from session.disk.layout import Layout
 from session.kept.damage import findings
 from session.kept.erasing import Owed
-from session.kept.rows import forget_usage
-from session.kept.subject import Conversation, Subject
+from session.kept.subject import Subject
 from session.store import places
-from session.store.fence import Fence, Wait
-from session.store.journal_file import JournalFile
-from session.store.lock_record import read_record
+from session.store.state import replay, workspace_state
 from session.store.store import Store
 from tests.channels.test_media import Source
 from tests.disk.model import Fate
@@ -127,46 +124,56 @@ def committed(folder: Path) -> Iterator[Holds | None]:
 # -- conversations ---------------------------------------------------------------------------------
 
 
-def removed_under_its_fence(folder: Path) -> Iterator[Holds | None]:
-    layout = Layout(folder)
-    layout.sessions.mkdir()
-    layout.transcript("telegram_1").write_bytes(b"x")
-    layout.keys.mkdir(parents=True)
+TRANSCRIPT = "sessions/telegram_1.jsonl"
+ULID = "01M8547JVHRDWXFVFVP93VWNFJ"
+HEADER = {"_type": "metadata", "key": "telegram:1", "metadata": {"session_id": ULID}}
+LINES = [json.dumps(HEADER).encode() + b"\n", b'{"role":"user","content":"q b","timestamp":"2026-01-01"}\n']
+
+
+def opened(folder: Path) -> durable.StateDatabase:
+    database = durable.StateDatabase(folder / "state", replay=replay)
+    database.open()
+    return database
+
+
+def names_and_bytes(folder: Path) -> list[tuple[str, bytes]]:
+    return sorted((path.name, path.read_bytes()) for path in folder.glob("*/*.jsonl"))
+
+
+def a_transcript_that_is_removed(folder: Path) -> Iterator[Holds | None]:
+    path = folder / "sessions/a.jsonl"
+    path.parent.mkdir()
+    path.write_bytes(b"x")
     yield None
-    with Fence(layout, "telegram_1", owner="me").hold(Wait()) as held:
-        held.claim("telegram:1")
-        held.remove(layout.transcript("telegram_1"))
-    yield is_gone("sessions/telegram_1.jsonl")
+    database = opened(folder)
+    database.commit([database.job([], [durable.Remove(str(path), durable.look(str(path)))])])
+    yield is_gone("sessions/a.jsonl")
 
 
-def overtaken(folder: Path) -> Iterator[Holds | None]:
-    layout = Layout(folder)
-    layout.keys.mkdir(parents=True)
-    for name in (layout.sessions, layout.archive("telegram_1")):
-        name.mkdir(parents=True)
-    lock = layout.lock("telegram_1")
-    lock.write_bytes(b'{"v": 1, "key": "telegram:1", "owner": "frozen", "epoch": 5}\n')
+def a_transcript_that_is_renewed(folder: Path) -> Iterator[Holds | None]:
+    path, temp = folder / "sessions/a.jsonl", folder / "sessions/.a.tmp"
+    path.parent.mkdir()
+    path.write_bytes(b"x")
+    temp.write_bytes(b"new")
     yield None
-    frozen = os.open(lock, os.O_RDWR)
-    fcntl.flock(frozen, fcntl.LOCK_EX)
-    with Fence(layout, "telegram_1", owner="me", freeze_s=0.05).hold(Wait()):
-        pass
-    os.close(frozen)
-    # Its old lock would be the frozen one's again; and of an empty one another machine learns no epoch.
-    yield lambda after: read_record(Layout(after).lock("telegram_1").read_bytes(), "").owner == "me"
+    database = opened(folder)
+    database.commit([database.job([], [durable.Put(str(path), durable.look(str(path)), str(temp))])])
+    yield is_("sessions/a.jsonl", b"new")
 
 
-def noted_in_the_journal(folder: Path) -> Iterator[Holds | None]:
+def replayed_lines(folder: Path) -> Iterator[Holds | None]:
+    """Their rows may go: of a new file, of one without its line, of one that a killed process wrote."""
+    names = ("behind", "new", "unsynced")
+    # Each in a folder of its own, or one would sync the names of the others.
+    paths = {name: folder / f"{name}/{name}.jsonl" for name in names}
+    for path in paths.values():
+        path.parent.mkdir()
+    paths["behind"].write_bytes(LINES[0])
     yield None
-    layout = Layout(folder)
-    fence = Fence(layout, "telegram_1", owner="me")
-    with fence.hold(Wait()) as held:
-        epoch = held.claim("telegram:1")
-    journal = JournalFile(layout, "telegram_1", "telegram:1", fence=fence, clock=lambda: datetime.now(UTC))
-    for id_ in ("a", "b"):
-        journal.refresh()
-        journal.record(epoch, lambda *_, id_=id_: {"e": "none", "id": id_}, lambda: None, Wait())  # type: ignore
-    yield lambda after: b'"b"' in Layout(after).journal("telegram_1").read_bytes()
+    paths["unsynced"].write_bytes(b"".join(LINES))
+    rows = [durable.Unflushed(str(paths[name]), 0, ULID, b"".join(LINES)) for name in ("new", "unsynced")]
+    replay([*rows, durable.Unflushed(str(paths["behind"]), len(LINES[0]), ULID, LINES[1])])
+    yield lambda after: names_and_bytes(after) == [(f"{name}.jsonl", b"".join(LINES)) for name in names]
 
 
 def an_unlinked_job(folder: Path) -> Iterator[Holds | None]:
@@ -206,7 +213,7 @@ def removed_trees(folder: Path) -> Iterator[Holds | None]:
 
 def removed_files(folder: Path) -> Iterator[Holds | None]:
     layout = Layout(folder)
-    for path in (layout.transcript("telegram_1"), layout.journal("telegram_1")):
+    for path in (layout.transcript("telegram_1"), layout.index("telegram_1")):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(b"{}\n")
     yield None
@@ -219,41 +226,10 @@ def damaged_job(folder: Path) -> Iterator[Holds | None]:
     path.parent.mkdir(parents=True)
     path.write_bytes(b"{")
     yield None
-    for _, _, mend in findings(Layout(folder), "me"):
+    for _, _, mend in findings(Layout(folder)):
         if mend is not None:
             mend()
     yield is_gone(str(path.relative_to(folder)))
-
-
-def damaged_usage(folder: Path) -> Iterator[Holds | None]:
-    path = folder / "state" / "usage" / "2026-11-23.jsonl"
-    path.parent.mkdir(parents=True)
-    path.write_bytes(b'{"v": 1}\n{oops\n')
-    yield None
-    for _, _, mend in findings(Layout(folder), "me"):
-        if mend is not None:
-            mend()
-    yield lambda after: b"oops" not in (after / path.relative_to(folder)).read_bytes()
-
-
-def forgotten_usage(folder: Path) -> Iterator[Holds | None]:
-    path = folder / "usage" / "2026-11-23.jsonl"
-    path.parent.mkdir(parents=True)
-    path.write_bytes(b'{"v":1}\n{"at":"2026-11-23T10:00:00+00:00","key":"telegram:1","person":"ada"}\n')
-    subject = Subject(
-        "telegram:1",
-        False,
-        (Conversation("telegram:1", "telegram_1"),),
-        (),
-        (),
-        {},
-        (),
-        typed=False,
-        stays=(),
-    )
-    yield None
-    assert forget_usage(folder, subject) == 1
-    yield lambda after: b"telegram:1" not in (after / path.relative_to(folder)).read_bytes()
 
 
 def recorded_in_the_send_log(folder: Path) -> Iterator[Holds | None]:
@@ -280,17 +256,15 @@ PROMISES: list[Promise] = [
     settled,
     folders_of_others,
     committed,
-    removed_under_its_fence,
-    overtaken,
-    noted_in_the_journal,
+    a_transcript_that_is_removed,
+    a_transcript_that_is_renewed,
+    replayed_lines,
     an_unlinked_job,
     kept_job,
     an_erasure_that_is_done,
     removed_trees,
     removed_files,
     damaged_job,
-    damaged_usage,
-    forgotten_usage,
     recorded_in_the_send_log,
 ]
 
@@ -304,9 +278,25 @@ async def appended(folder: Path) -> AsyncIterator[Holds | None]:
     async with store.open(ADA) as session:
         await session.append(turn("a"))
         await session.append(turn("b"))
-    await store.aclose()
-    path = "sessions/telegram_1.jsonl"
-    yield lambda after: (after / path).exists() and b'"q b"' in (after / path).read_bytes()
+        await session.journal.conclude("command", "silent")
+
+    def holds(after: Path) -> bool:
+        database = opened(after)
+        entries = database.query("SELECT entry FROM journal").fetchall()
+        database.close()
+        return b'"command"' in entries[0][0] and b'"q b"' in (after / TRANSCRIPT).read_bytes()
+
+    yield holds
+
+
+async def flushed(folder: Path) -> AsyncIterator[Holds | None]:
+    yield None
+    store = Store(folder, zone=UTC)
+    async with store.open(ADA) as session:
+        await session.append(turn("a"))
+        await session.append(turn("b"))
+    await workspace_state(folder / "state").flush()
+    yield lambda after: (after / TRANSCRIPT).exists() and b'"q b"' in (after / TRANSCRIPT).read_bytes()
 
 
 async def moved(folder: Path) -> AsyncIterator[Holds | None]:
@@ -348,7 +338,7 @@ async def a_file_that_came_twice(folder: Path) -> AsyncIterator[Holds | None]:
     yield lambda after: (after / file.ref).exists()
 
 
-ASYNC_PROMISES: list[AsyncPromise] = [appended, moved, a_file_that_came_twice]
+ASYNC_PROMISES: list[AsyncPromise] = [appended, flushed, moved, a_file_that_came_twice]
 
 
 def on_a_loop(promise: Promise) -> AsyncPromise:

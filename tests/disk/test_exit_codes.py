@@ -8,7 +8,7 @@ from types import ModuleType
 import pytest
 
 from tests.chaos.records import Account
-from tests.disk import cuts, injected, lost_leases
+from tests.disk import cuts, injected
 from tests.support import prepared
 
 
@@ -19,7 +19,7 @@ def _apart(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prepared, "end_servers", lambda: None)
 
 
-@pytest.mark.parametrize("module", [cuts, injected, lost_leases], ids=lambda module: module.__name__)
+@pytest.mark.parametrize("module", [cuts, injected], ids=lambda module: module.__name__)
 async def test_what_cannot_be_run_here_has_not_passed(
     module: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:

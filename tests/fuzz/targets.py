@@ -59,7 +59,6 @@ def pure(once: Once) -> Callable[[], AbstractContextManager[Once]]:
 
 MODULES: Final[Mapping[str, str]] = {
     "transcript": "texts",
-    "journal": "texts",
     "inbound": "texts",
     "outbound": "texts",
     "configuration": "texts",

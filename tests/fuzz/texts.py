@@ -1,4 +1,4 @@
-"""Targets that read bytes alone: transcripts, journals, bodies of queues, configurations, Markdown."""
+"""Targets that read bytes alone: transcripts, bodies of queues, configurations, Markdown."""
 
 from __future__ import annotations
 
@@ -23,10 +23,8 @@ from gateway.config.reference import json_schema
 from gateway.config.settings import Settings
 from gateway.config.shown import shown_settings
 from gateway.errors import ConfigError
-from session.errors import NewerFormat
-from session.transcript import entries, journal_lines, records
+from session.transcript import entries, records
 from session.transcript.history import visible
-from session.transcript.journal import JournalState
 from session.transcript.line import decode
 from session.transcript.repair import repair
 from session.transcript.transcript import parse
@@ -54,21 +52,6 @@ def _transcript(data: bytes) -> None:
     assert repair(sent) == sent
     json.dumps([entries.entry_of(line, seq) for seq, line in enumerate(lines, 1)])
     records.page(found.messages, after=0, limit=1000)
-
-
-def _journal(data: bytes) -> None:
-    """Its state is that of the lines that can be read; a line that was written is read again."""
-    try:
-        found, keep = journal_lines.read(data)
-    except NewerFormat:
-        return
-    assert keep <= len(data)
-    state = JournalState()
-    for entry, size in found:
-        state.take(entry, size)
-        assert journal_lines.read(journal_lines.write(entry))[0][0][0].keys() == entry.keys()
-    state.told(0)
-    state.overgrown(NOW)
 
 
 def _inbound(data: bytes) -> None:
@@ -135,7 +118,6 @@ TARGETS = {
     target.name: target
     for target in (
         Target("transcript", pure(_transcript), form="json"),
-        Target("journal", pure(_journal), form="json"),
         Target("inbound", pure(_inbound), form="json"),
         Target("outbound", pure(_outbound), form="json"),
         Target("configuration", _configuration),

@@ -67,10 +67,10 @@ class BreaksAt(EmbeddedMailbox):
                 raise RuntimeError("a queue that breaks")
         await super().put(post)
 
-    async def settle(self, letter: Letter, puts: Sequence[Post] = ()) -> None:
+    async def settle(self, letter: Letter, puts: Sequence[Post] = (), **how: Any) -> None:
         if self._settling and letter.id == self._settling:
             raise RuntimeError("a queue that breaks")
-        await super().settle(letter, puts)
+        await super().settle(letter, puts, **how)
 
     async def park(self, letter: Letter, listed: ParkedAs, **how: Any) -> None:
         self.tried += 1

@@ -23,8 +23,9 @@ from session.approvals.files import ApprovalFiles
 from session.approvals.record import Approval
 from session.approvals.record import Call as AskedCall
 from session.context.audience import CHAT
+from session.models.caps import Amount, Total
 from session.models.model import Payer, Usage
-from session.models.usage_lines import Hold, SpendingRow
+from session.models.usage_rows import Held, add_row, day_of, keep
 from session.store.places import kind_of
 from session.store.store import Store
 from session.store.vectors import Vectors
@@ -33,6 +34,7 @@ from session.transcript.key import SessionKey
 from session.transcript.line import make_line
 from tests.gateway.embedded_place import opened
 from tests.support.place import write
+from tests.support.usage_rows import usage_row
 
 ADA, BOB, TERMINAL = (SessionKey(key) for key in ("telegram:1", "telegram:2", "cli:ada"))
 PEOPLE = {"ada": (ADA, TERMINAL)}
@@ -162,22 +164,22 @@ async def planted(workspace: Path, *, lean: bool = False) -> None:
                 if each.id.endswith("0"):
                     await mailbox.park(each, ParkedAs(each.id[:-1], "failed", 3))
     write(state / "chat_history", "\n# 2026-01-01 09:00:00\n+sesame typed\n")
-    spent(workspace)
+    await spent(store)
     await store.aclose()
 
 
-def spent(workspace: Path) -> None:
-    """Count turns of Ada in her chats and in a group, and one of Bob; a hold of hers is open."""
+async def spent(store: Store) -> None:
+    """Count turns of Ada in her chats and in a group, and one of Bob; a turn of hers is under way."""
     group = "telegram:-5"
     rows = [
-        SpendingRow(NOW, ADA, "people/ada", Usage(10, 1, 0.5), id="m0"),
-        SpendingRow(NOW, TERMINAL, "people/ada", Usage(20, 2, 0.25)),
-        SpendingRow(NOW, group, "people/ada", Usage(40, 4, 0.125)),
-        SpendingRow(NOW, BOB, BOB, Usage(80, 8, 0.0625)),
-        Hold(NOW, NOW + timedelta(hours=1), Payer(ADA, "people/ada", "", "m1"), Usage(1, 1, 1.0)),
+        usage_row(NOW, ADA, "people/ada", Usage(10, 1, 0.5), id_="m0"),
+        usage_row(NOW, TERMINAL, "people/ada", Usage(20, 2, 0.25)),
+        usage_row(NOW, group, "people/ada", Usage(40, 4, 0.125)),
+        usage_row(NOW, BOB, BOB, Usage(80, 8, 0.0625)),
     ]
-    path = workspace / "state" / "usage" / f"{NOW.date().isoformat()}.jsonl"
-    write(path, '{"v":1}\n' + b"".join(row.to_bytes() for row in rows).decode())
+    held = Held(day_of(NOW), Total(Amount(10**9, 2)))
+    running = keep(Payer(ADA, "people/ada", "", "m1"), 1, held)
+    await store.state.write([*(add_row(row) for row in rows), running])
 
 
 @asynccontextmanager

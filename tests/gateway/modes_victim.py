@@ -40,9 +40,9 @@ Work = Callable[[Path], Coroutine[Any, Any, None]]
 class Mailbox(EmbeddedMailbox):
     """Has the end of a letter counted among the steps: SQLite writes without a call of ours."""
 
-    async def settle(self, letter: Letter, puts: Any = ()) -> None:
+    async def settle(self, letter: Letter, puts: Any = (), **how: Any) -> None:
         step()
-        await super().settle(letter, puts)
+        await super().settle(letter, puts, **how)
         step()
 
     async def put(self, post: Post) -> None:

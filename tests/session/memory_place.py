@@ -26,6 +26,7 @@ from session.models.spending import Spending
 from session.store.store import Store
 from session.transcript.key import SessionKey
 from session.transcript.line import make_line, stamp
+from tests.session.spending_place import spending_in
 from tests.support import clock
 
 ADA = SessionKey("telegram:1")
@@ -98,18 +99,9 @@ class Scripted:
         return str(self.seen[call].messages[-1]["content"])
 
 
-class NoDisk:
-    """For what shall touch none."""
-
-    def beside(self, job: Callable[[], Any]) -> asyncio.Future[Any]:
-        raise AssertionError("it is not durable")
-
-
 def spending_of(clock: Clock, *, per_day_usd: float = 0.0) -> Spending:
     """Count what this process pays."""
-    return Spending(
-        Path(), disk=NoDisk(), clock=clock, durable=False, caps=Caps(cost_per_day_usd=per_day_usd)
-    )
+    return spending_in(clock=clock, caps=Caps(cost_per_day_usd=per_day_usd))
 
 
 def saved(entry: Any = "They talked.", memory: Any = "- a fact", **more: Any) -> Answer:

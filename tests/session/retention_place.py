@@ -55,12 +55,12 @@ class World:
         if len(self.naps) == 2:
             raise asyncio.CancelledError
 
-    async def say(self, id_: str, key: SessionKey = ADA, **fields: Any) -> str:
+    async def say(self, id_: str, key: SessionKey = ADA, *, answer: str = "re", **fields: Any) -> str:
         """Have somebody say something and be answered; return the session's ULID."""
         async with self.store.open(key) as session:
             at = self.clock.now.isoformat(timespec="microseconds")
             await session.append([make_line("user", id_, at, message_id=id_, **fields)])
-            await session.append([make_line("assistant", "re", at, final=True, message_id=id_, **fields)])
+            await session.append([make_line("assistant", answer, at, final=True, message_id=id_, **fields)])
             return session.session_id
 
     async def note(self) -> None:

@@ -43,6 +43,17 @@ async def talk(session: Session, *ids: str) -> None:
         )
 
 
+def worker_of(gateway: Store, workspace: Path) -> Store:
+    """Open the store of a worker of the same workspace, which the gateway tells what it changes."""
+    worker = Store(workspace, zone=UTC)
+
+    async def changed(key: str, cleared: bool) -> None:
+        worker.forget(SessionKey(key), cleared=cleared)
+
+    gateway.shared_with(changed)
+    return worker
+
+
 async def survivors(module: str, workspace: Path, *work: str) -> AsyncIterator[Store]:
     """Have some work die at each of its steps, on copies of a workspace; yield the store of each copy."""
     count = victims(module, workspace, *work)

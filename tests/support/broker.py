@@ -35,7 +35,9 @@ def _die_with_parent() -> None:
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def _spawn(command: list[str], **options: Any) -> subprocess.Popen[bytes]:
+def spawn(command: list[str], **options: Any) -> subprocess.Popen[bytes]:
+    """Start a server that ends with this process, however that ends."""
+
     def start() -> subprocess.Popen[bytes]:
         return subprocess.Popen(command, preexec_fn=_die_with_parent, **options)
 
@@ -114,11 +116,11 @@ class Broker:
         """Start the node without waiting for it."""
         if self._beside is None and (self._epmd is None or self._epmd.poll() is not None):
             command = [shutil.which("epmd") or "epmd", "-address", "127.0.0.1", "-port", str(self.epmd_port)]
-            self._epmd = _spawn(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            self._epmd = spawn(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
             # A node that finds none starts one of its own, which nobody ends.
             self._await_epmd(timeout_s)
         with (self.base / "boot.out").open("ab") as out:
-            self._node = _spawn(
+            self._node = spawn(
                 [str(BIN / "rabbitmq-server"), "-noinput"],
                 env=self.environment(),
                 stdin=subprocess.DEVNULL,

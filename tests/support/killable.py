@@ -22,7 +22,7 @@ from typing import Any
 # Those that `make chaos` draws from.
 POINTS: dict[str, list[str]] = {
     # The write of lines to a transcript.
-    "append": ["session.store.store:Session.append"],
+    "append": ["session.store.store:Session.append", "session.store.store:Session.append_ahead"],
     # A request to the model, and the run of a tool.
     "ask": ["session.models.llm:LiteLLM.ask", "session.models.model:Echo.ask"],
     "tool": ["session.tools:Toolbox.run"],
@@ -33,8 +33,9 @@ POINTS: dict[str, list[str]] = {
     ],
     # An outcome written to a journal.
     "journal": ["session.transcript.journal:Journal.conclude"],
+    # A transaction of a database; behind it come the files that it changes.
+    "commit": ["durable.database:Database._run"],
     # The system calls themselves, whatever file.
-    "fdatasync": ["os:fdatasync"],
     "rename": ["os:rename", "os:replace"],
     # A confirmed publish to RabbitMQ, and an acknowledgement.
     "publish": ["gateway.queue.rabbitmq.publisher:Outbox.send"],

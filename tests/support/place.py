@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import durable
 from tests.support.broker import Broker
 from tests.support.model_server import ModelServer
 
@@ -32,9 +32,8 @@ def write(path: Path, text: str) -> None:
 
 @contextmanager
 def at_rest(workspace: Path, stem: str) -> Iterator[None]:
-    """Let no daemon write a key's transcript, which it does under the lock, while it is looked at."""
-    with (workspace / "state" / "keys" / f"{stem}.lock").open() as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    """Let nobody put another file in the place of a key's transcript while it is looked at."""
+    with durable.locked(workspace / "state" / "keys" / f"{stem}.lock"):
         yield
 
 

@@ -192,10 +192,15 @@ class TelegramServer(People):
         return sent
 
     async def alerted(self, press: int, text: str, *, timeout_s: float = 60.0) -> str:
-        """Wait until whoever made a press, by its update's id, is shown these words, and perhaps more."""
+        """Wait until whoever made a press, by its update's id, is shown these words, and perhaps more.
+
+        A press is answered once: one that rested without words gets none, and its chat a message.
+        """
         id_ = f"q{press}"
-        await self.until(lambda: text in self.world.answered.get(id_, ""), timeout_s=timeout_s)
-        return self.world.answered[id_]
+        await self.until(lambda: id_ in self.world.answered, timeout_s=timeout_s)
+        shown = self.world.answered[id_]
+        assert text in shown, f"{shown!r} was shown; sent: {[each.text for each in self.sent]}"
+        return shown
 
     async def until_confirmed(self, update_id: int, *, timeout_s: float = 60.0) -> None:
         await self.until(lambda: any(n == update_id for _, n in self.confirmations), timeout_s=timeout_s)

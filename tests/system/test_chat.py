@@ -97,7 +97,8 @@ def test_daemon_that_does_not_answer(tmp_path: Path) -> None:
         done = run(tmp_path, "chat", "-m", "hello")
 
     assert (done.returncode, done.stdout) == (73, "")
-    assert "RabbitMQ" in done.stderr
+    assert f"(pid {process.pid})" in done.stderr
+    assert "try: " in done.stderr
 
 
 # -- one message -------------------------------------------------------------------------------------

@@ -127,7 +127,9 @@ def test_doctor_says_ok_warn_or_fail_with_a_cure(talked: Path) -> None:
     (talked / "memory" / "MEMORY.md").write_text("old notes")
     (talked / "sessions").chmod(0o755)
 
-    with (talked / "state" / "keys" / "cli_ann.lock").open() as lock:
+    locks = talked / "state" / "keys"
+    locks.mkdir(exist_ok=True)
+    with (locks / "cli_ann.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         held = {check["name"]: check for check in gateway(talked, "doctor", "--json").json}["locks"]
     checks = {check["name"]: check for check in gateway(talked, "doctor", "--json").json}

@@ -28,8 +28,8 @@ PER_KEY = 4
 ECHO_POINTS = [
     "append.before:2",
     "append.after:5",
-    "fdatasync.before:4",
-    "fdatasync.after:7",
+    "commit.before:4",
+    "commit.after:7",
     "settle.before:3",
     "settle.after:6",
 ]

@@ -216,7 +216,7 @@ async def test_what_the_embedded_queue_cannot_do_is_refused(tmp_path: Path) -> N
     of_role, words_of_role = await refused(tmp_path, role="session")
 
     assert (code, of_role) == (73, 78)
-    assert "RabbitMQ" in words
+    assert "limits.workers" in words
     assert "try: " in words
     assert "RabbitMQ" in words_of_role
     assert (of_port, "http.port" in words_of_port) == (1, True)

@@ -30,8 +30,8 @@ pytestmark = guarantee(
 PEOPLE = {"ada": [KEY, "cli:ada"]}
 # In every run these places hold something of Ada, or the look for it would prove nothing.
 PLACES = {"transcript", "archive", "original", "memory", "file", "media", "letter", "schedule"}
-# By the lock a turn is fenced off, and by the journal no message is asked again.
-NAMED = {f"state/keys/telegram_{ADA}.{suffix}" for suffix in ("lock", "log")}
+# By the journal no message is asked again.
+NAMED = {f"state/keys/telegram_{ADA}.lock", "state/gateway.db"}
 
 # As a command does it that goes on: once the first of its files is gone, its folder is a link. It is told so
 # by the kernel (inotify, IN_DELETE), and swaps once.

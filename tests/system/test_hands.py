@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -65,3 +66,25 @@ async def test_a_session_ended_by_hand_while_its_turn_runs_still_answers_that_me
     assert second["reply"] == "stub: two"
     assert len(archives(tmp_path, "web_a")) == 1
     assert check(tmp_path, {"web_a": ["web:0", "web:1", "web:2"]}).sound
+
+
+async def test_what_a_command_wrote_by_another_path_is_there_after_a_kill(tmp_path: Path) -> None:
+    """The gateway appends its lines below its own workspace, and the next start finds them nowhere else."""
+    workspace, link, source = tmp_path / "w", tmp_path / "link", tmp_path / "source.jsonl"
+    workspace.mkdir()
+    link.symlink_to(workspace)
+    head = {"_type": "metadata", "key": "cli:old", "created_at": "2026-01-01T00:00:00", "metadata": {}}
+    line = {"role": "user", "content": "from elsewhere", "timestamp": "2026-01-01T00:00:00"}
+    source.write_text(f"{json.dumps(head)}\n{json.dumps(line)}\n")
+
+    async with Daemon(workspace) as daemon:
+        code, _ = await command(link, "sessions", "import", "--from", "nanobot", str(source))
+        before = contents(workspace, "cli_old")
+        await daemon.kill()
+    async with Daemon(workspace) as daemon:
+        answer = await answer_to(daemon, "cli:old", "1", "and on")
+
+    assert (code, before) == (0, ["from elsewhere"])
+    assert answer["reply"] == "echo: and on"
+    assert contents(workspace, "cli_old") == ["from elsewhere", "and on", "echo: and on"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "source.jsonl", "w"]

@@ -19,6 +19,7 @@ from tests.support.model_server import ModelServer, Reply
 from tests.support.place import head_of, lines_of, on, transcript, with_model, write
 from tests.support.team import Team, results_of, spawning
 from tests.support.until import until
+from tests.support.usage_rows import usage_in
 
 KEY, STEM = "web:ann", "web_ann"
 
@@ -230,12 +231,7 @@ async def test_what_it_costs_is_its_parents(tmp_path: Path) -> None:
 
         (chat,) = (await status(daemon))["limits"]
         assert (chat["who"], chat["left"] < 0.011) == (KEY, True)
-        rows = [
-            json.loads(line)
-            for path in (tmp_path / "state" / "usage").glob("*.jsonl")
-            for line in path.read_text().splitlines()
-        ]
-        assert {row["key"] for row in rows if "key" in row} == {KEY}
+        assert {row["key"] for row in await usage_in(tmp_path)} == {KEY}
         assert "You have reached the hourly message limit (1)" in await say(daemon, "2", "hello")
         assert len(team.asked) == 1
         assert await daemon.stop() == 0

@@ -14,6 +14,7 @@ from tests.support.harness import Daemon, ask
 from tests.support.model_server import ModelServer, Reply, Seen
 from tests.support.place import lines_of, with_model, write
 from tests.support.telegram_server import TelegramServer
+from tests.support.usage_rows import called
 from tests.system.platform_place import ADA, told, with_telegram
 
 GROUP, STRANGER = -1001234567890, 777
@@ -44,15 +45,14 @@ SECRET, PROFILE = "the safe opens with 4711", "Ada is the owner"
 GROUP_TOOLS = {"skill_read"}
 
 
-def owned(workspace: Path, server: TelegramServer, model: ModelServer) -> dict[str, Any]:
+async def owned(workspace: Path, server: TelegramServer, model: ModelServer) -> dict[str, Any]:
     """Fill the owner's memory, which all direct chats share; return the configuration."""
     write(workspace / "memory" / "MEMORY.md", SECRET)
     write(workspace / "memory" / "USER.md", PROFILE)
     config = with_telegram(server, stream=False, groups="all", allow_from=[str(ADA)])
     # A consolidation behind a turn would write the stub's words over the secret, sooner or later: there is
     # nothing left for it.
-    used = {"v": 1, "minutes": {str(int(time.time()) // 60): 1}}
-    write(workspace / "state" / "budget.json", json.dumps(used))
+    await called(workspace, int(time.time()) // 60)
     more = {
         "memory.scope": "workspace",
         "tools.groups": ["skill_read"],
@@ -71,7 +71,7 @@ def shown(seen: Seen) -> tuple[bool, set[str]]:
 async def test_a_group_never_sees_the_owners_memory_whoever_speaks_in_it(tmp_path: Path) -> None:
     """By its own people, over HTTP, by ``chat --key`` and by a job; the owner's own chats do."""
     async with TelegramServer() as server, ModelServer() as model:
-        config = owned(tmp_path, server, model)
+        config = await owned(tmp_path, server, model)
         async with Daemon(tmp_path, config=config) as daemon:
             server.write(GROUP, "what opens the safe?", user=STRANGER)
             await server.said(GROUP)
@@ -108,7 +108,7 @@ async def test_a_group_never_sees_the_owners_memory_whoever_speaks_in_it(tmp_pat
 async def test_what_a_group_is_outlives_a_new_conversation_and_the_daemon(tmp_path: Path) -> None:
     """The session that ``/new`` begins knows it from the one before, and so does the next daemon."""
     async with TelegramServer() as server, ModelServer() as model:
-        config = owned(tmp_path, server, model)
+        config = await owned(tmp_path, server, model)
         async with Daemon(tmp_path, config=config):
             server.write(ADA, "hello")
             await server.said(ADA)

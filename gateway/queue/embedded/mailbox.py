@@ -18,6 +18,7 @@ from typing import TypeVar
 import structlog
 
 import durable
+from durable import Commit, Conflict, Job
 from gateway.errors import GatewayError, LetterLost, MailboxDown
 from gateway.queue.embedded.buffer import Buffer, EmbeddedLetter
 from gateway.queue.embedded.table import Inserted, QueueRow, QueueTable
@@ -25,6 +26,7 @@ from gateway.queue.fanout import Fanout
 from gateway.queue.held import BYTES_MAX, HeldBytes
 from gateway.queue.mailbox import (
     INBOUND,
+    Behind,
     Depth,
     Health,
     InMemory,
@@ -36,6 +38,8 @@ from gateway.queue.mailbox import (
     Topic,
     Waiting,
 )
+from gateway.state import open_state
+from session.store.state import workspace_state
 
 T = TypeVar("T")
 log = structlog.get_logger("embedded")
@@ -50,12 +54,12 @@ class EmbeddedMailbox:
     """A durable queue in the state database, for the one gateway that holds the folder.
 
     Args:
-        state: the folder; it is made where there is none.
+        state: ``state/`` of the workspace; it is made where there is none.
         window: how many letters of a box are in memory at most, taken ones included.
         window_bytes: how large the bodies in memory may be, of all boxes together.
         probe_s: how often a disk that refused is tried again while nobody writes.
         now: the clock, UTC.
-        at: called in the writer's thread with the name of each instant of a commit.
+        at: called in the writing thread with the name of each instant of a commit.
     """
 
     def __init__(
@@ -68,7 +72,10 @@ class EmbeddedMailbox:
         now: Callable[[], datetime] = durable.now,
         at: Callable[[str], None] | None = None,
     ) -> None:
-        self._table = QueueTable(state, at=at)
+        self._state = workspace_state(state)
+        self._state.at = at or self._state.at
+        assert isinstance(self._state.database, durable.StateDatabase)
+        self._table = QueueTable(self._state.database)
         self._window, self._bytes_held = window, HeldBytes(window_bytes)
         self._probe_s = probe_s
         self._now = now
@@ -76,36 +83,37 @@ class EmbeddedMailbox:
         self._up = asyncio.Event()
         self._over: GatewayError | None = None
         self._health = Health(up=False, since=now(), error="not open yet")
-        self._commits: durable.GroupCommit | None = None
         self._boxes: dict[str, Buffer] = {}
         self._fanout = Fanout()
 
     # ── life ──────────────────────────────────────────────────────────────────────────────────────────────
 
     async def serve(self) -> None:
-        """Hold the folder and write what is asked, until cancelled; then write what still waits, and let go.
+        """Write what is asked until cancelled; then write what still waits.
 
         Raises:
-            StateInUse, NewerState, MailboxError: the queue cannot be opened.
+            StateInUse, NewerState, MailboxError: the state database cannot be opened.
         """
-        commits = durable.GroupCommit(
-            self._table,
-            name="queue",
-            closed=lambda: MailboxDown("the queue was closed"),
-            settled=self._settled,
-        )
         self._over = None
         try:
-            try:
-                self._start(await commits.open(self._table.open), commits)
-            except GatewayError as error:
-                # Whoever waits for the queue to be ready must hear of it, too, and not wait for ever.
-                self._over = error
-                self._up.set()
-                raise
-            await self._probe(commits)
+            async with open_state(self._state):
+                self._state.watchers.append(self._settled)
+                try:
+                    self._start(await self._state.ask(Job(self._table.load_counts, writes=False)))
+                    await self._probe()
+                finally:
+                    self._close()
+        except GatewayError as error:
+            # Whoever waits for the queue to be ready must hear of it, too, and not wait for ever.
+            self._over = error
+            self._up.set()
+            raise
         finally:
-            await self._stop(commits)
+            # What still waited was written when the state was closed.
+            if self._settled in self._state.watchers:
+                self._state.watchers.remove(self._settled)
+            for box in self._boxes.values():
+                box.forget()
 
     async def ready(self) -> None:
         """Return once letters can be put and taken (the disk takes them); raises what ended ``serve``."""
@@ -117,38 +125,29 @@ class EmbeddedMailbox:
         """Say whether the last write was taken by the disk."""
         return self._health
 
-    def _start(self, counts: Mapping[str, int], commits: durable.GroupCommit) -> None:
+    def _start(self, counts: Mapping[str, int]) -> None:
         self._open = True
-        self._commits = commits
         self._went(None)
         for name in {*self._boxes, *counts}:
             box = self._box(name)
             box.restart(counts.get(name, 0), self._table.last_seq)
             self._refill(box)
 
-    async def _probe(self, commits: durable.GroupCommit) -> None:
+    async def _probe(self) -> None:
         """While the disk refuses and nobody writes, try it again and again; raises what broke the writer."""
         while True:
             try:
                 async with asyncio.timeout(None if self._health.up else self._probe_s):
-                    await commits.progress()
+                    await self._state.progress()
             except TimeoutError:
                 # A disk that has room again tells nobody: only a write finds out.
-                if commits.idle:
+                if self._state.idle:
                     self._ask(QueueTable.touch)
 
-    async def _stop(self, commits: durable.GroupCommit) -> None:
-        """Write what waits, close, let go: in the writer's thread, so that nothing can interrupt it."""
+    def _close(self) -> None:
         self._open = False
         self._up.clear()
-        if self._over is not None:
-            self._up.set()
         self._health = Health(up=False, since=self._now(), error="closed")
-        try:
-            await commits.close()
-        finally:
-            for box in self._boxes.values():
-                box.forget()
 
     def _ask(
         self,
@@ -158,22 +157,19 @@ class EmbeddedMailbox:
         writes: bool = True,
     ) -> asyncio.Future[T]:
         """Add to the next batch. ``applied`` sees the outcome before anyone who waits for the future."""
-        if not self._open or self._commits is None:
+        if not self._open:
             raise MailboxDown("the queue is not open")
-        return self._commits.ask(partial(run, self._table), applied, writes=writes)
+        return self._state.ask(Job(partial(run, self._table), writes), applied)
 
     def _settled(self, asked: Sequence[durable.Asked], outcomes: Sequence[object]) -> None:
-        """Bring memory up to the table, in order."""
-        failure = next((each for each in outcomes if isinstance(each, MailboxDown)), None)
+        """Bring memory up to the table."""
+        failure = next((each for each in outcomes if isinstance(each, durable.StateUnavailable)), None)
         if failure is not None or any(each.job.writes for each in asked):
             self._went(failure)
-        for each, outcome in zip(asked, outcomes, strict=True):
-            if each.applied is not None:
-                each.applied(outcome)
         for box in self._boxes.values():
             self._refill(box)
 
-    def _went(self, failure: MailboxDown | None) -> None:
+    def _went(self, failure: durable.StateUnavailable | None) -> None:
         """Remember whether the disk took the last batch."""
         if self._open and self._health.up != (failure is None):
             self._health = Health(failure is None, self._now(), str(failure) if failure else "")
@@ -196,8 +192,10 @@ class EmbeddedMailbox:
         """
         await self._change((post,))
 
-    async def settle(self, letter: Letter, puts: Sequence[Post] = ()) -> None:
-        """Store ``puts`` and remove ``letter`` in one transaction.
+    async def settle(
+        self, letter: Letter, puts: Sequence[Post] = (), *, behind: Behind | None = None
+    ) -> None:
+        """Store ``puts`` and remove ``letter`` in one transaction, with or after what it is ``behind``.
 
         Raises:
             MailboxDown: the disk refused; nothing changed.
@@ -207,20 +205,34 @@ class EmbeddedMailbox:
         if mine.lost:
             await self._change(puts)
             raise LetterLost(f"{mine.box} {mine.id}: given back before it was settled")
-        await self._change(puts, mine)
+        try:
+            await self._change(puts, mine, behind=None if behind is None else behind.commit)
+        except (Conflict, MailboxDown):
+            if behind is None:
+                raise
+            # What it hangs on was not written, or not in one piece with it: that tells why, or is by now.
+            await behind.durable()
+            await self._change(puts, mine)
 
     async def _change(
         self,
         puts: Sequence[Post],
         letter: EmbeddedLetter | None = None,
         also: Callable[[QueueTable], None] | None = None,
+        behind: Commit | None = None,
     ) -> None:
-        """Remove ``letter``, do ``also``, append ``puts``: one transaction, then memory follows."""
+        """Remove ``letter``, do ``also``, append ``puts``: one transaction, then memory follows.
+
+        Raises:
+            Conflict: the rows of ``behind`` were not written; nothing was done.
+        """
         if letter is None and also is None and not puts:
             return
         at = self._now()
 
         def change(table: QueueTable) -> list[Inserted]:
+            if behind is not None and not behind.written:
+                raise Conflict("what it hangs on")
             if letter is not None:
                 table.remove(letter.row)
             if also is not None:
@@ -241,7 +253,7 @@ class EmbeddedMailbox:
         if letter is not None:
             # The box is not passed on before the outcome: a refused change brings the letter back.
             letter.busy += 1
-        await done
+        await _result(done)
 
     async def park(self, letter: Letter, listed: ParkedAs, *, mark: Mark | None = None) -> None:
         """Move ``letter`` to the parked ones: one transaction, or two with ``mark`` awaited between them.
@@ -272,7 +284,7 @@ class EmbeddedMailbox:
 
     async def parked(self) -> list[Parked]:
         """List the parked letters, oldest first."""
-        return await self._ask(QueueTable.parked, writes=False)
+        return await _result(self._ask(QueueTable.parked, writes=False))
 
     async def replay(self, id: str, *, key: str | None = None) -> Parked | None:
         """Put a parked letter back at the end of its box; of one parked twice under one key, the older."""
@@ -295,11 +307,11 @@ class EmbeddedMailbox:
                     if inserted.stored:
                         self._box(outcome.box).stored(row)
 
-        return await self._ask(replay, applied)
+        return await _result(self._ask(replay, applied))
 
     async def drop(self, id: str, *, key: str | None = None) -> Parked | None:
         """Remove a parked letter for good; as ``replay``."""
-        found = await self._ask(lambda table: table.unpark(id, key))
+        found = await _result(self._ask(lambda table: table.unpark(id, key)))
         return found[0] if found else None
 
     async def erase(self, keys: Collection[str]) -> list[bytes]:
@@ -314,14 +326,16 @@ class EmbeddedMailbox:
                 for name, box in self._boxes.items():
                     box.erase(keys, left=outcome[1].get(name, 0))
 
-        bodies, _ = await self._ask(lambda table: table.erase(keys), applied)
-        if self._commits is not None:
-            await self._commits.open(self._table.compact)
+        bodies, _ = await _result(self._ask(lambda table: table.erase(keys), applied))
+        try:
+            await self._state.compact()
+        except durable.StateUnavailable as error:
+            raise MailboxDown(str(error), hint=error.hint) from error
         return bodies
 
     async def bodies_with(self, text: bytes) -> list[bytes]:
         """Return every body that holds ``text``, of letters that are not settled yet or are parked."""
-        return await self._ask(lambda table: table.bodies_with(text), writes=False)
+        return await _result(self._ask(lambda table: table.bodies_with(text), writes=False))
 
     async def depths(self, channels: Collection[str] = ()) -> Mapping[str, Depth]:
         """Count what waits or is being worked on, by box; ``inbound`` and ``parked`` always among them."""
@@ -331,13 +345,13 @@ class EmbeddedMailbox:
         def look(table: QueueTable) -> tuple[list[datetime | None], tuple[int, datetime | None]]:
             return [table.oldest(name) for name in names], table.parked_depth()
 
-        oldest, parked = await self._ask(look, writes=False)
+        oldest, parked = await _result(self._ask(look, writes=False))
         found = {name: Depth(self._boxes[name].count, at) for name, at in zip(names, oldest, strict=True)}
         return found | {"parked": Depth(*parked)}
 
     async def waiting(self, message_id: str) -> Sequence[Waiting]:
         """List the letters with this id, or put for the message of it, that are not settled."""
-        return await self._ask(lambda table: table.waiting(message_id), writes=False)
+        return await _result(self._ask(lambda table: table.waiting(message_id), writes=False))
 
     def in_memory(self) -> InMemory:
         """Say what of the letters this process holds, and how much it may."""
@@ -390,6 +404,13 @@ class EmbeddedMailbox:
     ) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
         """Receive what is told while the context is open; who is 1,000 messages behind loses the oldest."""
         return self._fanout.listen(topic, slots)
+
+
+async def _result(done: asyncio.Future[T]) -> T:
+    try:
+        return await done
+    except durable.StateUnavailable as error:
+        raise MailboxDown(str(error), hint=error.hint) from error
 
 
 def _mine(letter: Letter) -> EmbeddedLetter:

@@ -6,16 +6,14 @@ Puts and removals of a batch are each one statement for all of its jobs (``State
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import NamedTuple
 
 import orjson
 
 import durable
-from gateway.errors import MailboxDown, MailboxError, NewerState, StateInUse
 from gateway.queue.mailbox import NO_HEADERS, Parked, Post, Waiting
 
 _INSERT = "INSERT INTO queue VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"
@@ -42,48 +40,19 @@ class Inserted:
 
 
 class QueueTable:
-    """The queue's part of the state database. Every method runs in the writing thread.
+    """The queue's part of the state database. Every method runs in the writing thread."""
 
-    ``at`` is called with the name of each instant of a commit, as ``durable.Database`` says.
-    """
-
-    def __init__(self, state: Path, *, at: Callable[[str], None] | None = None) -> None:
-        self._state = state
-        self._database = durable.StateDatabase(state, down=_down, newer=NewerState, at=at)
+    def __init__(self, database: durable.StateDatabase) -> None:
+        self._database = database
         self._inserted: list[Inserted] = []
         self.last_seq = 0
 
-    # ── life ──────────────────────────────────────────────────────────────────────────────────────────────
-
-    def open(self) -> dict[str, int]:
-        """Open the state database, which is made where there is none; return the number of rows by queue.
-
-        Raises:
-            StateInUse: another process holds it.
-            NewerState: a newer version wrote the file; it was not touched.
-            MailboxError: the file or its folder cannot be used.
-        """
-        try:
-            self._database.open()
-            (self.last_seq,) = self._query("SELECT coalesce(max(seq), 0) FROM queue").fetchone()
-            return self._counts()
-        except durable.LockHeld as error:
-            hint = f'{error.hint}, or let several daemons share RabbitMQ: broker.url = "amqp://user:password@host:5672/"'
-            raise StateInUse(str(error), hint=hint) from error
-        except (OSError, sqlite3.Error) as error:
-            path = self._database.path
-            hint = (
-                f"free space, or check the rights of {path.parent}; a damaged {path.name} may be moved away"
-            )
-            raise MailboxError(f"the queue {path} cannot be opened: {error}", hint=hint) from error
-
-    def commit(self, jobs: Sequence[durable.Job]) -> list[object]:
-        """Run ``jobs`` as one batch, as ``durable.Database`` does; the disk's refusal is ``MailboxDown``."""
-        return self._database.commit([*jobs, durable.Job(self._mark_repeated)])[:-1]
-
-    def close(self) -> None:
-        """Close the database and free its lock. A second call does nothing."""
-        self._database.close()
+    def load_counts(self) -> dict[str, int]:
+        """Look into the table, before anything else; return the number of rows by queue."""
+        if self._mark_repeated not in self._database.before_commit:
+            self._database.before_commit.append(self._mark_repeated)
+        (self.last_seq,) = self._query("SELECT coalesce(max(seq), 0) FROM queue").fetchone()
+        return self._counts()
 
     def _query(self, statement: str, values: Sequence[object] = ()) -> sqlite3.Cursor:
         return self._database.query(statement, values)
@@ -174,17 +143,6 @@ class QueueTable:
     def _counts(self) -> dict[str, int]:
         return dict(self._query("SELECT name, count(*) FROM queue GROUP BY name").fetchall())
 
-    def compact(self) -> None:
-        """Write the file anew, so that no byte of what was removed stays in it or in its log; no batch runs.
-
-        Raises:
-            MailboxDown: the disk refused; the rows are as they were.
-        """
-        try:
-            self._database.compact()
-        except sqlite3.Error as error:
-            raise _down(error) from error
-
     def touch(self) -> None:
         """Write something harmless, to learn whether the disk takes it again."""
         self._query(f"PRAGMA user_version={durable.STATE_VERSION}")
@@ -230,10 +188,6 @@ def _parked(values: Sequence[object]) -> Parked:
     id_, box, key, reason, origin, attempts, parked_ms, body = values
     assert isinstance(parked_ms, int)
     return Parked(id_, box, key, reason, origin, attempts, _from_ms(parked_ms), body)  # type: ignore[arg-type]
-
-
-def _down(error: Exception) -> MailboxDown:
-    return MailboxDown(f"the queue could not be written: {error}", hint="is the disk full?")
 
 
 def _to_ms(at: datetime) -> int:

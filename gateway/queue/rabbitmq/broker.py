@@ -16,6 +16,7 @@ from gateway.errors import MailboxDown, TopologyMismatch
 from gateway.queue.held import BYTES_MAX, HeldBytes
 from gateway.queue.mailbox import (
     INBOUND,
+    Behind,
     Depth,
     Health,
     InMemory,
@@ -261,13 +262,17 @@ class RabbitMailbox:
         async with self._reader.take(box, queues) as letters:
             yield letters
 
-    async def settle(self, letter: Letter, puts: Sequence[Post] = ()) -> None:
+    async def settle(
+        self, letter: Letter, puts: Sequence[Post] = (), *, behind: Behind | None = None
+    ) -> None:
         """Have ``puts`` confirmed, then acknowledge ``letter``.
 
         Raises:
             MailboxDown: the puts are not confirmed, and the letter is not removed.
             LetterLost: the puts are durable, the letter comes again.
         """
+        if behind is not None:
+            await behind.durable()
         # A crash before the acknowledgement repeats the letter; the other order would lose its reply.
         for post in puts:
             await self.put(post)

@@ -9,10 +9,12 @@ import sys
 from dataclasses import replace
 from datetime import UTC
 from pathlib import Path
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 
+import durable
 from channels.pairing import Pairing, approved
 from gateway.__main__ import main
 from gateway.app.daemons import DaemonRegistry
@@ -47,15 +49,15 @@ from tests.support.harness import ROOT
 from tests.support.place import write
 from tests.support.until import until
 
-# Where the key may stand: a turn is fenced off by its lock, and no message is asked again by its journal.
-GUARDS = ("state/keys/",)
+# Where the key may stay: no message is answered again by its journal.
+GUARDS = ("state/keys/", "state/gateway.db")
 
 
 @guarantee("privacy", "The erasure of a chat or person leaves no byte of it and touches nothing of others.")
 async def test_nothing_of_a_person_stays_and_nothing_of_others_is_touched(tmp_path: Path) -> None:
     """In every place, with jobs and subagents; a file that another chat names as well stays."""
     await planted(tmp_path)
-    before = tree(tmp_path, "bobwords")
+    before, journal = tree(tmp_path, "bobwords"), rows(tmp_path, "journal", BOB)
     assert len(before) > 10
     assert len(holding(tmp_path, "sesame")) > 20
 
@@ -64,7 +66,9 @@ async def test_nothing_of_a_person_stays_and_nothing_of_others_is_touched(tmp_pa
 
     assert holding(tmp_path, "sesame") == set()
     assert {name for name in holding(tmp_path, ADA) if not name.startswith(GUARDS)} == set()
+    assert [rows(tmp_path, table, ADA) for table in ("queue", "parked")] == [[], []]
     assert tree(tmp_path, "bobwords") == before
+    assert rows(tmp_path, "journal", BOB) == journal != []
     assert "state/gateway.db" in holding(tmp_path, "bobwords")
     assert len(list((tmp_path / "media").glob("*/*"))) == 3
     kinds = {"transcript", "archive", "original", "journal", "memory", "file", "memory state", "approval"}
@@ -78,6 +82,13 @@ async def test_nothing_of_a_person_stays_and_nothing_of_others_is_touched(tmp_pa
         "typed",
     }
     assert any("media/" in line for line in erased.stays)
+
+
+def rows(workspace: Path, table: str, key: str) -> list[tuple[Any, ...]]:
+    """Return the rows of a key in a table of the state database."""
+    with durable.reading(workspace / "state" / durable.STATE_FILE) as file:
+        found = file.execute(f"SELECT * FROM {table} WHERE CAST(key AS TEXT) = ?", (key,))
+        return found.fetchall()
 
 
 async def test_of_somebody_nobody_knows_nothing_is_erased(tmp_path: Path) -> None:
@@ -200,13 +211,14 @@ async def test_of_a_group_that_moved_what_its_former_key_has_goes_too(tmp_path: 
     async with store.open(former) as session:
         await session.journal.conclude("mv", "silent", reason="moved", to=group)
     await store.aclose()
-    bob = tree(tmp_path, "bobwords")
+    bob, journal = tree(tmp_path, "bobwords"), rows(tmp_path, "journal", other)
 
     async with eraser(tmp_path) as (erasure, _):
         await erasure.key(group)
 
     assert holding(tmp_path, "sesame") == set()
     assert tree(tmp_path, "bobwords") == bob
+    assert rows(tmp_path, "journal", other) == journal != []
 
 
 @pytest.mark.parametrize("parked", [False, True])

@@ -34,7 +34,10 @@ name = "openai/tab\\t\\"quote\\""
 api_base = "http://ada:{SECRET}@host/"
 """
     )
-    environ = {"CHAT_GATEWAY_BROKER__URL": "amqp://guest:guest@host/"}
+    environ = {
+        "CHAT_GATEWAY_BROKER__URL": "amqp://guest:guest@host/",
+        "CHAT_GATEWAY_STATE__URL": f"postgresql://ada:{SECRET}@host/chat",
+    }
 
     toml = command("config", "show", cwd=tmp_path, environ=environ)
     document = command("config", "show", "--json", cwd=tmp_path, environ=environ)
@@ -45,6 +48,7 @@ api_base = "http://ada:{SECRET}@host/"
     assert shown["channels"]["telegram"]["token"] == "********"
     assert shown["http"]["token"] == ""
     assert shown["broker"]["url"] == "amqp://guest:********@host/"
+    assert shown["state"]["url"] == "postgresql://ada:********@host/chat"
     assert (shown["history"]["mode"], shown["compaction"]["max_chars"]) == ("relevant", 20_000)
     assert shown["people"] == {"j\u00f6rg": ["telegram:1"]}
     assert shown["model"]["name"] == 'openai/tab\t"quote"'

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 from datetime import UTC, datetime, timedelta
@@ -13,25 +14,25 @@ from gateway.app.daemons import DaemonRegistry
 from session.approvals.files import ApprovalFiles
 from session.approvals.record import Approval, Call
 from session.models.model import Usage
-from session.models.usage_lines import SpendingRow
 from tests.gateway.cli_place import Ran
+from tests.support.usage_rows import spent, usage_row
 
 
 def test_usage_and_media_without_a_daemon(tmp_path: Path) -> None:
     """Tokens and cost of today are those of the files, which are only read; uploads are seen to grow."""
     before = json.loads(Ran(tmp_path, "status", "--json").out)
     now = datetime.now(UTC)
-    folder = tmp_path / "state" / "usage"
-    assert not folder.exists()
-    folder.mkdir(parents=True)
+    assert not (tmp_path / "state").exists()
     usage = Usage(prompt=10, completion=2, cost_usd=0.25)
     (tmp_path / "media" / "ab").mkdir(parents=True)
     (tmp_path / "media" / "ab" / "photo.jpg").write_bytes(bytes(3 * 2**19))
     # Midnight may pass between this line and the verb.
-    for at in (now, now + timedelta(days=1)):
-        rows = [SpendingRow(at, "web:ada", "ada", usage), SpendingRow(at, "web:ada", "", usage, turn=False)]
-        lines = b'{"v": 1}\n' + b"".join(row.to_bytes() for row in rows)
-        (folder / f"{at:%Y-%m-%d}.jsonl").write_bytes(lines)
+    rows = [
+        usage_row(at, "web:ada", person, usage, turn=bool(person))
+        for at in (now, now + timedelta(days=1))
+        for person in ("ada", "")
+    ]
+    asyncio.run(spent(tmp_path, rows))
     after = json.loads(Ran(tmp_path, "status", "--json").out)
     shown = Ran(tmp_path, "status").out
 
@@ -44,14 +45,12 @@ def test_usage_and_media_without_a_daemon(tmp_path: Path) -> None:
 
 def test_usage_is_a_table_with_aligned_numbers(tmp_path: Path) -> None:
     """More days than are kept are refused: they were cut off without a word."""
-    folder, now = tmp_path / "state" / "usage", datetime.now(UTC)
-    folder.mkdir(parents=True)
+    now = datetime.now(UTC)
     rows = [
-        SpendingRow(now, f"web:{who}", who, Usage(prompt=tokens, completion=2, cost_usd=cost))
+        usage_row(now, f"web:{who}", who, Usage(prompt=tokens, completion=2, cost_usd=cost))
         for who, tokens, cost in (("ada", 12_345, 0.25), ("bob", 7, 1e-4))
     ]
-    lines = b'{"v": 1}\n' + b"".join(row.to_bytes() for row in rows)
-    (folder / f"{now:%Y-%m-%d}.jsonl").write_bytes(lines)
+    asyncio.run(spent(tmp_path, rows))
 
     too_many, found = (Ran(tmp_path, "usage", "--days", days) for days in ("36", "35"))
     assert (too_many.code, found.code) == (1, 0)

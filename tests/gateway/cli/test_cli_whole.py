@@ -64,10 +64,12 @@ def test_a_person_is_exported_whole_and_alone(place: Path) -> None:
         if not name.startswith(shared):
             assert files[name] == (place / name).read_bytes(), name
     rows = {name: data for name, data in files.items() if name.startswith("rows/")}
-    assert set(rows) == {"rows/usage.jsonl", "rows/jobs.json", "rows/pairing.json", "rows/parked.json"}
+    names = ("usage.jsonl", "jobs.json", "pairing.json", "parked.json", "journal.jsonl")
+    assert set(rows) == {f"rows/{name}" for name in names}
+    assert {json.loads(row)["key"] for row in rows["rows/journal.jsonl"].splitlines()} >= {ADA}
     assert b"sesame job" in rows["rows/jobs.json"]
     assert b"sesame waits" in rows["rows/parked.json"]
-    assert len(rows["rows/usage.jsonl"].splitlines()) == 4
+    assert len(rows["rows/usage.jsonl"].splitlines()) == 3
     assert sum(name.endswith("-sesame.txt") for name in files if name.startswith("media/")) == 2
     assert not [name for name, data in files.items() if b"bobwords" in data]
     assert manifest["of"] == {"person": "ada"}

@@ -160,6 +160,25 @@ def test_the_broker_s_address_may_be_a_secret_file_too(tmp_path: Path) -> None:
     assert "ssword" not in repr(settings)
 
 
+def test_the_state_database_s_address_is_hidden_and_needs_rabbitmq(tmp_path: Path) -> None:
+    """It may be a secret file too; without a broker, or its client, the problem says what to do."""
+    (tmp_path / "url").write_text("postgresql://ada:p%40ssword@host/chat\n")
+    text = '[broker]\nurl = "amqp://host/"\n[state]\nurl_file = "url"\n'
+
+    settings = read(tmp_path, text)
+
+    assert settings.state_table.password == "p@ssword"
+    assert settings.state_table.shown_url == "postgresql://ada:********@host/chat"
+    assert "ssword" not in repr(settings)
+    assert problems(tmp_path, '[state]\nurl = "postgresql://host/chat"\n') == [
+        "chat-gateway.toml:2: state.url: needs RabbitMQ: "
+        'set broker.url = "amqp://\u2026", or remove state.url'
+    ]
+    for wrong in ("mysql://ada:p@host/", "postgresql://ada:p#@host/", "postgresql://"):
+        (found,) = problems(tmp_path, f'[state]\nurl = "{wrong}"\n')
+        assert found.startswith("chat-gateway.toml:2: state.url: expected postgresql://user:password@host")
+
+
 def test_a_secret_file_that_fails_is_one_problem(tmp_path: Path) -> None:
     """Missing, empty, binary, too long, or named beside a value: told once."""
     (tmp_path / "empty").write_text("\n")

@@ -24,6 +24,7 @@ def planted() -> Settings:
         None,
         {
             "CHAT_GATEWAY_BROKER__URL": "amqp://ada:br0ker%2Fpass@host/",
+            "CHAT_GATEWAY_STATE__URL": "postgresql://ada:st4te-pass@host/",
             "CHAT_GATEWAY_CHANNELS__TELEGRAM__TOKEN": TELEGRAM,
             "CHAT_GATEWAY_CHANNELS__DISCORD__TOKEN": "discord.secret.token",
             "CHAT_GATEWAY_MODEL__API_KEY": "sk-model-secret",
@@ -33,9 +34,10 @@ def planted() -> Settings:
 
 
 def test_every_secret_of_the_configuration_is_known() -> None:
-    """Each SecretStr of the tree, and the password within the broker's address."""
+    """Each SecretStr of the tree, and the passwords within the addresses of broker and state database."""
     assert secrets_of(planted()) == {
         "broker.url": "br0ker/pass",
+        "state.url": "st4te-pass",
         "channels.telegram.token": TELEGRAM,
         "channels.discord.token": "discord.secret.token",
         "model.api_key": "sk-model-secret",

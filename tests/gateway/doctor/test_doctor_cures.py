@@ -10,7 +10,6 @@ from pathlib import Path
 import orjson
 import pytest
 
-from gateway.__main__ import main
 from gateway.app.daemons import DaemonRegistry
 from gateway.app.erasure import Erasure
 from gateway.app.sessions import build_session_services
@@ -35,7 +34,6 @@ REFUSED = b'{"error": {"message": "unknown field: stream_options", "param": "str
 async def test_each_finding_of_a_workspace_in_disorder_names_its_cure(tmp_path: Path) -> None:
     """What a person has to decide is not said to be repaired by a verb."""
     for name, text in {
-        "state/keys/cli_x.log": "no JSON\n",
         "state/dreams.json": "{",
         "state/gateway.db": "no database",
         "cron/jobs.json": '{"jobs": [1, {"id": "a", "schedule": {"kind": "at"}}]}',
@@ -83,18 +81,15 @@ async def test_an_error_without_a_hint_has_the_cure_of_what_was_asked(error: Exc
     assert (found.level, found.text, found.cure) == ("fail", "it is not there", "look at the queue")
 
 
-async def test_doctor_asks_the_daemon_what_waits_for_nobody_and_what_is_parked(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_doctor_asks_the_daemon_what_waits_for_nobody_and_what_is_parked(tmp_path: Path) -> None:
     async with open_place(tmp_path) as place:
         mailbox = place.application.mailbox
         await mailbox.put(post("slack:1", 1, box=outbound("slack")))
         await mailbox.put(Post(INBOUND, "web:a", "web:odd", orjson.dumps({"v": 1, "text": 5})))
         await until(mailbox.parked)
         with DaemonRegistry(tmp_path).entry(url=place.server.url, role="all"):
-            await asyncio.to_thread(main, ["--workspace", str(tmp_path), "doctor"])
+            _, shown = await command(tmp_path, "doctor")
 
-    shown = capsys.readouterr().out
     assert "warn  broker: 1 reply waits for slack, the oldest for " in shown
     assert ": 1 message is parked\n" in shown
 

@@ -14,7 +14,6 @@ import pytest
 from gateway.app.daemons import DaemonRegistry
 from gateway.config.settings import Settings
 from gateway.doctor.fixes import fix
-from session.store.lock_record import temp_mark
 
 
 @pytest.fixture
@@ -83,11 +82,8 @@ def test_daemons_that_are_gone_leave_the_list(settings: Settings) -> None:
 
 
 def test_what_killed_writers_left_goes(settings: Settings) -> None:
-    """That of a whole file, and that of a key, whose lock nobody holds."""
-    lock = settings.state / "keys" / "web_a.lock"
-    lock.touch(mode=0o600)
     (settings.state / ".tokens.json.0.tmp").touch(mode=0o600)
-    (settings.workspace / "sessions" / f".{temp_mark('web_a')}.3.tmp").touch(mode=0o600)
+    (settings.workspace / "sessions" / ".web_a.jsonl.3.tmp").touch(mode=0o600)
 
     (line,) = mended(settings)
 
@@ -97,13 +93,11 @@ def test_what_killed_writers_left_goes(settings: Settings) -> None:
 
 
 def test_what_is_being_written_stays(settings: Settings) -> None:
-    """A process that holds the lock of a key may be in the midst of it."""
-    lock = settings.state / "keys" / "web_a.lock"
-    lock.touch(mode=0o600)
-    temp = settings.workspace / "sessions" / f".{temp_mark('web_a')}.3.tmp"
+    """A writer holds the lock of its temporary file."""
+    temp = settings.workspace / "sessions" / ".web_a.jsonl.3.tmp"
     temp.touch(mode=0o600)
     holder = subprocess.Popen(
-        ["flock", str(lock), "sh", "-c", "echo held; read end"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        ["flock", str(temp), "sh", "-c", "echo held; read end"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
     assert holder.stdout is not None
     holder.stdout.readline()

@@ -15,8 +15,10 @@ from typing import Any
 
 import pytest
 
+import durable
 from gateway.app.daemons import DaemonRegistry
 from gateway.queue.embedded.mailbox import EmbeddedMailbox
+from session.store.state import workspace_state
 from tests.support.guarantee import guarantee
 
 pytestmark = guarantee(
@@ -93,11 +95,17 @@ def test_a_secret_on_a_disk_that_hangs(tmp_path: Path) -> None:
 @asynccontextmanager
 async def held_queue(workspace: Path) -> AsyncIterator[None]:
     """Hold the embedded queue as a daemon does."""
-    mailbox = EmbeddedMailbox(workspace / "state")
+    state = workspace / "state"
+    mailbox = EmbeddedMailbox(state)
     serving = asyncio.create_task(mailbox.serve())
     await mailbox.ready()
+
+    async def changed(_: str, __: bool) -> None:
+        """Hear of a change."""
+
     try:
-        yield
+        async with durable.listening(state, workspace_state(state), changed):
+            yield
     finally:
         serving.cancel()
         await asyncio.wait([serving])

@@ -34,9 +34,11 @@ def workspace() -> Iterator[Path]:
 
 
 def take(path: Path) -> None:
-    """Leave a file as a root that kept no owners would."""
-    os.chown(path, 0, 0)
-    path.chmod(0o600)
+    """Put a copy in the place of a file, as a root that keeps no owners does."""
+    copy = path.with_suffix(".new")
+    copy.write_bytes(path.read_bytes())
+    copy.chmod(0o600)
+    copy.replace(path)
 
 
 async def parts(daemon: Daemon) -> dict[str, Any]:
@@ -86,7 +88,7 @@ async def test_what_holds_arrivals_back_turns_their_channel_down(workspace: Path
     assert strangers_files(workspace) == []
 
 
-async def test_a_transcript_that_cannot_be_written_turns_its_channel_down(workspace: Path) -> None:
+async def test_a_transcript_that_cannot_be_read_turns_its_channel_down(workspace: Path) -> None:
     async with TelegramServer() as server:
         config = with_telegram(server)
         async with service(workspace, config) as daemon:
@@ -106,7 +108,7 @@ async def test_a_transcript_that_cannot_be_written_turns_its_channel_down(worksp
 
             await until(up, within_s=30)
 
-    cause = f"1 chat waits: telegram_{ADA}.jsonl cannot be opened: Permission denied"
+    cause = f"1 chat waits: telegram_{ADA}.jsonl cannot be read: Permission denied"
     assert not held["telegram"]["up"]
     assert held["telegram"]["error"] == held["lanes"]["error"] == cause
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.errors import LetterLost, MailboxError, StateInUse
+from gateway.errors import LetterLost, MailboxError
 from gateway.queue.embedded.mailbox import EmbeddedMailbox
 from gateway.queue.mailbox import INBOUND, Mailbox, ParkedAs, Post, outbound
 from tests.contracts.mailbox import MailboxContract
@@ -45,15 +45,6 @@ class TestEmbedded(MailboxContract):
 
 
 # ── one folder, one daemon, one version ──────────────────────────────────────────────────────────────────
-
-
-async def test_without_its_lock_file_the_queue_still_has_one_writer(tmp_path: Path) -> None:
-    """Who removes the lock file by hand still cannot start a second writer."""
-    async with opened(tmp_path):
-        (tmp_path / "lock").unlink()
-
-        with pytest.raises(StateInUse):
-            await EmbeddedMailbox(tmp_path).serve()
 
 
 async def test_garbage_instead_of_a_queue_is_named(tmp_path: Path) -> None:

@@ -82,24 +82,27 @@ async def test_failed_settle_of_a_left_box_comes_again_first(tmp_path: Path) -> 
 async def test_nobody_waits_for_a_queue_that_broke(tmp_path: Path) -> None:
     """Where the writer itself breaks, every put under way is told, and serve ends with the folder free."""
     steps: list[str] = []
+    breaks = threading.Event()
 
-    def break_at_second(step: str) -> None:
+    def at(step: str) -> None:
         steps.append(step)
         if step == "closing":
             # A slow disk: whoever opens next must not meet the lock.
             time.sleep(0.2)
-        elif steps.count("written") == 2:
+        elif step == "written" and breaks.is_set():
             raise MemoryError
 
-    mailbox = EmbeddedMailbox(tmp_path, at=break_at_second)
+    mailbox = EmbeddedMailbox(tmp_path, at=at)
     serving = asyncio.create_task(mailbox.serve())
     await mailbox.ready()
     await mailbox.put(post(ADA, 0))
+    breaks.set()
 
     with pytest.raises(MailboxDown):
         await mailbox.put(post(ADA, 1))
     with pytest.raises(MemoryError):
         await serving
 
+    mailbox = EmbeddedMailbox(tmp_path, at=steps.append)
     async with opened(tmp_path) as second, second.take(INBOUND) as letters:
         assert ids(await collect(letters, 1)) == ["web:ada#0"]

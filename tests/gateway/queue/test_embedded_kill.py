@@ -99,3 +99,18 @@ async def test_lock_frees_at_once_after_a_kill(tmp_path: Path) -> None:
     victim.wait()
     async with opened(tmp_path) as mailbox:
         await mailbox.put(post(BOB, 1))
+
+
+async def test_without_its_lock_file_the_queue_still_has_one_writer(tmp_path: Path) -> None:
+    """Who removes the lock file by hand still cannot start a second writer."""
+    victim = start_victim(tmp_path, 0)
+    assert victim.stdout is not None
+    victim.stdout.readline()
+    (tmp_path / "lock").unlink()
+
+    with pytest.raises(StateInUse):
+        await EmbeddedMailbox(tmp_path).serve()
+
+    victim.kill()
+    victim.stdout.close()
+    victim.wait()

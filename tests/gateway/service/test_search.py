@@ -119,10 +119,10 @@ async def test_a_chat_whose_files_cannot_be_read_hides_no_other(
         await place.post("hello", chat="ada", wait=30)
     async with open_place(tmp_path, **tables) as place:
         await say(place, "telegram:-3", "hello", group=True)
-        journal = tmp_path / "state/keys/web_ada.log"
-        journal.mkdir()
+        ended = tmp_path / "sessions/archive/web_ada/20260101T000000Z-01KDTZZZZZZZZZZZZZZZZZZZZZ.jsonl"
+        ended.mkdir(parents=True)
         answer = (await place.http.get("/v1/search", params={"q": "zebrafinch"})).json()
-        journal.rmdir()
+        ended.rmdir()
 
     assert [hit["key"] for hit in answer["hits"]] == ["telegram:-3"]
     assert (answer["all"], answer["next"]) == (False, None)

@@ -20,6 +20,7 @@ from tests.support.clock import Clock
 from tests.support.model_replies import Reply, usage_of
 from tests.support.model_server import ModelServer
 from tests.support.until import until
+from tests.support.usage_rows import usage_in
 
 # A million tokens: 0.15 USD.
 COUNT = {"prompt_tokens": 10, "completion_tokens": 250_000, "total_tokens": 250_010}
@@ -150,11 +151,6 @@ async def done(services: SessionServices) -> None:
     await until(idle)
 
 
-def rows(workspace: Path) -> list[dict[str, Any]]:
-    lines = [line for file in (workspace / "state" / "usage").glob("*.jsonl") for line in file.open()]
-    return [row for row in map(json.loads, lines) if "v" not in row]
-
-
 def compactions(model: ModelServer) -> int:
     return sum(seen.text.startswith("<conversation>") for seen in model.seen)
 
@@ -192,8 +188,8 @@ async def test_all_that_was_asked_counts_once_and_turns_alone_are_turns(tmp_path
     assert by_hand > 0
     assert totals["consolidated"]["messages"] > 0
     assert (shown["turns"], shown["prompt_tokens"]) == (4, prompt_tokens(model))
-    written = rows(tmp_path)
-    assert sum(row.get("turn", True) for row in written) == 4
+    written = await usage_in(tmp_path)
+    assert sum(row["turn"] for row in written) == 4
     assert len(written) == 4 + by_hand + 3
     assert all(row["cost_usd"] > 0 and row["key"] == "web:ada" for row in written)
     assert abs(shown["cost_usd"] - sum(row["cost_usd"] for row in written)) < 1e-6
@@ -217,11 +213,10 @@ async def test_vectors_for_facts_and_searches_are_their_persons(tmp_path: Path) 
             services = place.services
             assert await said(place, f"how many ferrets? {search}")
             await done(services)
-            await services.usage_today()
-            shown = services.limits_today()
+            shown = await services.limits_today()
 
-    found = [row for row in rows(tmp_path) if "hold" not in row]
-    vectors = [row for row in found if not row.get("turn", True) and row["person"]]
+    found = await usage_in(tmp_path)
+    vectors = [row for row in found if not row["turn"] and row["person"]]
     assert len(model.embedded) == len(vectors) == 2
     assert {(row["key"], row["person"]) for row in vectors} == {("web:ada", "people/ada")}
     assert all(row["cost_usd"] > 0 for row in vectors)

@@ -19,7 +19,7 @@ from session.compaction.compactor import Compactor
 from session.compaction.rules import CompactionRules
 from session.errors import ContextTooLong, ModelAway
 from session.models.caps import Caps
-from session.models.model import Answer, OnDelta, Prompt, Usage
+from session.models.model import Answer, OnDelta, Payer, Prompt, Usage
 from session.models.spending import COST_SAID, Spending
 from session.models.tokens import estimate_messages
 from session.transcript.history import visible
@@ -68,13 +68,7 @@ class Place(Rig):
         super().__init__(folder, self.summing, WorkerRules())
         self.bounds_rules: CompactionRules = replace(RULES[preset], window=100_000, **numbers)
         self.left: list[str] = []
-        self.cost_meter = Spending(
-            folder / "usage",
-            disk=self.store,
-            clock=self.clock,
-            durable=False,
-            caps=Caps(cost_per_day_usd=1.0),
-        )
+        self.cost_meter = Spending(self.store.state, clock=self.clock, caps=Caps(cost_per_day_usd=1.0))
         self.limits = TurnLimits()
         self.compactions = Compactions(
             Compactor(self.model, cost_meter=self.cost_meter),
@@ -201,7 +195,7 @@ async def test_a_failure_is_said_and_changes_nothing(tmp_path: Path) -> None:
 async def test_on_a_day_whose_money_is_spent_it_is_refused_as_a_message_is(tmp_path: Path) -> None:
     """Asked again under its id it says the same; where nothing would leave it says that, as always."""
     async with place(tmp_path) as here:
-        here.cost_meter.pay(ADA, Usage(1, 1, 2.0))
+        here.cost_meter.record(Payer(ADA), Usage(1, 1, 2.0), turn=False)
         assert await here.say("/compact", "c0") == commands.NOTHING_TO_COMPACT
         await here.talk(6)
         before = await here.lines()

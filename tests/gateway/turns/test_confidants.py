@@ -17,9 +17,8 @@ from gateway.turns.policy import wait_words
 from gateway.turns.quota import Quota, payer_of
 from session.context.scopes import Scopes
 from session.errors import AwayCause, ModelAway
-from session.models.spending import Spending
 from tests.gateway.worker_rig import letter as letter_of
-from tests.session.spending_victim import AtOnce
+from tests.session.spending_place import spending_in
 from tests.support.clock import Clock
 
 
@@ -112,7 +111,7 @@ def test_a_message_counts_for_who_writes_it(inbound: Inbound, payer: str) -> Non
 async def test_what_is_left_in_a_listed_group_is_told_of_who_asks(tmp_path: Path) -> None:
     scopes = Scopes(tmp_path, kind="chat", people=PEOPLE)
     clock = Clock()
-    spending = Spending(tmp_path / "usage", disk=AtOnce(), clock=clock, durable=True, turns_per_hour=5)
+    spending = spending_in(clock=clock)
     quota = Quota(spending, turns_per_hour=5, person_of=payer_of(scopes), clock=clock)
 
     with quota.running(quota.payer(letter("telegram:1", "1"))):

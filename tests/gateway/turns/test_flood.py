@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
@@ -97,10 +98,10 @@ class Slow(EmbeddedMailbox):
         for letter in letters:
             self._again.put_nowait(letter)
 
-    async def settle(self, letter: Letter, puts: Sequence[Post] = ()) -> None:
+    async def settle(self, letter: Letter, puts: Sequence[Post] = (), **how: Any) -> None:
         if letter.box == INBOUND and letter.id == self._slow:
             await self.let.wait()
-        await super().settle(letter, puts)
+        await super().settle(letter, puts, **how)
 
 
 @asynccontextmanager

@@ -307,7 +307,7 @@ async def test_an_unknown_price_is_shown_as_unknown(
         life = await get(place, f"/v1/trace/{id_}")
         [session] = (await get(place, "/v1/sessions"))["sessions"]
     capsys.readouterr()
-    assert main(["usage", "--workspace", str(tmp_path)]) == 0
+    assert await asyncio.to_thread(main, ["usage", "--workspace", str(tmp_path)]) == 0
     table = capsys.readouterr().out
     assert await asyncio.to_thread(main, ["trace", id_, "--workspace", str(tmp_path)]) == 0
     traced = capsys.readouterr().out

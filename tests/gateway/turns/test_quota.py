@@ -5,29 +5,25 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
-from datetime import UTC, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from channels.message import Sender
-from gateway.app.spending import build_spending
-from gateway.config.settings import Settings
 from gateway.turns import outages
 from gateway.turns.collect import QueueRules
 from gateway.turns.letter_rules import LetterRules
 from gateway.turns.quota import Quota
 from session.errors import ModelAway
 from session.models.caps import Caps
-from session.models.model import Answer, Need, Payer, Prompt, ToolCall, Usage
+from session.models.model import Answer, Need, Prompt, ToolCall, Usage
 from session.models.spending import Spending
-from session.store.store import Store
 from session.transcript.key import SessionKey
 from session.transcript.line import make_line
 from tests.contracts.models import Script, Step
 from tests.gateway.worker_rig import ADA, Rig
-from tests.support.clock import Clock
 from tests.support.guarantee import guarantee
 
 BOB = SessionKey("foreign:bob")
@@ -51,10 +47,7 @@ async def limited(
     folder: Path, *steps: Any, turns: int = 0, rig: Rig | None = None, **caps: Any
 ) -> AsyncIterator[Rig]:
     r = rig or Rig(folder, Priced(steps) if caps else Script(steps), LetterRules())
-    usage = folder / "state" / "usage"
-    spending = Spending(
-        usage, disk=r.store, clock=r.clock, durable=True, caps=Caps(**caps), turns_per_hour=turns
-    )
+    spending = Spending(r.store.state, clock=r.clock, caps=Caps(**caps))
     r.more["quota"] = Quota(spending, turns_per_hour=turns, clock=r.clock)
     async with r.open():
         yield r
@@ -313,38 +306,3 @@ async def test_a_turn_that_dies_while_it_is_broken_off_is_told_and_never_asked_a
         assert (told.id, told.text) == ("m1#notice.limit", "broken off")
         assert await r.ids(1) == ["m2#reply"]
         assert [prompt.messages[-1]["content"] for prompt in r.model.prompts] == ["go on"]
-
-
-@pytest.mark.parametrize(
-    ("coder", "runs_s"),
-    [
-        ({"timeout_s": 600}, 600),
-        ({"fallbacks": ["openai/b", "openai/c"]}, 360),
-        ({"timeout_s": 5}, 120),
-    ],
-)
-async def test_money_is_held_while_a_request_of_any_agent_can_run(
-    tmp_path: Path, coder: dict[str, Any], runs_s: float
-) -> None:
-    """Then a killed process holds it no more."""
-    tables = {
-        "workspace": tmp_path,
-        "model": {"name": "openai/a", "timeout_s": 120},
-        "agents": {"coder": {"model": coder}},
-        "limits": {"cost_per_day_usd": 5.0},
-    }
-    hers, his = Payer("cli:ada", "ada", id="m1"), Payer("cli:bob", "bob", id="m2")
-    clock = Clock()
-    store = Store(tmp_path, zone=UTC, clock=clock)
-    spending = build_spending(Settings.model_validate(tables), store, plain=False)
-    assert await spending.reserve(hers, Need(10, 4.0), Usage()) is None
-
-    clock.forward(runs_s)
-    while_it_runs = await spending.reserve(his, Need(10, 3.0), Usage())
-    clock.forward(60)
-    afterwards = await spending.reserve(his, Need(10, 3.0), Usage())
-    await store.aclose()
-
-    assert while_it_runs is not None
-    assert while_it_runs.passes
-    assert afterwards is None

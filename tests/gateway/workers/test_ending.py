@@ -8,6 +8,7 @@ import resource
 import signal
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -22,6 +23,7 @@ from gateway.workers import process
 from gateway.workers import workers as keeping
 from gateway.workers.process import WorkerProcess
 from gateway.workers.workers import Workers
+from session.store.state import workspace_state
 from tests.support.prepared import ROOT
 from tests.support.until import until
 
@@ -41,10 +43,10 @@ async def ended(running: Running) -> None:
 
 
 @asynccontextmanager
-async def at_work(count: int, *, silent_s: float) -> AsyncIterator[tuple[Workers, Running]]:
-    workers = Workers(count, {}, partitions=4, silent_s=silent_s)
-    running = asyncio.create_task(workers.run())
-    async with asyncio.timeout(60):
+async def at_work(workspace: Path, count: int, *, silent_s: float) -> AsyncIterator[tuple[Workers, Running]]:
+    async with workspace_state(workspace / "state").opened() as state, asyncio.timeout(60):
+        workers = Workers(count, {}, state, partitions=4, silent_s=silent_s)
+        running = asyncio.create_task(workers.run())
         await workers.started()
         yield workers, running
         await ended(running)
@@ -52,13 +54,13 @@ async def at_work(count: int, *, silent_s: float) -> AsyncIterator[tuple[Workers
 
 @pytest.mark.parametrize("ends_within_s", [60.0, 0.2])
 async def test_a_worker_is_told_to_end_has_its_time_and_is_killed_behind_it(
-    monkeypatch: pytest.MonkeyPatch, ends_within_s: float
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, ends_within_s: float
 ) -> None:
     """Its running turns are cancelled by itself, which strikes their starts out."""
     monkeypatch.setattr(process, "ENDS_WITHIN_S", ends_within_s)
-    worker = WorkerProcess({}, changed=lambda: None)
-    running = asyncio.create_task(worker.run(1, []))
-    async with asyncio.timeout(60):
+    async with workspace_state(tmp_path / "state").opened() as state, asyncio.timeout(60):
+        worker = WorkerProcess({}, state, changed=lambda: None)
+        running = asyncio.create_task(worker.run(1, []))
         await worker.ready.wait()
         if ends_within_s < 1:
             os.kill(worker.pid, signal.SIGSTOP)
@@ -71,7 +73,9 @@ async def test_a_worker_is_told_to_end_has_its_time_and_is_killed_behind_it(
             assert (worker.ended.is_set(), worker.code) == (True, 0)
 
 
-async def test_the_spare_process_becomes_the_next_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_spare_process_becomes_the_next_worker(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """With the number and the partitions of the one that died; then there is a spare process again."""
     monkeypatch.setattr(keeping, "SPARE_AFTER_S", 0.0)
     started: list[int] = []
@@ -82,7 +86,7 @@ async def test_the_spare_process_becomes_the_next_worker(monkeypatch: pytest.Mon
         started.append(worker.pid)
 
     monkeypatch.setattr(WorkerProcess, "start", noted)
-    async with at_work(2, silent_s=600) as (workers, _):
+    async with at_work(tmp_path, 2, silent_s=600) as (workers, _):
         await until(lambda: len(started) == 3)
         first, other = workers.shown()
         os.kill(first["pid"], signal.SIGKILL)
@@ -97,13 +101,15 @@ async def test_the_spare_process_becomes_the_next_worker(monkeypatch: pytest.Mon
     assert other["partitions"] == [1, 3]
 
 
-async def test_a_worker_that_has_said_nothing_is_killed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_worker_that_has_said_nothing_is_killed_at_once(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """It has no letter yet, and would be heard of late."""
     monkeypatch.setattr(process, "MODULE", "tests.support.never_speaks")
     monkeypatch.setattr(process, "ENDS_WITHIN_S", 600.0)
-    worker = WorkerProcess({}, changed=lambda: None)
-    running = asyncio.create_task(worker.run(1, []))
-    async with asyncio.timeout(60):
+    async with workspace_state(tmp_path / "state").opened() as state, asyncio.timeout(60):
+        worker = WorkerProcess({}, state, changed=lambda: None)
+        running = asyncio.create_task(worker.run(1, []))
         await until(lambda: worker.pid)
         await ended(running)
 
@@ -121,9 +127,9 @@ def test_it_has_longer_than_a_worker_takes() -> None:
     assert process.ENDS_WITHIN_S > LAST_WORDS_S
 
 
-async def test_a_worker_that_is_slow_to_go_has_ended_its_turns() -> None:
+async def test_a_worker_that_is_slow_to_go_has_ended_its_turns(tmp_path: Path) -> None:
     """An interpreter that ends says nothing for a while on a busy machine: that is no standing still."""
-    async with at_work(2, silent_s=0.5) as (workers, running):
+    async with at_work(tmp_path, 2, silent_s=0.5) as (workers, running):
         assert await workers.drain(within_s=30)
         await running
 
@@ -143,9 +149,9 @@ def no_descriptor_left() -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-async def test_a_worker_that_cannot_be_replaced_for_want_of_descriptors_is_later() -> None:
+async def test_a_worker_that_cannot_be_replaced_for_want_of_descriptors_is_later(tmp_path: Path) -> None:
     """It dies while the gateway is at its limit."""
-    async with at_work(1, silent_s=30) as (workers, running):
+    async with at_work(tmp_path, 1, silent_s=30) as (workers, running):
         first = workers.shown()[0]["pid"]
         with no_descriptor_left():
             os.kill(first, signal.SIGKILL)
@@ -175,7 +181,7 @@ async def scraped(workers: Workers) -> float:
 
 
 async def test_a_worker_that_dies_while_the_queues_are_counted_counts_once(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """It has answered, then goes to the past; the next scrape has its successor's numbers on top of it.
 
@@ -191,7 +197,7 @@ async def test_a_worker_that_dies_while_the_queues_are_counted_counts_once(
         return {}
 
     monkeypatch.setattr(gauges, "_depths", depths)
-    async with at_work(1, silent_s=600) as (workers, _):
+    async with at_work(tmp_path, 1, silent_s=600) as (workers, _):
         before = await scraped(workers)
         dies = True
         beside = await scraped(workers)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -15,6 +16,7 @@ from gateway.workers import line, process
 from gateway.workers.line import Line
 from gateway.workers.process import NoAnswer, WorkerProcess
 from gateway.workers.workers import Workers
+from session.store.state import workspace_state
 from tests.support.prepared import ROOT
 from tests.support.until import until
 
@@ -85,13 +87,13 @@ def garbler(monkeypatch: pytest.MonkeyPatch) -> None:
     ids=["no JSON", "no object", "too long"],
 )
 async def test_a_worker_that_cannot_be_read_is_replaced(
-    monkeypatch: pytest.MonkeyPatch, said: str, times: int, error: str
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, said: str, times: int, error: str
 ) -> None:
     """It alone: the others, and the gateway, go on. What is shown of it tells why."""
     monkeypatch.setattr(line, "MAX_LINE_BYTES", LIMIT)
-    workers = Workers(2, {}, partitions=4, silent_s=600)
-    running = asyncio.create_task(workers.run())
-    async with asyncio.timeout(60):
+    async with workspace_state(tmp_path / "state").opened() as state, asyncio.timeout(60):
+        workers = Workers(2, {}, state, partitions=4, silent_s=600)
+        running = asyncio.create_task(workers.run())
         await workers.started()
         first, other = (shown["pid"] for shown in workers.shown())
 
@@ -108,11 +110,13 @@ async def test_a_worker_that_cannot_be_read_is_replaced(
 
 
 @pytest.mark.usefixtures("garbler")
-async def test_a_question_that_is_too_long_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_question_that_is_too_long_is_not_asked(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """The worker would take the gateway for gone."""
-    worker = WorkerProcess({}, changed=lambda: None)
-    running = asyncio.create_task(worker.run(1, []))
-    async with asyncio.timeout(60):
+    async with workspace_state(tmp_path / "state").opened() as state, asyncio.timeout(60):
+        worker = WorkerProcess({}, state, changed=lambda: None)
+        running = asyncio.create_task(worker.run(1, []))
         await worker.ready.wait()
         monkeypatch.setattr(line, "MAX_LINE_BYTES", LIMIT)
 

@@ -45,6 +45,21 @@ async def test_old_ended_sessions_go_the_newest_of_an_open_chat_as_well(world: W
     assert await world.pruned() == []
 
 
+async def test_a_fresh_process_leaves_no_word_of_what_it_deletes(world: World, tmp_path: Path) -> None:
+    """Neither in the archive nor in a byte of the state database, whose journal held the answers."""
+    await world.say("a", answer="swordfish")
+    await world.end()
+    await world.store.aclose()
+    world.clock.forward(days=31)
+    later = World(tmp_path)
+    later.clock.forward(days=31)
+
+    assert [do for do, _ in await later.pruned()] == ["delete"]
+
+    await later.store.aclose()
+    assert [path for path in tmp_path.rglob("*.*") if b"swordfish" in path.read_bytes()] == []
+
+
 async def test_an_archive_that_a_summary_stands_for_stays(world: World) -> None:
     """The line with which a session opens names the file of the one it continues."""
     first = await world.ended("a")

@@ -15,7 +15,7 @@ from session.compaction.files import without_lists
 from session.compaction.plan import Plan
 from session.compaction.rules import CompactionRules
 from session.errors import BadAnswer, ContextTooLong, ModelAway, ModelRefused, NotCompacted, NotNow
-from session.models.model import Answer, Meter, Prompt, ToolCall, Totals, Usage
+from session.models.model import Answer, Meter, Payer, Prompt, ToolCall, Totals, Usage
 from session.transcript.history import summary_text
 from tests.contracts.models import Script
 from tests.session.compaction_talk import (
@@ -465,11 +465,11 @@ async def test_what_no_turn_waits_for_is_paid_by_the_cost_meter() -> None:
     with pytest.raises(NotCompacted):
         await compactor.summarise(made, rules, key=KEY, asked=True)
     await compactor.summarise(made, rules, key=KEY, asked=True)
-    assert spending.today() == Totals(0, Usage(300, 30, 1.5))
+    assert await spending.today() == Totals(0, Usage(300, 30, 1.5))
 
-    spending.pay(KEY, Usage(cost_usd=0.5))
+    spending.record(Payer(KEY), Usage(cost_usd=0.5), turn=False)
     with pytest.raises(NotCompacted) as caught:
         await compactor.summarise(made, rules, key=KEY, asked=True)
     assert (caught.value.reason, compactor.rests_s(KEY)) == ("cost", 0.0)
     await compactor.summarise(made, rules, key=KEY, meter=meter)
-    assert (meter.usage, spending.today().usage.cost_usd) == (Usage(100, 10, 0.5), 2.0)
+    assert (meter.usage, (await spending.today()).usage.cost_usd) == (Usage(100, 10, 0.5), 2.0)

@@ -16,7 +16,6 @@ from session.compaction.presets import numbers_of
 from session.context.request import Asking
 from session.errors import BadAnswer, ContextTooLong, MessageTooLong, ModelAway, ModelRefused, StoreError
 from session.models.model import Answer, Meter, OnDelta, Prompt, ToolCall, Usage
-from session.store.store import Store
 from session.tools.archives import SessionArchiveRead
 from session.transcript import archive
 from session.transcript.key import SessionKey
@@ -612,7 +611,9 @@ async def test_an_outage_is_not_told_as_too_long_and_what_does_not_fit_is_compac
 
 @guarantee("sessions", "A summary that no longer fits its transcript is discarded.")
 @pytest.mark.parametrize("preset", ["overlay", "annabelle"])
-@pytest.mark.parametrize("what", ["new", "clear", "undo", "deleted", "edited", "overlay"])
+@pytest.mark.parametrize(
+    "what", ["new", "clear", "cleared elsewhere", "undo", "deleted", "edited", "overlay"]
+)
 async def test_a_summary_that_no_longer_fits_is_dropped(tmp_path: Path, preset: str, what: str) -> None:
     """Where the transcript did anything but grow, not a byte of it changes."""
     async with chat(tmp_path, preset, **QUICK.get(preset, {})) as place:
@@ -630,6 +631,8 @@ async def test_a_summary_that_no_longer_fits_is_dropped(tmp_path: Path, preset: 
             await place.record("overlay", "S", first_kept=2)
         if what == "clear":
             await place.store.clear(KEY)
+        if what == "cleared elsewhere":
+            place.store.forget(KEY, cleared=True)
         if what == "edited":
             # An edit by hand comes later than the write before it.
             written = path.stat()
@@ -654,22 +657,6 @@ async def test_an_undo_of_what_is_kept_does_not_matter(tmp_path: Path) -> None:
         assert await place.kinds() == ["undo", "overlay"]
         await place.say("on")
         assert f"fact-{place.count - 1:04}" not in place.told()
-
-
-@pytest.mark.parametrize("preset", ["overlay", "annabelle"])
-async def test_another_process_that_took_the_key_is_left_alone(tmp_path: Path, preset: str) -> None:
-    """A summary that comes back to a key that is no longer ours is not stored."""
-    async with chat(tmp_path, preset, **QUICK.get(preset, {})) as place:
-        hold = await place.until_it_sums_up()
-        other = Store(tmp_path, zone=UTC)
-        async with other.open(KEY) as session:
-            await session.append([make_line("user", "there", place.turns.now(), message_id="t")])
-            before = session.path.read_bytes()
-            hold.set()
-            await place.compactions.settled(KEY)
-            assert session.path.read_bytes() == before
-        await other.aclose()
-        assert not place.store.layout.archive("cli_ada").exists()
 
 
 async def test_a_turn_that_is_stopped_in_its_summary_leaves_nothing_behind(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from session.interchange.conversation import Conversation, Line
 from session.store.store import Store
 from session.transcript.key import SessionKey
 from session.transcript.line import MAX_LINE_BYTES, make_line
+from tests.session.store_place import worker_of
 from tests.support.guarantee import guarantee
 
 pytestmark = guarantee("storage", "An import is complete or absent, and overwrites nothing.")
@@ -96,7 +97,7 @@ async def test_imported_answers_are_told_to_nobody(store: Store) -> None:
 async def test_a_turn_that_ran_meanwhile_writes_nothing_into_it(
     store: Store, tmp_path: Path, same: bool
 ) -> None:
-    other = store if same else Store(tmp_path / "w", zone=UTC)
+    other = store if same else worker_of(store, tmp_path / "w")
     async with other.open(ADA) as turn:
         await adopt(store, ADA, foreign("a"), session_id=NEW)
 

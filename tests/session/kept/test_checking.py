@@ -5,24 +5,14 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 from ulid import ULID
 
 from session.background.job_files import BackgroundJob, JobFiles
-from session.models.model import Usage
-from session.models.usage_lines import SpendingRow
-from session.models.usage_report import report
-from session.store.archived import read_beginning
+from session.transcript.loading import read_beginning
 from tests.support.kept import KEY, talked, verified
-
-
-def journal(workspace: Path) -> Path:
-    path = workspace / "state" / "keys" / "web_a.log"
-    path.write_bytes(b'{"v":1,"key":"web:a"}\n{"done":"x"\n{"m":1}\n{"torn')
-    return path
 
 
 def notes(workspace: Path) -> Path:
@@ -71,7 +61,6 @@ def transcript(workspace: Path) -> Path:
 
 Spoil = Callable[[Path], Path]
 KINDS: list[tuple[Spoil, list[bytes], bytes]] = [
-    (journal, [b'"web:a"', b'{"m":1}'], b"torn"),
     (notes, ["likes \ufffd tea\n".encode()], b"\0"),
     (facts, [b'{"id": "1", "mine": true}'], b"not json"),
     (agents_facts, [b'{"id": "1", "mine": true}'], b"not json"),
@@ -118,47 +107,6 @@ async def test_a_damaged_index_is_removed(tmp_path: Path, name: str) -> None:
     assert await verified(tmp_path, repair=True) == []
 
 
-async def test_what_was_spent_is_blanked_in_its_place(tmp_path: Path) -> None:
-    """Other processes remember how far they have read: no byte behind it may move, and no sound line goes."""
-    path = tmp_path / "state" / "usage" / "2026-01-01.jsonl"
-    path.parent.mkdir(parents=True)
-    row = SpendingRow(datetime(2026, 1, 1, tzinfo=UTC), KEY, "ada", Usage(1, 2, 0.5))
-    path.write_bytes(b'{"v": 1}\n{"at": "20\n' + row.to_bytes() + b'{"torn')
-    size = path.stat().st_size
-
-    (told,) = await verified(tmp_path)
-    (repaired,) = await verified(tmp_path, repair=True)
-
-    assert told["problem"] == "1 damaged line (10 bytes): the cost in them is not counted"
-    assert (told["repaired"], repaired["repaired"]) == (False, True)
-    assert path.stat().st_size == size
-    assert row.to_bytes() in path.read_bytes()
-    assert report(path.parent, today=row.at.date(), days=1)["total"]["cost_usd"] == 0.5
-    assert await verified(tmp_path) == []
-
-
-@pytest.mark.parametrize(
-    ("tail", "ok"),
-    [
-        (b'{"at":"2026-01-01T', True),
-        (b'{"at":"2026-01-01T\x18\n', True),
-        # A whole line was under way when its end was looked at.
-        (b"\x18\n", True),
-        (b"t:1,:\x18\n", False),
-        (b"\0\0\0", False),
-    ],
-)
-async def test_a_line_of_costs_that_a_killed_writer_left_is_no_damage(
-    tail: bytes, ok: bool, tmp_path: Path
-) -> None:
-    """… whether or not another has written behind it; what no writer begins so is."""
-    path = tmp_path / "state" / "usage" / "2026-01-01.jsonl"
-    path.parent.mkdir(parents=True)
-    path.write_bytes(b'{"v": 1}\n' + tail)
-
-    assert (await verified(tmp_path) == []) is ok
-
-
 async def test_a_job_is_made_anew_of_its_name(tmp_path: Path) -> None:
     """What is to be done for a session that is there, ended or not; without it there is nothing to do."""
     await talked(tmp_path)
@@ -200,7 +148,7 @@ async def test_an_approval_stays_while_its_turn_may_come(tmp_path: Path) -> None
 
 
 PERSONS = (
-    "budget.json",
+    "retention.json",
     "gateway.db",
     "channels.db",
     "subagents/chats/web_a.json",

@@ -46,7 +46,7 @@ async def test_what_is_written_meanwhile_is_in_it_whole_or_not_at_all(tmp_path: 
 
     def export() -> bytes:
         out = io.BytesIO()
-        write(out, SUBJECT, other.layout, owner=other.owner, at=datetime.now(UTC))
+        write(out, SUBJECT, other.layout, at=datetime.now(UTC))
         return out.getvalue()
 
     talking = asyncio.ensure_future(talk())
@@ -82,7 +82,7 @@ async def test_a_link_out_of_the_workspace_is_not_followed(tmp_path: Path) -> No
     (folder / "up").symlink_to(tmp_path)
     store, out = Store(tmp_path / "place", zone=UTC), io.BytesIO()
 
-    parts = write(out, SUBJECT, store.layout, owner=store.owner, at=datetime.now(UTC))
+    parts = write(out, SUBJECT, store.layout, at=datetime.now(UTC))
 
     assert [part.source for part in parts] == ["files/chats/telegram_1/own.txt"]
     assert b"secret" not in out.getvalue()

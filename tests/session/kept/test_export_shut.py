@@ -30,7 +30,7 @@ CODE = (
     "subject = Subject(key, False, (Conversation(key, 'telegram_1'),), scopes, (), {})\n"
     "try:\n"
     "    with open(sys.argv[3], 'wb') as out:\n"
-    "        write(out, subject, Layout(Path(sys.argv[1])), owner='me', at=datetime.now(UTC))\n"
+    "        write(out, subject, Layout(Path(sys.argv[1])), at=datetime.now(UTC))\n"
     "except StoreError as error:\n"
     "    print(error)\n"
 )
@@ -108,7 +108,6 @@ def test_what_cannot_be_read_is_named_and_the_rest_is_in_it(workspace: Path) -> 
         "sessions/telegram_1.jsonl",
         "sessions/archive/telegram_1/1.jsonl",
         "memory/chats/telegram_1/MEMORY.md",
-        "state/usage/2026-01-01.jsonl",
     ],
 )
 def test_a_file_of_the_program_itself_is_blamed_by_its_name(workspace: Path, path: str) -> None:

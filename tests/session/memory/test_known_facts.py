@@ -74,7 +74,7 @@ async def test_an_embedding_model_decides_where_it_answers(tmp_path: Path) -> No
         await learn(house, known, *TEXTS)
 
         assert (await told(house, known, "has a"))[0] == "Ada has a dog."
-        assert spending.today().usage.prompt == len(embedder.asked[0]) == len(TEXTS) + 1
+        assert (await spending.today()).usage.prompt == len(embedder.asked[0]) == len(TEXTS) + 1
 
         embedder.steps = [ModelAway("down", cause="unreachable")]
         assert (await told(house, known, "plays chess"))[0] == "Ada plays chess."

@@ -5,13 +5,17 @@ from __future__ import annotations
 import asyncio
 import gc
 import sys
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
 
+from durable import listening
 from session.errors import NotNow, StoreError
 from session.memory.scope_state import ScopeStates
 from session.models.model import Answer, Prompt
+from session.store.state import workspace_state
+from session.transcript.key import SessionKey
 from tests.session.memory_place import ADA, BOB, MARK, Workspace, open_workspace, saved, talk
 from tests.session.store_place import reopen
 from tests.support.guarantee import guarantee
@@ -21,9 +25,15 @@ from tests.support.guarantee import guarantee
 
 async def test_the_notes_of_a_scope_are_taken_by_one_process_at_a_time(tmp_path: Path) -> None:
     """Two chats share it: while one's are taken elsewhere the other's wait, and a kill lets go of it."""
-    async with open_workspace(tmp_path, kind="workspace") as workspace:
+
+    async def changed(key: str, cleared: bool) -> None:
+        workspace.store.forget(SessionKey(key), cleared=cleared)
+
+    state = tmp_path / "state"
+    async with open_workspace(tmp_path, kind="workspace") as workspace, AsyncExitStack() as stack:
         for key in (ADA, BOB):
             await workspace.said(key, talk(10))
+        await stack.enter_async_context(listening(state, workspace_state(state), changed))
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "tests.session.scope_holder", str(tmp_path)),
             cwd=Path(__file__).parents[3],

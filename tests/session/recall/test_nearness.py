@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,14 +12,12 @@ import pytest
 from session.context.embeddings import BATCH
 from session.errors import ModelAway, ModelRefused
 from session.models.caps import Caps
-from session.models.model import Payer
-from session.models.spending import Spending
+from session.models.model import Payer, Totals, Usage
 from session.recall.nearness import MEANING, fused
 from session.store import archived
-from session.store.fence import Fence
 from tests.contracts.models import WordEmbedder
 from tests.session.recall.place import ADA, BOB, GROUP, fact, place
-from tests.session.spending_victim import AtOnce
+from tests.session.spending_place import spending_in
 from tests.support.clock import Clock
 from tests.support.guarantee import guarantee
 
@@ -135,8 +134,14 @@ async def test_what_is_cleared_while_the_model_answers_leaves_no_vector(tmp_path
 
         async def clear() -> None:
             await here.store.clear(ADA)
-            fence = Fence(here.store.layout, "telegram_1", owner="x")
-            archived.delete(fence, here.store.layout, "telegram_1", old.name[17:43])
+            await asyncio.to_thread(
+                archived.delete,
+                here.store.state,
+                here.store.layout,
+                "telegram:1",
+                "telegram_1",
+                old.name[17:43],
+            )
             note.unlink()
 
         words.steps = [clear]
@@ -150,20 +155,19 @@ async def test_what_it_costs_is_counted_and_a_cap_leaves_the_order_of_the_words(
     """The cost is the chat's and no turn's; at a cap nothing is asked."""
     clock = Clock(datetime(2027, 1, 1, 12, tzinfo=UTC))
     caps = Caps(tokens_per_day=20)
-    spending = Spending(tmp_path / "usage", disk=AtOnce(), clock=clock, durable=True, caps=caps)
+    spending = spending_in(clock=clock, caps=caps)
     words = WordEmbedder()
     async with place(tmp_path, embedder=words, cost_meter=spending) as here:
         await here.say(ADA, "strings one", "strings two", "strings three", "ok")
         await here.find(ADA, "strings")
-        (row,) = spending.left(Payer(ADA))
+        (row,) = await spending.left(Payer(ADA))
         asked = len(words.asked)
         await here.say(ADA, BY_WORDS, BY_MEANING)
         found = await here.texts(ADA, QUESTION)
 
-    await spending.aclose()
     assert asked == 1
     assert (row["used"], row["reserved"]) == (4, 0)
-    assert (spending.today().turns, spending.today().usage.prompt) == (0, 4)
+    assert await spending.today() == Totals(0, Usage(4))
     assert len(words.asked) == asked
     assert found[0] == BY_WORDS
 

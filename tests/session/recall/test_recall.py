@@ -17,11 +17,11 @@ from session.recall.index import VERSION
 from session.recall.scope_files import WHOSE
 from session.recall.sieve import Sieve
 from session.store import archived
-from session.store.fence import Fence
 from session.store.listing import key_at
 from session.transcript import beginning
 from session.transcript.agent import AGENT
 from session.transcript.line import make_line, stamp
+from session.transcript.loading import read_beginning
 from tests.session.recall.place import ADA, BOB, GROUP, START, Place, fact, place
 from tests.support.guarantee import guarantee
 from tests.support.until import until
@@ -152,9 +152,11 @@ async def test_a_deleted_session_leaves_no_word(here: Place, tmp_path: Path) -> 
         await here.end()
     assert len(await here.find(ADA, "swordfish tunafish")) == 2
     first, second, _ = sorted((tmp_path / "sessions/archive/telegram_1").iterdir())
-    fence = Fence(here.store.layout, "telegram_1", owner="x")
 
-    archived.delete(fence, here.store.layout, "telegram_1", first.name[17:43])
+    await asyncio.to_thread(
+        archived.delete, here.store.state, here.store.layout, "telegram:1", "telegram_1", first.name[17:43]
+    )
+    await here.store.state.compact()
     assert not inside(tmp_path / "state", "swordfish")
     assert await here.texts(ADA, "tunafish") == ["tunafish"]
     second.unlink()
@@ -491,7 +493,7 @@ def test_a_line_1_longer_than_any_may_be_is_nobodys(tmp_path: Path, monkeypatch:
     path.write_text('{"_type":"metadata","key":"a","metadata":{"a":"' + "x" * 1000 + '"}}\n')
 
     assert WHOSE.get(path) is None
-    assert archived.read_beginning(path, "a") is None
+    assert read_beginning(path, "a") is None
     assert key_at(path, "a") == ""
 
 

@@ -190,6 +190,8 @@ async def test_a_transcript_only_grows(tmp_path: Path) -> None:
             for number in range(3):
                 request = Request(f"m{opened}{number}", ADA, f"question {number}")
                 await turns.run(session, request, stop=StopSwitch())
+                if session.ahead is not None:
+                    await session.ahead.durable()
                 note(session.path)
             await session.append([make_line("system", "", AT, kind="note", edits="m00")])
             note(session.path)

@@ -157,8 +157,8 @@ async def test_a_session_ends_and_is_opened_again_with_every_line(tmp_path: Path
         gone = not index.exists()
         async with store.open(KEY) as session:
             await session.change(
-                lambda scribe, book, epoch, wait: switch_session.reopen(
-                    scribe, book, epoch, wait, session_id=str(HEAD["metadata"]["session_id"])
+                lambda *writers: switch_session.reopen(
+                    *writers, session_id=str(HEAD["metadata"]["session_id"])
                 )
             )
             count, last = len(session), session.raw(-1)

@@ -16,7 +16,7 @@ import pytest
 from session.disk.layout import Layout
 from session.store import cache
 from session.store.cache import Handle, Handles
-from session.store.fence import Fence
+from session.store.state import StoreState
 from session.store.store import Store, utc_now
 from session.store.writer import TranscriptWriter
 from session.transcript.key import SessionKey
@@ -42,8 +42,8 @@ def used(handles: Handles, *names: str, prepared: int = 0, folder: Path | None =
 
 def writer(folder: Path, name: str) -> TranscriptWriter:
     layout = Layout(folder)
-    fence = Fence(layout, f"cli_{name}", owner="me", freeze_s=30)
-    return TranscriptWriter(layout, f"cli_{name}", SessionKey(f"cli:{name}"), fence=fence, clock=utc_now)
+    state = StoreState(layout.workspace / "state")
+    return TranscriptWriter(layout, f"cli_{name}", SessionKey(f"cli:{name}"), state=state, clock=utc_now)
 
 
 def kept(handles: Handles, names: Sequence[str]) -> str:

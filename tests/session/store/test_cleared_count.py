@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import UTC
 from pathlib import Path
@@ -9,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from session.store import archived
-from session.store.fence import Fence
 from session.store.store import Store
 from tests.session.store_place import ADA, survivors, talk, turn
 
@@ -68,12 +68,11 @@ async def test_nothing_else_of_the_chat_is_left(store: Store) -> None:
 async def test_of_a_chat_that_was_told_nothing_no_journal_is_left(store: Store) -> None:
     async with store.open(ADA) as session:
         await session.journal.choose("chosen", "sesame")
-        path = store.layout.journal(session.stem)
-    assert path.exists()
+    assert await store.state.journals_of("telegram") == [ADA]
 
     await store.clear(ADA, everything=True)
 
-    assert not path.exists()
+    assert await store.state.journals_of("telegram") == []
 
 
 async def answered(store: Store) -> None:
@@ -115,15 +114,15 @@ async def test_no_answer_of_a_deleted_session_stays_in_the_journal(tmp_path: Pat
             await session.end()
             if id_ == "a":
                 first = ended
-    journal = store.layout.journal(stem)
-    assert b"sesame" in journal.read_bytes()
+    assert "sesame" in str(await store.state.journals([ADA]))
     before = (await store.look(ADA)).seq
 
-    assert archived.delete(Fence(store.layout, stem, owner="me"), store.layout, stem, first)
+    assert await asyncio.to_thread(archived.delete, store.state, store.layout, ADA, stem, first)
+    store.forget(ADA)
+    await store.state.compact()
 
     assert b"sesame" not in b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
-    assert b"of the next one" in journal.read_bytes()
-    # One that has the journal in memory reads it anew before its next write.
+    assert "of the next one" in str(await store.state.journals([ADA]))
     async with store.open(ADA) as session:
         await session.journal.conclude("c", "silent")
         known = {id_: session.journal.known(id_) for id_ in "ab"}

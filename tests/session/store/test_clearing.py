@@ -20,7 +20,7 @@ from session.memory.unconsolidated import UnconsolidatedReader
 from session.models.model import Answer, Meter, Prompt
 from session.store import archived
 from session.store.cache import begin as index_work
-from session.store.fence import Fence, Wait
+from session.store.state import StoreState
 from session.store.store import Session, Store, utc_now
 from session.store.vectors import FILE, Vectors, forget
 from session.store.writer import TranscriptWriter
@@ -138,19 +138,7 @@ async def test_a_turn_of_an_ended_session_that_is_deleted_keeps_no_vector(
         async with comparing(store, session, Gate()):
             old = session.session_id
             await session.end()
-            fence = Fence(store.layout, session.stem, owner=store.owner, freeze_s=30)
-            assert archived.delete(fence, store.layout, session.stem, old)
-
-    assert vectors_in(tmp_path) == 0
-
-
-async def test_a_turn_of_an_older_epoch_keeps_no_vector(store: Store, make: Make, tmp_path: Path) -> None:
-    """A clear may die between the vectors and the transcript; it raises the epoch before both."""
-    other = make()
-    async with store.open(ADA) as session:
-        await session.append(talk(2))
-        async with comparing(store, session, Gate()), other.open(ADA) as taken:
-            assert len(taken) == 2
+            assert await asyncio.to_thread(archived.delete, store.state, store.layout, ADA, session.stem, old)
 
     assert vectors_in(tmp_path) == 0
 
@@ -212,8 +200,8 @@ async def test_an_answer_on_its_way_into_memory_stops_there(tmp_path: Path, dele
 
         async def gone() -> None:
             await workspace.store.clear(ADA)
-            fence = Fence(workspace.store.layout, "telegram_1", owner="another", freeze_s=30)
-            archived.delete(fence, workspace.store.layout, "telegram_1", session_id)
+            store = workspace.store
+            await asyncio.to_thread(archived.delete, store.state, store.layout, ADA, "telegram_1", session_id)
 
         workspace.memory.unconsolidated = Looked(workspace.store, gone)
         await workspace.memory.consolidate(ADA, session_id=session_id)
@@ -249,41 +237,25 @@ def big_transcript(folder: Path) -> TranscriptWriter:
     """Put a transcript there that is worth an index."""
     path_of(folder).write_bytes(whole(body()))
     layout = Layout(folder)
-    fence = Fence(layout, STEM, owner="one", freeze_s=30)
-    return TranscriptWriter(layout, STEM, KEY, fence=fence, clock=utc_now)
+    state = StoreState(folder / "state")
+    return TranscriptWriter(layout, STEM, KEY, state=state, clock=utc_now)
 
 
-def test_an_index_that_comes_late_is_not_written(tmp_path: Path) -> None:
+async def test_an_index_that_comes_late_is_not_written(tmp_path: Path) -> None:
     """It was begun while the session was there; the transcript is cleared before it is put on disk."""
     writer = big_transcript(tmp_path)
-    epoch = writer.claim(Wait())
+    await writer.state.open()
+    writer.refresh()
     assert isinstance(writer.transcript.messages, Lines)
     late = index_work(writer, writer.transcript.messages)
     index_of(tmp_path).parent.mkdir(parents=True, exist_ok=True)
     index_of(tmp_path).with_suffix(".new").write_bytes(b"what a kill left")
 
-    with writer.writing(epoch, Wait()) as (held, _):
-        writer.remove(held)
+    await asyncio.to_thread(writer.remove)
     late()
 
     assert list(index_of(tmp_path).parent.iterdir()) == []
-
-
-def test_an_index_that_met_a_writer_is_still_to_be_written(tmp_path: Path) -> None:
-    """A turn that wrote at that moment does not put it off until much has come again."""
-    writer = big_transcript(tmp_path)
-    writer.claim(Wait())
-    lines = writer.transcript.messages
-    assert isinstance(lines, Lines)
-
-    with writer.fence.hold(Wait()):
-        index_work(writer, lines)()
-    assert not index_of(tmp_path).exists()
-    assert lines.saved_bytes == 0
-
-    index_work(writer, lines)()
-    assert index_of(tmp_path).exists()
-    assert lines.saved_bytes == lines.body_bytes
+    await writer.state.aclose()
 
 
 # -- everything of a chat --------------------------------------------------------------------------------
@@ -315,7 +287,7 @@ async def test_clearing_everything_is_one_step_for_who_writes_meanwhile(tmp_path
         await SessionTitles(workspace.memory, workspace.store).summarise(ADA, session_id)
 
         assert len(workspace.model.prose) == 1
-        assert holding(tmp_path, b"poison") == holding(tmp_path, b"message") == []
+        assert holding(tmp_path, b"poison") == holding(tmp_path, b'"message ') == []
         assert list(tmp_path.rglob("*.md")) == list((tmp_path / "sessions").rglob("*.jsonl")) == []
         async with workspace.store.open(ADA) as session:
             assert session.journal.known("running") is not None

@@ -10,10 +10,8 @@ import pytest
 
 from session.disk.layout import Layout
 from session.store import places
-from session.store.fence import Fence, Wait
 from session.store.original import keep_original, originals_of
 from session.store.places import kind_of, pattern_of
-from session.transcript.journal_lines import heading
 from session.transcript.key import SessionKey, marked_stem, plain_stem
 from tests.session.store_place import Make, turn
 from tests.support.place import write as put
@@ -43,9 +41,8 @@ def copies(workspace: Path) -> set[Path]:
 
 def kept(layout: Layout, path: Path, key: SessionKey) -> Path:
     """Keep a copy as a repair does."""
-    fence = Fence(layout, path.stem, owner=key)
-    with fence.hold(Wait()) as held, path.open("rb") as file:
-        return keep_original(path, held, file.fileno(), now=AT)
+    with path.open("rb") as file:
+        return keep_original(path, file.fileno(), now=AT)
 
 
 def listed(layout: Layout, key: SessionKey, stem: str) -> list[Path]:
@@ -80,11 +77,10 @@ async def test_of_two_long_names_that_begin_alike_each_has_its_own(make: Make, t
 
 
 @KEYS
-@pytest.mark.parametrize("journal", [False, True])
-def test_a_copy_is_of_its_key_and_of_a_known_kind(tmp_path: Path, key: SessionKey, journal: bool) -> None:
+def test_a_copy_is_of_its_key_and_of_a_known_kind(tmp_path: Path, key: SessionKey) -> None:
     """Whatever became of its first line."""
     layout, stem = Layout(tmp_path), stem_of(key)
-    path = layout.journal(stem) if journal else layout.transcript(stem)
+    path = layout.transcript(stem)
     put(path, "damaged")
 
     copy = kept(layout, path, key)
@@ -94,8 +90,7 @@ def test_a_copy_is_of_its_key_and_of_a_known_kind(tmp_path: Path, key: SessionKe
     assert listed(layout, key, stem) == [copy]
     assert listed(layout, LIKE_IT, stem_of(LIKE_IT)) == []
     name = copy.relative_to(tmp_path).as_posix()
-    wanted = "state/keys/{stem}.log" if journal else "sessions/{stem}.jsonl"
-    assert pattern_of(name) == f"{wanted}.corrupt-{{ulid}}"
+    assert pattern_of(name) == "sessions/{stem}.jsonl.corrupt-{ulid}"
 
 
 def test_a_marked_copy_that_names_another_key_is_not_taken(tmp_path: Path) -> None:
@@ -112,12 +107,11 @@ def head(key: str) -> str:
     return json.dumps({"_type": "metadata", "key": key}) + "\n"
 
 
-@pytest.mark.parametrize("journal", [False, True])
-def test_a_copy_whose_name_was_only_cut_is_found_by_the_key_in_it(tmp_path: Path, journal: bool) -> None:
+def test_a_copy_whose_name_was_only_cut_is_found_by_the_key_in_it(tmp_path: Path) -> None:
     """So they were named before; of one that says no key nobody knows whose it is."""
     layout, stem = Layout(tmp_path), stem_of(LONG)
-    path = layout.journal(stem) if journal else layout.transcript(stem)
-    put(path, heading(LONG).decode() if journal else head(LONG))
+    path = layout.transcript(stem)
+    put(path, head(LONG))
     cut = path.name[:220]
     ours, *others = (path.with_name(f"{cut}.corrupt-{ULID[:-1]}{end}") for end in "VWXYZ")
     put(ours, path.read_text())

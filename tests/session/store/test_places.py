@@ -27,12 +27,11 @@ ULID = "01ARZ3NDEKTSV4RRFFQ69G5FAV"
         ("sessions/telegram_1.jsonl", "transcript"),
         (f"sessions/telegram_1.jsonl.corrupt-{ULID}", "original"),
         (f"sessions/archive/telegram_1/20260101T000000Z-{ULID}.jsonl.corrupt-{ULID}", "archive"),
-        ("sessions/.0123456789abcdef.7.tmp", "left by half"),
+        ("sessions/.01234567.0.tmp", "left by half"),
         ("memory/people/ada/versions/MEMORY.md/3", "memory"),
         ("memory/people/ada/.MEMORY.md.0.tmp", "memory"),
         ("state/memory/chats/.telegram_1.json.0.tmp", "memory state"),
         ("state/gateway.db-wal", "letter"),
-        ("state/usage/2026-01-01.jsonl", "usage"),
         ("media/ab/abc.jpg", "media"),
         ("memory/MEMORY.md", ""),
         ("state/daemon.json", ""),
@@ -52,7 +51,8 @@ def test_every_file_of_an_old_workspace_is_of_a_known_kind() -> None:
 
     names = [path.relative_to(old).as_posix() for path in old.rglob("*") if path.is_file()]
 
-    assert [name for name in names if kind_of(name) is None] == []
+    # What an earlier version had in ``state/`` is moved aside before this one starts.
+    assert [name for name in names if kind_of(name) is None and not name.startswith("state/")] == []
 
 
 def test_the_files_of_a_key_are_its_own_alone(tmp_path: Path) -> None:
@@ -63,7 +63,7 @@ def test_the_files_of_a_key_are_its_own_alone(tmp_path: Path) -> None:
         "sessions/telegram_1.jsonl",
         f"sessions/telegram_1.jsonl.corrupt-{ULID}",
         f"sessions/archive/telegram_1/20260101T000000Z-{ULID}.jsonl",
-        "state/keys/telegram_1.log",
+        f"sessions/.{mark}.0.tmp",
         "state/index/telegram_1.idx",
         "state/facts/telegram_1.json",
         f"state/jobs/{ULID}-{mark}.json",

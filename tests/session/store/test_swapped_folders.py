@@ -118,7 +118,7 @@ def test_an_export_holds_nothing_of_outside(tmp_path: Path, outside: Path) -> No
     os.mkfifo(home / "pipe")
     with (tmp_path / "e.tar").open("wb") as file:
         out = Swapped(file, home / "zz", outside)
-        export.write(out, SUBJECT, layout, owner="me", at=datetime.now(UTC))  # type: ignore[arg-type]
+        export.write(out, SUBJECT, layout, at=datetime.now(UTC))  # type: ignore[arg-type]
 
     assert (home / "zz").is_symlink()
     text = (tmp_path / "e.tar").read_bytes()
@@ -186,7 +186,7 @@ def test_it_is_erased_whole(deep: Path, tmp_path: Path) -> None:
 def test_an_export_says_what_lies_too_deep(deep: Path, tmp_path: Path) -> None:
     layout = Layout(tmp_path / "w")
     with (tmp_path / "e.tar").open("wb") as out:
-        parts = export.write(out, SUBJECT, layout, owner="me", at=datetime.now(UTC))
+        parts = export.write(out, SUBJECT, layout, at=datetime.now(UTC))
 
     home = f"files/{SCOPE}"
     assert [part.source for part in parts if part.kind == "file"] == [

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from session.errors import NewerFormat
 from session.store.store import Session, Store
-from session.transcript import journal, journal_lines
+from session.transcript import journal
 from session.transcript.journal import REWRITE_BYTES, JournalState, Kind, Told
 from session.transcript.key import SessionKey
 from session.transcript.transcript import make_line
@@ -37,8 +35,8 @@ def make(make: Make, clock: Clock) -> Make:
     return partial(make, clock=clock)
 
 
-def path_of(tmp_path: Path) -> Path:
-    return tmp_path / "state" / "keys" / "telegram_1.log"
+async def rows(store: Store) -> list[dict[str, Any]]:
+    return (await store.state.journals([ADA]))[ADA]
 
 
 async def answer(session: Session, id_: str, **fields: Any) -> None:
@@ -95,15 +93,15 @@ def test_a_strike_takes_out_the_newest_start_and_no_other(steps: list[str], held
     assert tries.last_alone == (stack[-1:] == ["alone"])
 
 
-async def test_repeated_strike_of_an_unrecorded_start_writes_once(make: Make, tmp_path: Path) -> None:
+async def test_repeated_strike_of_an_unrecorded_start_writes_once(make: Make) -> None:
     """A long outage does not fill the journal."""
-    async with make().open(ADA) as session:
-        await session.journal.strike("a")
-        size = path_of(tmp_path).stat().st_size
-
+    store = make()
+    async with store.open(ADA) as session:
         await session.journal.strike("a")
 
-        assert path_of(tmp_path).stat().st_size == size
+        await session.journal.strike("a")
+
+        assert len(await rows(store)) == 1
 
 
 async def test_outcomes_are_known_for_48_hours(make: Make, clock: Clock) -> None:
@@ -145,20 +143,20 @@ async def test_when_a_chat_was_told_of_what_is_known(make: Make, clock: Clock) -
         assert [(each.kind, each.reason) for each in ends if each] == [("silent", "quota")] * 2
 
 
-async def test_what_was_chosen_holds_for_good(make: Make, clock: Clock, tmp_path: Path) -> None:
+async def test_what_was_chosen_holds_for_good(make: Make, clock: Clock) -> None:
     """Over restarts, beyond 48 hours and a journal that is written anew; the same again writes nothing."""
-    async with make().open(ADA) as session:
+    store = make()
+    async with store.open(ADA) as session:
         assert session.journal.agent is None
         await session.journal.choose("a", "coder")
-        size = path_of(tmp_path).stat().st_size
         await session.journal.choose("b", "coder")
-        assert path_of(tmp_path).stat().st_size == size
+        assert len(await rows(store)) == 1
         await session.journal.conclude("c", "command", text="x" * REWRITE_BYTES)
 
     clock.forward(hours=49)
     async with make().open(ADA) as session:
         await session.journal.conclude("d", "command", text="x")
-        assert path_of(tmp_path).stat().st_size < REWRITE_BYTES
+        assert len(str(await rows(store))) < REWRITE_BYTES
         assert session.journal.agent == "coder"
         await session.journal.choose("e", "")
     async with make().open(ADA) as session:
@@ -228,45 +226,6 @@ async def test_notice_is_noted_once(make: Make) -> None:
     async with make().open(ADA) as session:
         assert session.journal.noted("a", "outage") == noted
         assert session.journal.known("a") is None
-
-
-async def test_torn_and_bad_entries_cost_themselves(make: Make, tmp_path: Path) -> None:
-    """A crash in mid-entry, garbage and entries of other kinds hide no entry."""
-    async with make().open(ADA) as session:
-        await session.journal.conclude("a", "command", text="x")
-    with path_of(tmp_path).open("ab") as file:
-        file.write(b'\0\0\n[]\nnonsense\n{"do": "future", "id": "q"}\n{"do": "end"}\n')
-        file.write(
-            b'{"at": 1, "do": "ended", "ids": 3}\n{"do": "ended", "ids": {"q": 1}}\n{"do": "begin", "id": "'
-        )
-
-    async with make().open(ADA) as session:
-        await session.journal.conclude("b", "command", text="y")
-        assert session.seq == 2
-
-    async with make().open(ADA) as session:
-        assert session.journal.known("a") is not None
-        assert session.journal.known("b") is not None
-
-
-async def test_newer_journal_is_refused(make: Make, tmp_path: Path) -> None:
-    """A journal of a newer version is left alone."""
-    path_of(tmp_path).parent.mkdir(parents=True)
-    path_of(tmp_path).write_text('{"v":2,"key":"telegram:1"}\n')
-
-    with pytest.raises(NewerFormat):
-        async with make().open(ADA):
-            pass
-
-
-@given(st.binary(max_size=200))
-def test_no_bytes_raise(data: bytes) -> None:
-    """Whatever a journal holds, reading it ends."""
-    entries, keep = journal_lines.read(data.replace(b'"v"', b'"w"'))
-    state = JournalState()
-    for entry, size in entries:
-        state.take(entry, size)
-    assert 0 <= keep <= len(data)
 
 
 async def test_entry_keeps_its_own_names() -> None:
@@ -343,20 +302,20 @@ async def test_the_end_of_an_exchange_that_got_no_answer_stays_known(make: Make,
 
 @pytest.mark.parametrize("rewritten", [False, True])
 async def test_it_is_known_for_48_hours_from_the_end_of_the_session(
-    make: Make, clock: Clock, tmp_path: Path, rewritten: bool
+    make: Make, clock: Clock, rewritten: bool
 ) -> None:
     """As long as the answers of that session are, also where the older entries of the journal went."""
-    journal = path_of(tmp_path)
     async with make().open(ADA) as session:
         await session.journal.conclude("old", "silent", text="x" * REWRITE_BYTES)
         await broken_off(session)
         clock.forward(47 * 3600)
         await session.end()
     clock.forward(48 * 3600)
-    async with make().open(ADA) as session:
+    store = make()
+    async with store.open(ADA) as session:
         if rewritten:
             await session.journal.conclude("new", "silent")
-        assert (journal.stat().st_size < REWRITE_BYTES) == rewritten
+        assert (len(str(await rows(store))) < REWRITE_BYTES) == rewritten
         ends = [session.journal.known(id_) for id_ in "ab"]
         assert [one and (one.kind, one.text) for one in ends] == [
             ("archived", "yes"),

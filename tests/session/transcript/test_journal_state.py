@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from session.transcript import journal_lines
 from session.transcript.journal import KEPT, REWRITE_BYTES, JournalState, Known, Reopening, SessionPlace
 
 AT = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -239,16 +238,3 @@ def test_a_number_that_is_none_counts_nothing() -> None:
 
     assert state.seq(SessionPlace("one", 1)) == 1
     assert state.seq(SessionPlace("two", 0)) == 0
-
-
-def test_half_a_line_is_no_entry_even_if_it_reads_as_one() -> None:
-    """Where a crash cut the line's end off, the next writer cuts it off, too."""
-    whole = (
-        journal_lines.write({"do": "end", "id": "a"}) + b"nonsense\n\0\0" + journal_lines.write({"do": "é"})
-    )
-
-    entries, keep = journal_lines.read(whole + b'{"do":"end","id":"b"}')
-
-    assert keep == len(whole)
-    assert [each["do"] for each, _ in entries] == ["end", "é"]
-    assert sum(size for _, size in entries) == len(whole) - len(b"nonsense\n")

@@ -15,6 +15,7 @@ import pytest
 
 from session.errors import BadAnswer, ModelAway, TurnTimeout
 from session.models.model import Answer, OnDelta, Prompt, Usage
+from session.store.state import workspace_state
 from session.tools import Toolbox, ToolPlace
 from session.turn.turn import INTERRUPTED, STOPPED, StopSwitch, TurnLimits
 from tests.session.turn_place import CALLS, Counter, Model, TurnRig, call, roles, turn_rig
@@ -257,7 +258,7 @@ async def test_an_answer_that_is_stored_as_its_turn_ends_is_the_reply(tmp_path: 
 
     async def answer() -> Answer:
         # What is stored from now on comes behind this.
-        rig.store.beside(disk.wait)
+        workspace_state(tmp_path / "state").at = lambda _: disk.wait()
         if why != "out of time":
             pull = partial(stop.pull, interrupted=why == "interrupted")
             asyncio.get_running_loop().call_later(0.1, pull)
