@@ -14,6 +14,7 @@ import os
 import re
 import sqlite3
 import tempfile
+from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -185,7 +186,7 @@ def _sections() -> list[str]:
     return re.split(r"^(?=-- ={40})", _SCHEMA.read_text(encoding="utf-8"), flags=re.MULTILINE)
 
 
-class StateFiles:
+class StateFiles(ABC):
     """The jobs of a state database, on whichever engine, and the files that follow its commits.
 
     Every method runs in the writing thread.
@@ -221,45 +222,45 @@ class StateFiles:
         """The path of the workspace."""
         return self._top
 
+    @abstractmethod
     def open(self) -> None:
         """Open it, and replay what a crash left."""
-        raise NotImplementedError
 
+    @abstractmethod
     def close(self) -> None:
         """Flush the appended lines, and close it."""
-        raise NotImplementedError
 
-    def give_up(self) -> None:
+    def give_up(self) -> None:  # noqa: B027 - a file has no server
         """Let jobs fail from now on that a server keeps waiting; for any thread."""
 
-    def renew(self) -> None:
+    def renew(self) -> None:  # noqa: B027 - a file has no server
         """Tell a server that this process lives."""
 
-    def stand_by(self) -> None:
+    def stand_by(self) -> None:  # noqa: B027 - a file has no server
         """Tell the process that has the database on a server that this one waits; for any thread."""
 
+    @abstractmethod
     def compact(self) -> None:
         """Write it anew without what was removed."""
-        raise NotImplementedError
 
+    @abstractmethod
     def later(self, statement: str, row: Sequence[Any], *, required: bool = False) -> None:
         """Have ``row`` written by ``statement`` before the commit, or before the next ``query``.
 
         If it is required and changes no row, the job meets a ``Conflict``: at once, or at the commit.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def query(self, statement: str, values: Sequence[Any] = ()) -> Rows:
         """Execute a statement at once, behind all rows that are still to be written."""
-        raise NotImplementedError
 
+    @abstractmethod
     def commit(self, jobs: Sequence[Job]) -> list[object]:
         """Commit as ``Database.commit``."""
-        raise NotImplementedError
 
+    @abstractmethod
     def read_beside(self, statement: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
         """Query the database while another process holds it; for any thread."""
-        raise NotImplementedError
 
     # -- rows and files of a job -----------------------------------------------------------------------
 
@@ -435,7 +436,7 @@ class StateFiles:
                 fd = create(Path(change.path), _NEW)
                 self._note_new(change.path)
             else:
-                fd = os.open(change.path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW)
+                fd = os.open(change.path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
             found = fd, os.fstat(fd).st_ino
         self._open_files[change.path] = found
         if len(self._open_files) > _OPEN_MAX:

@@ -86,9 +86,7 @@ class StoreState:
                     stack.push_async_callback(self._gateway.aclose)
             except NewerVersion as error:
                 raise NewerFormat(str(error), hint=error.hint) from error
-            except EarlierVersion as error:
-                raise StoreError(str(error), hint=error.hint) from error
-            except StateUnavailable as error:
+            except (EarlierVersion, StateUnavailable) as error:
                 raise StoreError(str(error), hint=error.hint) from error
             except (OSError, sqlite3.Error) as error:
                 hint = f"check {self._folder}"

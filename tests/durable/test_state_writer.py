@@ -121,6 +121,20 @@ class TestContract:
             await state.write([Change("DELETE FROM journal WHERE n = ?", (1,)), add(b"cli:a", 3)])
             assert [(n, entry) for _, n, entry in await state.read(ALL)] == [(2, b"%s"), (3, b"{}")]
 
+    async def test_a_transcript_that_is_a_link_is_appended_to_where_it_lies(
+        self, workspace: Workspace
+    ) -> None:
+        async with workspace.opened() as state:
+            await state.write([], [workspace.append("one")])
+        elsewhere = workspace.file.rename(workspace.state.parent / "elsewhere.jsonl")
+        workspace.file.symlink_to(elsewhere)
+
+        async with workspace.opened() as state:
+            await state.write([], [workspace.append("two")])
+
+        assert workspace.file.is_symlink()
+        assert elsewhere.read_bytes().endswith(line("one") + line("two"))
+
     async def test_a_job_whose_required_change_fits_no_row_is_refused_alone(
         self, workspace: Workspace
     ) -> None:
