@@ -401,14 +401,17 @@ class StateFiles(ABC):
         self._appended.pop(change.path, None)
         if look(change.path) != change.expected:
             raise Conflict(change.path)
+        seen = None
         if isinstance(change, Put):
+            # Looked at before it has its name: another program may replace it while the folder is synced.
+            seen = look(change.temp)
             os.rename(change.temp, change.path)  # noqa: PTH104
             self._note_new(change.path)
         else:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(change.path)  # noqa: PTH108
         sync_folder(Path(change.path).parent)
-        return look(change.path)
+        return seen
 
     def _append(self, change: Append) -> Seen | None:
         fd, inode = self._opened(change)

@@ -189,6 +189,23 @@ class TestContract:
             assert not workspace.file.exists()
             assert await state.read("SELECT * FROM file_ops") == []
 
+    async def test_a_file_replaced_right_behind_its_rename_is_not_taken_for_ours(
+        self, workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        temp, foreign = workspace.file.with_suffix(".new"), workspace.file.with_suffix(".foreign")
+
+        def replaced_meanwhile(folder: Path) -> None:
+            if not temp.exists():
+                foreign.write_bytes(HEADER + line("by hand"))
+                foreign.rename(workspace.file)
+
+        async with workspace.opened() as state:
+            (seen,) = await state.write([], [workspace.append("one")])
+            temp.write_bytes(HEADER)
+            monkeypatch.setattr("durable.state_database.sync_folder", replaced_meanwhile)
+            (seen,) = await state.write([], [Put(str(workspace.file), seen, str(temp))])
+            assert seen != look(str(workspace.file))
+
     async def test_a_flush_deletes_the_rows_and_the_end_is_one(self, workspace: Workspace) -> None:
         async with workspace.opened() as state:
             await state.write([], [workspace.append("one")])
