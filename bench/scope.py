@@ -21,7 +21,7 @@ from bench.recall import ADA, Words, ended, lateness
 from bench.row import Row, median, quantile
 from gateway.app.sessions import SessionServices
 from session.context.request import Request, TurnContext, place_of
-from session.recall.tool import MemorySearch
+from session.recall.recall import MemorySearch
 from session.store.store import Session
 from session.tools import ToolPlace
 from session.transcript.key import SessionKey

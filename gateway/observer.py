@@ -9,8 +9,7 @@ from typing import Any
 import structlog
 
 from channels.message import Inbound
-from session.models.calls import ModelCall
-from session.models.model import Meter, Usage
+from session.models.model import Meter, ModelCall, Usage
 from session.tools import ToolRun
 
 NOTHING = Usage()

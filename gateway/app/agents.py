@@ -33,24 +33,21 @@ from session.context.request import place_of
 from session.context.scopes import Scopes
 from session.disk.layout import Layout
 from session.library.library import Library
-from session.mcp.names import NoServers
+from session.mcp.servers import NoServers
 from session.memory.circles import Circles
 from session.memory.consolidation import MemoryNotes
 from session.memory.profile import Profile
 from session.models.model import CostMeter, Model
 from session.models.spending import Spending
-from session.models.windows import window_of
-from session.recall.recall import Recall
-from session.recall.tool import MemorySearch
+from session.models.tokens import window_of
+from session.recall.recall import MemorySearch, Recall
 from session.store.store import Session, Store
 from session.subagents.tool import Spawn
 from session.tools import Tool, Toolbox, ToolRun, ToolSource
 from session.tools.archives import SessionArchiveRead
-from session.tools.files import Edit, Ls, Read, Write
-from session.tools.grep import Grep
+from session.tools.files import Edit, Grep, Ls, Read, SkillRead, Write
 from session.tools.schedule import Schedule
 from session.tools.send_file import SendFile
-from session.tools.skills import SkillRead
 from session.transcript.agent import home_of, shown
 from session.transcript.line import stamp
 from session.turn.commands import Commands

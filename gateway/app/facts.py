@@ -10,9 +10,9 @@ from session.context.request import Request
 from session.context.scopes import Scope
 from session.memory.circles import Circles
 from session.memory.consolidation import MemoryNotes
-from session.memory.extraction import FactExtraction, FactRules
-from session.memory.known_facts import KnownFacts
-from session.memory.remembered import Remembered
+from session.memory.fact_extraction import FactExtraction, FactRules
+from session.memory.fact_store import KnownFacts
+from session.memory.memory_commands import Remembered
 from session.models.model import CostMeter
 from session.store.store import Session, Store
 

@@ -8,8 +8,8 @@ from gateway.config.settings import Settings
 from gateway.turns.collect import QueueRules
 from gateway.turns.letter_rules import LetterRules
 from session.context.relevance import Relevance
-from session.memory.memory_rules import MemoryRules
-from session.memory.versions import VersionRules
+from session.memory.note_taking import MemoryRules
+from session.memory.notes import VersionRules
 from session.transcript.history import HistoryWindow
 from session.turn.turn import TurnLimits
 

@@ -9,12 +9,10 @@ from pathlib import Path
 from gateway.config.settings import Settings
 from gateway.config.settings_mcp import McpServer
 from session.context.scopes import Scopes
-from session.mcp.errors import ServerFailed
 from session.mcp.process import Launched
 from session.mcp.servers import McpServers
-from session.mcp.spec import ServerSpec
-from session.tools.sandbox.rules import NoSandbox, Rules
-from session.tools.sandbox.sandbox import SandboxOfDaemon
+from session.mcp.spec import ServerFailed, ServerSpec
+from session.tools.sandbox import NoSandbox, Rules, SandboxOfDaemon
 
 
 def build_servers(settings: Settings, scopes: Scopes) -> McpServers:

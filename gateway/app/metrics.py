@@ -16,7 +16,7 @@ from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, M
 from prometheus_client.registry import Collector
 
 from gateway.observer import LetterSent, Observer, PlatformCall, TurnEnded
-from session.models.calls import ModelCall
+from session.models.model import ModelCall
 from session.tools import ToolRun
 
 PREFIX: Final = "chat_gateway"

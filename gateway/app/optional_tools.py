@@ -12,7 +12,7 @@ from session.errors import SessionError
 from session.tools import Tool
 
 if TYPE_CHECKING:
-    from session.tools.sandbox.sandbox import SandboxOfDaemon
+    from session.tools.sandbox import SandboxOfDaemon
 
 OPTIONAL: Final = ("web_fetch", "shell")
 EXTRACTS: Final = "trafilatura"
@@ -35,7 +35,7 @@ class OptionalTools:
 
     def _add_shell(self, settings: Settings) -> None:
         # A daemon without the tool shall not wait for what it stands on.
-        from session.tools.sandbox.sandbox import SandboxOfDaemon
+        from session.tools.sandbox import SandboxOfDaemon
         from session.tools.shell import Shell
 
         table = settings.tools.shell

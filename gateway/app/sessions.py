@@ -35,10 +35,9 @@ from session.context.scopes import Scope, Scopes
 from session.errors import ModelAway, NoAgent, OtherAgent
 from session.library.library import Library
 from session.memory.consolidation import MemoryNotes
-from session.memory.former import FormerMemory
+from session.memory.memory_commands import FormerMemory
 from session.models.model import Model, Warms
-from session.recall.nearness import Nearness
-from session.recall.recall import Recall
+from session.recall.recall import Nearness, Recall
 from session.store.store import Session, Store, View, utc_now
 from session.transcript.agent import DEFAULT, agent_in, home_of, is_name, shown
 from session.transcript.attachments import Attachment

@@ -27,8 +27,7 @@ import durable
 from channels.message import Inbound
 from gateway.observer import LetterSent, Observer, PlatformCall, TurnEnded
 from gateway.queue.mailbox import carried
-from session.models.calls import ModelCall
-from session.models.model import Usage
+from session.models.model import ModelCall, Usage
 from session.tools import ToolRun
 from session.transcript.key import SUBAGENTS
 from session.transcript.line import read_time

@@ -135,7 +135,7 @@ def _commands_of_root(settings: Settings) -> list[str]:
     if not asked or os.geteuid() or (folder.exists() and folder.stat().st_uid):
         return []
     # The other verbs shall not wait for what confines commands.
-    from session.tools.sandbox.sandbox import AS_ROOT, AS_ROOT_CURE
+    from session.tools.sandbox import AS_ROOT, AS_ROOT_CURE
 
     return [f"tools: {AS_ROOT}; {AS_ROOT_CURE}"]
 

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from gateway.app.sessions import SessionServices
     from gateway.config.settings import Settings
     from session.background.report import Report
-    from session.memory.facts import Fact
-    from session.memory.former import Restored
-    from session.recall.recall import Found
+    from session.memory.fact_store import Fact
+    from session.memory.memory_commands import Restored
+    from session.recall.recall import SearchResults
 
 memory = group("memory")
 _VERSIONS = ("version", "file", "at", "cause", "bytes", "changed")
@@ -82,7 +82,7 @@ def search(
     """
     text = " ".join(words)
 
-    async def work(settings: Settings) -> Found:
+    async def work(settings: Settings) -> SearchResults:
         async with _services(settings) as services:
             return await services.recall.search(
                 await services.scope_with(key, agent),
@@ -146,7 +146,7 @@ def consolidate(opts: GlobalOptions, key: str, as_json: bool) -> None:
 @as_json
 def facts(opts: GlobalOptions, key: str, agent: str | None, as_json: bool) -> None:
     """List the facts of a chat."""
-    from session.memory.facts import active
+    from session.memory.fact_store import active
 
     async def work(settings: Settings) -> Sequence[Fact]:
         async with _services(settings) as services:

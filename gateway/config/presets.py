@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import fields, replace
 
 from gateway.config.settings import History, Settings
-from session.compaction.presets import Numbers, numbers_of
+from session.compaction.rules import Numbers, numbers_of
 
 
 def effective_compaction(settings: Settings) -> Numbers:

@@ -32,7 +32,7 @@ from channels.tables import (
 )
 from gateway.config.settings_agents import Bindings
 from gateway.config.settings_mcp import McpServer, check_servers
-from session.compaction.presets import Preset
+from session.compaction.rules import Preset
 
 
 def is_address(value: str, schemes: Sequence[str]) -> bool:

@@ -14,9 +14,9 @@ from gateway.doctor import owners
 from gateway.doctor.finding import DISK_CURE, LOCAL_S, Check, bounded, patient
 from session.disk.threads import start_thread
 from session.errors import SessionError
-from session.mcp.errors import ServerFailed
 from session.mcp.listing import shown, withheld
 from session.mcp.server import Server
+from session.mcp.spec import ServerFailed
 
 # To start, to list its tools and to end it have limits of their own, which name what was waited for.
 SERVER_S: Final = 75.0

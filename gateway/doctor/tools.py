@@ -9,7 +9,7 @@ from gateway.config.settings import Settings
 from gateway.doctor import owners
 from gateway.doctor.finding import GRACE_S, LOCAL_S, Check, bounded, in_own_loop, patient
 from session.errors import SessionError
-from session.tools.sandbox.sandbox import sandbox_here
+from session.tools.sandbox import sandbox_here
 
 # The trial of the sandbox has a limit of its own.
 TRIAL_S: Final = 30.0

@@ -17,7 +17,7 @@ from session.context.scopes import Reader, Scope, Scopes, is_job
 from session.disk.threads import start_thread
 from session.errors import StoreError
 from session.memory.circles import Circles
-from session.recall.sieve import Sieve
+from session.recall.words import Sieve
 from session.store.listing import SessionRow
 from session.transcript.agent import named
 

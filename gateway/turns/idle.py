@@ -10,7 +10,7 @@ import structlog
 
 from gateway.turns.context import MessageContext
 from gateway.turns.notices import Notices
-from session.compaction.snapshot import apart
+from session.compaction.compactions import apart
 from session.store import switch_session
 from session.store.idle import is_idle
 from session.store.store import Session

@@ -19,7 +19,7 @@ from durable import first_of
 from session.background.job_files import BackgroundJob, JobFiles
 from session.disk.threads import start_thread
 from session.errors import SessionError
-from session.memory.extraction import FactExtraction
+from session.memory.fact_extraction import FactExtraction
 
 log = structlog.get_logger("jobs")
 

@@ -27,7 +27,7 @@ from session.background.waiting import Waiting
 from session.disk.threads import start_thread
 from session.errors import ModelAway, NewerFormat, NotNow, SessionError, loggable
 from session.memory.consolidation import MemoryNotes
-from session.memory.extraction import FactExtraction
+from session.memory.fact_extraction import FactExtraction
 from session.memory.notes import Notes
 from session.memory.titles import SessionTitles
 from session.store.store import ELSEWHERE, Store

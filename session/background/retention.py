@@ -16,7 +16,7 @@ from session.background.job_files import BackgroundJob, JobFiles
 from session.background.passing import Passing
 from session.disk.threads import start_thread
 from session.errors import NotNow, SessionError, StoreError, WorkspaceInUse
-from session.memory.versions import VersionRules, prune_all
+from session.memory.notes import VersionRules, prune_all
 from session.store import archived, switch_session
 from session.store.enclosed import UNKNOWN, AwaitedFiles, let_go, named_in_files
 from session.store.idle import fresh_at

@@ -1,36 +1,209 @@
-"""Compacts conversations, so that they stay within what their model takes.
+"""Compacts conversations so that they stay within what their model takes.
 
-The summary is asked for over a snapshot; it is stored only where the transcript has done nothing since but
-grow. Until then nothing has changed, whatever dies or is stopped.
+The summary is made from a snapshot, and stored only if the transcript has only grown since. Until then
+nothing has changed, whatever dies or is stopped.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import structlog
 
 import durable
 from durable import BoundedDict
 from session.compaction.compactor import Compactor, Summary
-from session.compaction.counting import Counts
-from session.compaction.plan import Plan
+from session.compaction.plan import Plan, plan
 from session.compaction.rules import CompactionRules
-from session.compaction.snapshot import Snapshot, apart, weight
-from session.context.request import compact_line
+from session.context import context
+from session.context.prepared import lines_from
+from session.context.request import LONG_HISTORY, compact_line, sent_from
 from session.errors import ContextTooLong, NotCompacted, SessionError
-from session.models.model import Meter
-from session.models.tokens import estimate
+from session.models.model import Message, Meter, ToolSpec, Usage
+from session.models.tokens import CHARS_PER_TOKEN, estimate, estimate_messages, estimate_tools
 from session.store.end_for_compaction import roll_over
+from session.store.split import ended_before
 from session.store.store import Session
-from session.transcript.history import is_record, summary_text
+from session.transcript.history import is_deletion, is_record, summary_text, visible
 from session.transcript.line import is_ulid, make_line
-from session.transcript.transcript import Transcript
+from session.transcript.transcript import Transcript, decode
+
+CACHED = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class CountBasis:
+    """What must still be the same for a provider's count to say something about the next request.
+
+    Args:
+        session_id: the session whose history was sent.
+        model: the model that counted.
+        history_start: index of the message with which the history begins; consolidation moves it.
+        record: index of the newest record that takes messages out of the history (overlay, compact, undo);
+            -1 without one.
+    """
+
+    session_id: str
+    model: str
+    history_start: int
+    record: int
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """A request that was answered: the provider's count of it, and what it was estimated at."""
+
+    tokens: int
+    local: int
+    basis: CountBasis
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """Tokens of a request: ``tokens`` as far as is known, ``local`` without any provider's help."""
+
+    tokens: int
+    local: int
+    basis: CountBasis
+
+    def counted(self, usage: Usage | None) -> Counted | None:
+        """Keep what the provider counted for this request; None where it counted nothing."""
+        if usage is None or usage.prompt <= 0:
+            return None
+        return Counted(usage.prompt, self.local, self.basis)
+
+
+def estimate_request(
+    messages: Sequence[Message],
+    tools: Sequence[ToolSpec],
+    *,
+    basis: CountBasis,
+    last: Counted | None,
+    chars_per_token: float = CHARS_PER_TOKEN,
+) -> Estimate:
+    """Estimate a request that is about to be made.
+
+    The last count is trusted only where its basis is still the same and nothing was taken away since: then it
+    stands for what was sent before, and only what is more now is estimated. Otherwise all is estimated.
+    """
+    local = estimate_messages(messages, chars_per_token=chars_per_token)
+    local += estimate_tools(tools, chars_per_token=chars_per_token)
+    if last is None or last.basis != basis or local < last.local:
+        return Estimate(local, local, basis)
+    return Estimate(last.tokens + local - last.local, local, basis)
+
+
+class Counts:
+    """The last count of each session, as long as the process lives; the first request is estimated whole."""
+
+    def __init__(self, *, most: int = CACHED) -> None:
+        self._counts: BoundedDict[str, Counted] = BoundedDict(most)
+
+    def get(self, session_id: str) -> Counted | None:
+        """Return the last count of a session."""
+        return self._counts.get(session_id)
+
+    def note(self, counted: Counted | None) -> None:
+        """Keep a count; the sessions that were longest without one are forgotten."""
+        if counted is None:
+            return
+        self._counts[counted.basis.session_id] = counted
+
+    def forget(self, session_id: str) -> None:
+        """Trust no count of a session any more."""
+        self._counts.pop(session_id, None)
+
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A conversation at one moment: its lines from ``start`` on, which hold all that is sent."""
+
+    session_id: str
+    start: int
+    count: int
+    raw: Sequence[bytes]
+    lines: Sequence[Mapping[str, Any]]
+    history_start: int
+    running_from: int
+    opening: Mapping[str, Any] | None
+
+    @classmethod
+    def of(cls, session: Session) -> Snapshot:
+        """Take one; for a thread where the history is long."""
+        transcript = session.transcript
+        count, start = len(transcript.messages), sent_from(transcript)
+        raw = transcript.messages[start:count]
+        return cls(
+            session_id=transcript.session_id,
+            start=start,
+            count=count,
+            raw=raw,
+            lines=[decode(line) for line in raw],
+            history_start=transcript.history_start,
+            running_from=ended_before(transcript, session.journal_state, session.clock()),
+            opening=compact_line(transcript),
+        )
+
+    def plan(self, rules: CompactionRules, *, forced: bool = False) -> Plan | None:
+        """Decide what leaves; None where nothing would."""
+        return plan(
+            self.lines,
+            start=self.start,
+            history_start=self.history_start,
+            rules=rules,
+            running_from=self.running_from if self.running_from < self.count else None,
+            opening=self.opening,
+            forced=forced,
+        )
+
+    def still(self, transcript: Transcript, first_kept: int) -> bool:
+        """Say whether the transcript only grew since: a summary of all before ``first_kept`` fits it."""
+        if transcript.session_id != self.session_id:
+            return False
+        if transcript.messages[self.start : self.count] != list(self.raw):
+            return False
+        for at in reversed(transcript.index.records):
+            if at < self.count:
+                return True
+            line = decode(transcript.messages[at])
+            since = line.get("from")
+            if line["kind"] in ("overlay", "compact"):
+                return False
+            if line["kind"] == "undo" and type(since) is int and since < first_kept:
+                return False
+            # What was deleted meanwhile may stand in the summary.
+            if is_deletion(line):
+                return False
+        return True
+
+
+def weight(transcript: Transcript, rules: CompactionRules) -> int:
+    """Estimate the history as it is sent, its summary included."""
+    first = sent_from(transcript)
+    history = visible(
+        lines_from(transcript, first),
+        last_consolidated=transcript.history_start - first,
+        running_id=None,
+    )
+    opening = compact_line(transcript)
+    told = context.earlier([opening] if opening is not None else []).text
+    return estimate_messages(history, chars_per_token=rules.chars_per_token) + estimate(
+        told, chars_per_token=rules.chars_per_token
+    )
+
+
+async def apart(count: int, work: Callable[[], T]) -> T:
+    """Do pure work over so many lines: at once where they are few, else in a thread."""
+    return await asyncio.to_thread(work) if count > LONG_HISTORY else work()
+
 
 log = structlog.get_logger("compaction")
 

@@ -8,7 +8,7 @@ from datetime import datetime
 from math import ceil
 from typing import Any, Literal
 
-from session.compaction.region import region
+from session.compaction.plan import region
 from session.compaction.rules import CompactionRules
 from session.transcript.line import read_time
 

@@ -17,8 +17,7 @@ from urllib.parse import quote
 import structlog
 
 from durable import PIPE, make_folder, spawn_async
-from session.mcp.errors import Flooded, ServerFailed, ServerGone
-from session.mcp.spec import ServerSpec
+from session.mcp.spec import Flooded, ServerFailed, ServerGone, ServerSpec
 from session.models.failure import cleaned
 
 

@@ -14,11 +14,9 @@ import durable
 from durable import first_of
 from session.disk.layout import seen
 from session.errors import StoreError
-from session.mcp.approvals import Record, RecordFile, settled
-from session.mcp.errors import CallFailed, CallLate, ServerFailed, ServerGone
-from session.mcp.listing import ListedTool, Listing, withheld
+from session.mcp.listing import ListedTool, Listing, Record, RecordFile, settled, withheld
 from session.mcp.process import Launch, unconfined
-from session.mcp.spec import ServerSpec
+from session.mcp.spec import CallFailed, CallLate, ServerFailed, ServerGone, ServerSpec
 
 if TYPE_CHECKING:
     from session.mcp.connection import Answer, Connection
@@ -293,7 +291,7 @@ def _end_if_cancelled() -> None:
 
 def _opening() -> Opening:
     try:
-        from session.mcp.opening import opened
+        from session.mcp.connection import opened
     except ModuleNotFoundError as error:
         raise ServerFailed(f"the package {error.name} is not installed", hint="make extras") from error
     return opened

@@ -1,4 +1,4 @@
-"""A server as the configuration has it."""
+"""A server of the Model Context Protocol as the configuration has it, and how it fails."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from session.errors import SessionError
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,3 +38,35 @@ class ServerSpec:
         """What it is known by: with another command or address it is another server."""
         known = json.dumps([*self.command, self.url])
         return hashlib.sha256(known.encode("utf-8", "replace")).hexdigest()
+
+
+class ServerFailed(SessionError):
+    """The server is of no use as it is; ``str`` says why without a secret, for chat, log and status.
+
+    ``stderr`` is the end of what its process wrote there, without secrets, for its operator and no log;
+    ``cure`` is the likely one for that.
+    """
+
+    stderr = ""
+    cure = ""
+
+    @property
+    def detail(self) -> str:
+        """Why, with what the process wrote."""
+        return f"{self}; it wrote: {self.stderr}" if self.stderr else str(self)
+
+
+class ServerGone(ServerFailed):
+    """It ended, or its connection did."""
+
+
+class Flooded(ServerFailed):
+    """It sent more than anybody asked for."""
+
+
+class CallFailed(SessionError):
+    """A call came to nothing; ``str`` is a sentence for the model."""
+
+
+class CallLate(CallFailed):
+    """The server did not answer in time; whether it did what it was asked nobody knows."""

@@ -35,11 +35,9 @@ from session.errors import (
     StoreError,
     loggable,
 )
-from session.memory import consolidation_prompt as wording
 from session.memory.budget import Budget
 from session.memory.circles import Circles
-from session.memory.memory_rules import MemoryRules
-from session.memory.note_taking import NoteTaking
+from session.memory.note_taking import MemoryRules, NoteTaking, chunk_end, raw_entry, sendable
 from session.memory.notes import MEMORY, Mark, Notes
 from session.memory.scope_state import Done, Failure, ScopeState, ScopeStates, Stored, content_digest
 from session.memory.unconsolidated import Unconsolidated, UnconsolidatedReader
@@ -289,7 +287,7 @@ class _Work:
             mark = recorded
             if mark is None:
                 zone = self._memory.zone
-                end = await asyncio.to_thread(wording.chunk_end, lines, zone=zone, max_chars=limit)
+                end = await asyncio.to_thread(chunk_end, lines, zone=zone, max_chars=limit)
                 mark = await asyncio.to_thread(unconsolidated.mark, end)
             try:
                 answer = await self._answer(unconsolidated, mark)
@@ -318,7 +316,7 @@ class _Work:
 
     async def _answer(self, unconsolidated: Unconsolidated, mark: Mark) -> Stored:
         """Ask the model until MEMORY.md is the same before and after the call; not at all about silence."""
-        spoken = wording.sendable(unconsolidated.lines, start=mark.start, stop=mark.stop)
+        spoken = sendable(unconsolidated.lines, start=mark.start, stop=mark.stop)
         taking = self._note_taking(unconsolidated.key)
         for _ in range(TRIES):
             base = await asyncio.to_thread(self._notes.memory)
@@ -370,8 +368,8 @@ class _Work:
         count = scope_state.failure(unconsolidated.session_id, unconsolidated.start).count + 1
         log.warning("memory.failed", key=unconsolidated.key, tries=count, error=loggable(error))
         if count >= TRIES:
-            lines = wording.sendable(unconsolidated.lines, start=mark.start, stop=mark.stop)
-            entry = wording.raw_entry(lines, count=mark.stop - mark.start, zone=memory.zone, now=memory.now())
+            lines = sendable(unconsolidated.lines, start=mark.start, stop=mark.stop)
+            entry = raw_entry(lines, count=mark.stop - mark.start, zone=memory.zone, now=memory.now())
             return Stored.of(unconsolidated.key, mark, entry=entry)
         until = memory.clock() + timedelta(seconds=BACK_OFF_S[count - 1])
         failure = Failure(unconsolidated.start, count, until.timestamp())

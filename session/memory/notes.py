@@ -1,6 +1,13 @@
-"""The files of a scope's memory: MEMORY.md and USER.md are replaced whole, HISTORY.md only grows.
+"""The files of a scope's memory, and their former versions.
 
-What is replaced stays as a version, which is on disk before another text takes its place.
+MEMORY.md and USER.md are replaced as a whole, HISTORY.md only grows. What is replaced stays as a version,
+one file each in ``versions/``: ``20260131T091500Z-<ULID>-consolidation-MEMORY.md`` holds the bytes that
+MEMORY.md had until then, and names what replaced them. Each step is durable before the next::
+
+    versions/…-<cause>-<file> ──▶ <file> ──▶ versions/written/<file>
+
+The last is a copy of what this program wrote: a file that differs from it was edited by hand. A version of
+facts holds only their former lines, because the file may be large and its lines are independent.
 """
 
 from __future__ import annotations
@@ -9,16 +16,260 @@ import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Final
 from urllib.parse import quote, unquote
+
+from ulid import ULID
 
 import durable
 from session.context.profile import PROFILE_FILE
 from session.disk.layout import read_file, seen
 from session.disk.state import replace_file
 from session.errors import StoreError
-from session.memory.versions import VersionRules, Versions
+from session.transcript.line import FOR_EVER_DAYS
+
+FOLDER: Final = "versions"
+WRITTEN: Final = "written"
+FILES: Final = ("MEMORY.md", PROFILE_FILE, "facts.jsonl")
+BY_HAND: Final = "edited by hand"
+_PLACES: Final = (FOLDER, f"chats/*/{FOLDER}", f"people/*/{FOLDER}")
+# Where the memory of other agents lies, from that of the default one on.
+_OTHERS: Final = "agents/*/memory"
+_NAME = re.compile(
+    r"(\d{8}T\d{6}Z)-([0-7][0-9A-HJKMNP-TV-Z]{25})-([a-z][a-z-]*)-(MEMORY\.md|USER\.md|facts\.jsonl)"
+)
+_TIME: Final = "%Y%m%dT%H%M%SZ"
+
+
+@dataclass(frozen=True, slots=True)
+class VersionRules:
+    """The figures of ``[memory]``: so many former ones of each file are kept, for so long; 0: none."""
+
+    most: int = 50
+    days: float = 90.0
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """One former text of ``file``: it stood there until ``at``, when ``cause`` put another one there."""
+
+    id: str
+    file: str
+    at: datetime
+    cause: str
+    path: Path
+
+    def read(self) -> bytes:
+        """Return its bytes; empty where it is gone.
+
+        Raises:
+            StoreError: it cannot be read.
+        """
+        found = read_file(self.path)
+        return found[0] if found is not None else b""
+
+
+class Versions:
+    """The former texts of one folder, for whoever holds the lock of its files; for threads."""
+
+    def __init__(
+        self,
+        folder: Path,
+        rules: VersionRules | None = None,
+        *,
+        clock: Callable[[], datetime] = durable.now,
+    ) -> None:
+        self._memory = folder
+        self.folder = folder / FOLDER
+        self._rules = rules or VersionRules()
+        self._clock = clock
+
+    @property
+    def kept(self) -> bool:
+        """Whether any are kept at all."""
+        return self._rules.most > 0 and self._rules.days > 0
+
+    def all(self, file: str = "") -> list[Version]:
+        """List the versions of a file, or of all, the oldest first.
+
+        Raises:
+            StoreError: the folder cannot be read.
+        """
+        try:
+            names = [path.name for path in self.folder.iterdir()]
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        except OSError as error:
+            raise StoreError(
+                f"{FOLDER} cannot be read: {error.strerror}", hint=f"check {self.folder}"
+            ) from error
+        found = [version for name in names if (version := self._named(name)) is not None]
+        return sorted((one for one in found if file in ("", one.file)), key=lambda one: one.id)
+
+    def keep(self, file: str, old: bytes, cause: str) -> Version | None:
+        """Keep what stands in a file before another text takes its place; on return it is durable.
+
+        Where a person edited the file since it was last written here, what stood before the edit is kept,
+        too. Doing it twice, as after a crash, keeps it once.
+
+        Returns:
+            The version that holds ``old``; None where there is nothing to keep.
+
+        Raises:
+            StoreError: the disk refused.
+        """
+        if not self.kept:
+            self.prune()
+            return None
+        self.notice(file, old)
+        known = self.all(file)
+        newest = known[-1] if known else None
+        content = newest.read() if newest is not None else None
+        if old and old != content:
+            newest, content = self._add(file, old, cause, newest), old
+        return newest if old and content == old else None
+
+    def notice(self, file: str, now: bytes) -> None:
+        """Keep what was written into a file here last, where a person has edited it since.
+
+        Args:
+            file: which.
+            now: what it says now.
+
+        Raises:
+            StoreError: the disk refused.
+        """
+        written = self.written(file) if self.kept else None
+        if not written or written == now:
+            return
+        known = self.all(file)
+        # It may be there from a try that a crash ended, and behind it what took its place.
+        if written not in [one.read() for one in known[-2:]]:
+            self._add(file, written, BY_HAND, known[-1] if known else None, at=self._edited_at(file))
+        self.wrote(file, now)
+
+    def add(self, file: str, lines: bytes, cause: str) -> None:
+        """Keep some former lines of a file; those of the newest version are there already.
+
+        Raises:
+            StoreError: the disk refused.
+        """
+        if not self.kept:
+            self.prune()
+            return
+        known = self.all(file)
+        by_hand = cause == BY_HAND
+        if lines and lines not in [one.read() for one in known[-2 if by_hand else -1 :]]:
+            at = self._edited_at(file) if by_hand else None
+            self._add(file, lines, cause, known[-1] if known else None, at=at)
+
+    def written(self, file: str) -> bytes | None:
+        """Return what was last written into a file here; None where nobody knows.
+
+        Raises:
+            StoreError: it cannot be read.
+        """
+        found = read_file(self.folder / WRITTEN / file)
+        return found[0] if found is not None else None
+
+    def wrote(self, file: str, data: bytes) -> None:
+        """Remember what has just taken its place.
+
+        Raises:
+            StoreError: the disk refused.
+        """
+        if self.kept:
+            replace_file(self.folder / WRITTEN / file, data)
+            self.prune()
+
+    def prune(self) -> int:
+        """Remove what is too old or too much; return how many versions that were.
+
+        Raises:
+            StoreError: the disk refused.
+        """
+        oldest = self._clock() - timedelta(days=min(self._rules.days, FOR_EVER_DAYS))
+        gone: list[Path] = []
+        for file in FILES:
+            known = self.all(file)
+            stays = known[-self._rules.most :] if self.kept else []
+            gone += [one.path for one in known if one not in stays or one.at < oldest]
+            if not self.kept:
+                gone.append(self.folder / WRITTEN / file)
+        removed = [_unlinked(path) for path in gone]
+        return sum(removed)
+
+    def rewrite(self, version: Version, data: bytes) -> None:
+        """Leave of a version what shall stay of it; empty: the version goes.
+
+        Raises:
+            StoreError: the disk refused.
+        """
+        if data:
+            replace_file(version.path, data)
+        else:
+            _unlinked(version.path)
+
+    def _add(
+        self, file: str, data: bytes, cause: str, newest: Version | None, *, at: datetime | None = None
+    ) -> Version:
+        now = self._clock()
+        at = now if at is None else min(at, now)
+        if newest is not None:
+            at = max(at, newest.at)
+        id_ = _id_after(newest.id if newest is not None else "", at)
+        name = f"{at.astimezone(UTC):{_TIME}}-{id_}-{cause.replace(' ', '-')}-{file}"
+        version = Version(id_, file, at.astimezone(UTC).replace(microsecond=0), cause, self.folder / name)
+        replace_file(version.path, data)
+        return version
+
+    def _edited_at(self, file: str) -> datetime | None:
+        found = seen(self._memory / file)
+        return datetime.fromtimestamp(found[2] / 1e9, UTC) if found is not None else None
+
+    def _named(self, name: str) -> Version | None:
+        found = _NAME.fullmatch(name)
+        if found is None:
+            return None
+        try:
+            at = datetime.strptime(found[1], _TIME).replace(tzinfo=UTC)
+        except ValueError:
+            return None
+        return Version(found[2], found[4], at, found[3].replace("-", " "), self.folder / name)
+
+
+def prune_all(memory: Path, rules: VersionRules, *, clock: Callable[[], datetime]) -> int:
+    """Remove from all scopes of a workspace's ``memory/`` what is too old or too much; return how many.
+
+    Raises:
+        StoreError: the disk refused.
+    """
+    tops = (memory, *sorted(memory.parent.glob(_OTHERS)))
+    found = (path for top in tops for each in _PLACES for path in sorted(top.glob(each)) if path.is_dir())
+    return sum(Versions(path.parent, rules, clock=clock).prune() for path in found)
+
+
+def _id_after(newest: str, at: datetime) -> str:
+    """Return an id of this moment that sorts behind the newest one, also within its millisecond."""
+    mine = ULID.from_str(durable.new_id(at))
+    if newest and str(mine) <= newest:
+        return str(ULID.from_int(int(ULID.from_str(newest)) + 1))
+    return str(mine)
+
+
+def _unlinked(path: Path) -> bool:
+    try:
+        path.unlink()
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise StoreError(
+            f"{path.name} could not be removed: {error.strerror}", hint=f"check {path}"
+        ) from error
+    return True
+
 
 MEMORY, HISTORY = "MEMORY.md", "HISTORY.md"
 _MARK = re.compile(

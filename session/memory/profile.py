@@ -15,9 +15,9 @@ import structlog
 
 from session.context.profile import changed, with_zone, zone_in, zone_named
 from session.errors import ModelError, NotNow, StoreError, ToolError, loggable
-from session.memory import merging
+from session.memory import note_taking
 from session.memory.consolidation import MemoryNotes
-from session.memory.provenance import Sources
+from session.memory.text_similarity import Sources
 from session.models.model import Answer, ToolSpec
 from session.tools import ToolPlace, parameters
 
@@ -140,7 +140,9 @@ class Profile:
         full = f"the profile would be over {self._max_bytes} bytes; replace a section with a shorter text"
         memory = self._memory
         model = memory.rules.small_model
-        prompt = merging.prompt(text, what=merging.PROFILE, max_bytes=self._max_bytes, model=model)
+        prompt = note_taking.shortening_prompt(
+            text, what=note_taking.PROFILE, max_bytes=self._max_bytes, model=model
+        )
         await memory.budget.take()
         try:
             return read_merged(await memory.ask(key, prompt), text, max_bytes=self._max_bytes)
@@ -155,9 +157,9 @@ def read_merged(answer: Answer, profile: str, *, max_bytes: int) -> str:
     Raises:
         BadAnswer: it is empty, no profile, cut off, too long, or lost a heading.
     """
-    text = merging.read(answer)
+    text = note_taking.read_shortened(answer)
     zone = zone_in(profile)
     if zone is not None and zone_in(text) is None:
         text = with_zone(text, zone[1])
-    merging.check(text, profile, max_bytes=max_bytes)
+    note_taking.check_shortened(text, profile, max_bytes=max_bytes)
     return text

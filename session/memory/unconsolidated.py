@@ -13,7 +13,7 @@ from session.context.audience import answers_in, chat_in
 from session.context.scopes import Chat
 from session.disk.layout import Layout, Seen, seen
 from session.disk.threads import start_thread
-from session.memory import consolidation_prompt
+from session.memory.note_taking import digest
 from session.memory.notes import Mark
 from session.store import archived
 from session.store.key_lock import key_locked
@@ -56,9 +56,7 @@ class Unconsolidated:
 
     def mark(self, count: int) -> Mark:
         """Name the first ``count`` messages of it."""
-        return Mark(
-            self.session_id, self.start, self.start + count, consolidation_prompt.digest(self.lines[:count])
-        )
+        return Mark(self.session_id, self.start, self.start + count, digest(self.lines[:count]))
 
 
 class UnconsolidatedReader:
@@ -103,10 +101,7 @@ class UnconsolidatedReader:
                 found = self._archived(view.stem, mark.session_id)
                 transcript = found[1] if found is not None else None
             raw = transcript.messages[mark.start : mark.stop] if transcript is not None else []
-            return (
-                len(raw) == mark.stop - mark.start
-                and consolidation_prompt.digest(map(decode, raw)) == mark.digest
-            )
+            return len(raw) == mark.stop - mark.start and digest(map(decode, raw)) == mark.digest
 
         return await asyncio.to_thread(look)
 

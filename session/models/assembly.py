@@ -1,17 +1,230 @@
-"""An answer as a provider gives it, whole or put together from the pieces of a stream; pure."""
+"""An answer as a provider gives it, whole or in pieces: text, thoughts, calls, opaque fields; pure."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Literal, NoReturn, Protocol
 
 from durable import is_blank, plain_value, whole_text
 from session.errors import BadAnswer, EmptyAnswer, ModelFailed, ModelRefused
-from session.models import opaque
-from session.models.model import Answer, ToolCall, Usage
-from session.models.thoughts import TaggedThoughts, parted_thoughts
+from session.models.model import Answer, Message, ToolCall, Usage
+
+# A transcript line, and a message on its way to a model, keeps them under this name.
+OPAQUE = "opaque"
+# What has a place of its own, or belongs to the answer and not to a later request.
+_MESSAGE_FIELDS = frozenset(
+    {"role", "content", "tool_calls", "function_call", "refusal", "reasoning_content", "reasoning", "name"}
+    | {"thinking_blocks", "provider_specific_fields", "audio", "images", "annotations", "index", "id"}
+)
+_CALL_FIELDS = frozenset(["id", "type", "index", "function"])
+
+
+def of_message(said: Any) -> dict[str, Any]:
+    """Return the unknown fields of a message or a piece of one."""
+    found = _unknown(said, _MESSAGE_FIELDS)
+    # LiteLLM moves unknown fields of a whole answer in here.
+    moved = getattr(said, "provider_specific_fields", None)
+    if isinstance(moved, Mapping):
+        found |= {name: value for name, value in moved.items() if _is_kept(name, value, _MESSAGE_FIELDS)}
+    return found
+
+
+def of_call(call: Any) -> dict[str, Any]:
+    """Return the unknown fields of a tool call or a piece of one."""
+    return _unknown(call, _CALL_FIELDS)
+
+
+def _unknown(said: Any, known: Collection[str]) -> dict[str, Any]:
+    fields = {**getattr(said, "__dict__", {}), **(getattr(said, "model_extra", None) or {})}
+    return {name: value for name, value in fields.items() if _is_kept(name, value, known)}
+
+
+def _is_kept(name: str, value: Any, known: Collection[str]) -> bool:
+    return name not in known and not name.startswith("_") and value not in (None, "", [], {})
+
+
+def merge(kept: dict[str, Any], more: Mapping[str, Any]) -> None:
+    """Add the fields of the next piece of a stream: texts and lists go on, objects are merged."""
+    for name, value in more.items():
+        kept[name] = _joined(kept[name], value) if name in kept else value
+
+
+def _joined(before: Any, value: Any) -> Any:
+    if isinstance(before, Mapping) and isinstance(value, Mapping):
+        joined = dict(before)
+        merge(joined, value)
+        return joined
+    if isinstance(before, list) and isinstance(value, list):
+        joined_list = list(before)
+        for item in value:
+            if joined_list and _goes_on(joined_list[-1], item):
+                joined_list[-1] = _with_piece(joined_list[-1], item)
+            else:
+                joined_list.append(item)
+        return joined_list
+    if isinstance(before, str) and isinstance(value, str) and before != value:
+        return before + value
+    return value
+
+
+def _goes_on(last: Any, item: Any) -> bool:
+    """Say whether an item of a list is the next piece of the last one, by the index that both bear."""
+    if not isinstance(last, Mapping) or not isinstance(item, Mapping) or "index" not in item:
+        return False
+    return (last.get("type"), last.get("index")) == (item.get("type"), item["index"])
+
+
+def _with_piece(last: Mapping[str, Any], item: Mapping[str, Any]) -> dict[str, Any]:
+    joined = dict(last)
+    for name, value in item.items():
+        goes_on = name in ("text", "summary", "data") and isinstance(joined.get(name), str)
+        if value is not None:
+            joined[name] = joined[name] + str(value) if goes_on else value
+    return joined
+
+
+def to_line(model: str, fields: Mapping[str, Any], calls: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Write the fields down with the model that they go back to; empty where there are none.
+
+    Args:
+        model: as LiteLLM writes it.
+        fields: of the message.
+        calls: of each tool call, in their order.
+    """
+    if not fields and not any(calls):
+        return {}
+    return {"model": model, "fields": plain_value(fields), "calls": plain_value(calls)}
+
+
+def repaired(kept: object, ids: Sequence[str], sent: Sequence[str]) -> dict[str, Any]:
+    """Return the fields as ``put_back`` takes them; empty where nothing of them is sound.
+
+    Args:
+        kept: as a line has it.
+        ids: of the calls of the line, to which the fields of calls belong by their place.
+        sent: of those calls that are sent.
+    """
+    if not isinstance(kept, Mapping) or not isinstance(kept.get("model"), str):
+        return {}
+    fields, calls = kept.get("fields"), kept.get("calls")
+    by_id: dict[str, Any] = {}
+    for call_id, each in zip(ids, calls if isinstance(calls, list) else (), strict=False):
+        by_id.setdefault(call_id, each if isinstance(each, Mapping) else {})
+    return to_line(
+        kept["model"],
+        fields if isinstance(fields, Mapping) else {},
+        [by_id.get(call_id, {}) for call_id in sent],
+    )
+
+
+def put_back(message: dict[str, Any], model: str) -> None:
+    """Put the fields into a message that ``model`` wrote, and leave them out of one of another model."""
+    kept = message.pop(OPAQUE, None)
+    if kept is None or kept["model"] != model:
+        return
+    for call, fields in zip(message.get("tool_calls") or (), kept["calls"], strict=False):
+        call.update({name: value for name, value in fields.items() if name not in _CALL_FIELDS})
+    message.update({name: value for name, value in kept["fields"].items() if name not in _MESSAGE_FIELDS})
+
+
+FIELDS = frozenset({"reasoning_content", "thinking_blocks"})
+_NAME = r"(?:antml:|budget:)?(?:think(?:ing)?|thoughts?|reasoning)"
+_OPENING = re.compile(rf"\s*<({_NAME})>", re.IGNORECASE)
+# What may still become such a tag, or the fence of a code block, with the next piece.
+_BEGUN = re.compile(r"\s*(?:<[a-z:]{0,20}|`{1,2}|~{1,2})?\Z", re.IGNORECASE)
+_FENCE = re.compile(r" {0,3}(```|~~~)")
+# Some chat templates open the thoughts themselves, and the answer holds the end alone.
+_CLOSED_ALONE = re.compile(r"</(?:think|thinking)>[ \t]*(?:\n|\Z)", re.IGNORECASE)
+
+
+class TaggedThoughts:
+    """Takes thoughts in tags (``<think>`` and the like) out of a text that comes in pieces.
+
+    Tags count at the start of the text and of a line, code blocks left out: elsewhere they are written about.
+    """
+
+    def __init__(self) -> None:
+        self.thoughts: list[str] = []
+        # What is undecided: the beginning of a tag, perhaps.
+        self._held = ""
+        self._tag = ""
+        self._in_tag: list[str] = []
+        self._fence = ""
+        self._at_line = True
+        self._after_thoughts = self._any_text = False
+
+    def feed(self, text: str) -> str:
+        """Take the next piece; return the text that is surely no thought."""
+        text, self._held = self._held + text, ""
+        shown: list[str] = []
+        while text:
+            if self._tag:
+                text = self._thought(text)
+                continue
+            if self._after_thoughts:
+                text = text.lstrip()
+                self._after_thoughts = not text
+                continue
+            if self._at_line and not self._fence and (opening := _OPENING.match(text)):
+                self._tag, text = opening[1], text[opening.end() :]
+                continue
+            if self._at_line and _BEGUN.match(text):
+                self._held = text
+                break
+            line, end, text = text.partition("\n")
+            self._note_fence(line)
+            self._at_line = bool(end)
+            shown.append(line + end)
+        self._any_text = self._any_text or bool(shown)
+        return "".join(shown)
+
+    def end(self) -> str:
+        """Return what was held back; behind text a tag that is never closed holds no thoughts."""
+        held, self._held = self._held, ""
+        if not self._tag:
+            return held
+        thought = "".join(self._in_tag) + held
+        tag, self._tag = self._tag, ""
+        if self._any_text:
+            return f"<{tag}>{thought}"
+        self.thoughts.append(thought)
+        return ""
+
+    def _thought(self, text: str) -> str:
+        """Take thoughts up to their end; return what stands behind it."""
+        closing = f"</{self._tag}>".lower()
+        at = text.lower().find(closing)
+        if at < 0:
+            kept = len(text) - len(closing) + 1
+            self._in_tag.append(text[: max(kept, 0)])
+            self._held = text[max(kept, 0) :]
+            return ""
+        self.thoughts.append("".join(self._in_tag) + text[:at])
+        self._in_tag.clear()
+        self._tag, self._at_line, self._after_thoughts = "", True, True
+        return text[at + len(closing) :]
+
+    def _note_fence(self, line: str) -> None:
+        fence = _FENCE.match(line) if self._at_line else None
+        if fence is not None and self._fence in ("", fence[1]):
+            self._fence = "" if self._fence else fence[1]
+
+
+def parted_thoughts(text: str) -> tuple[str, str]:
+    """Part thoughts that only their end marks from the text behind them."""
+    closing = _CLOSED_ALONE.search(text)
+    if closing is None or text.count("```", 0, closing.start()) % 2:
+        return "", text
+    return text[: closing.start()], text[closing.end() :].lstrip()
+
+
+def holds_thoughts(messages: Sequence[Message]) -> bool:
+    """Say whether any message brings a model's thoughts back."""
+    return any(not FIELDS.isdisjoint(message) for message in messages)
+
 
 # No request has as many tokens: what says so is no count, and would be added up for days.
 MOST_TOKENS = 10**9
@@ -159,8 +372,8 @@ class Assembly:
         if self._thinking:
             extra["thinking_blocks"] = plain_value(self._thinking)
         of_calls = [call.opaque for call in calls]
-        if calls and (kept := opaque.to_line(model, self._opaque, of_calls)):
-            extra[opaque.OPAQUE] = kept
+        if calls and (kept := to_line(model, self._opaque, of_calls)):
+            extra[OPAQUE] = kept
         return Answer(text=text, tool_calls=calls, usage=usage, finish=finish, extra=extra)
 
     def _finish(self, calls: Sequence[ToolCall], *, empty: bool) -> Literal["stop", "tool_calls", "length"]:
@@ -194,7 +407,7 @@ class Assembly:
         if reasoning := _text(reasoning) + in_blocks:
             self._reasoning.append(reasoning)
         self._refusal += _text(getattr(said, "refusal", None))
-        opaque.merge(self._opaque, opaque.of_message(said))
+        merge(self._opaque, of_message(said))
         for block in getattr(said, "thinking_blocks", None) or ():
             if isinstance(block, Mapping):
                 self._add_thinking(dict(block))
@@ -213,7 +426,7 @@ class Assembly:
         call["id"] = call["id"] or call_id
         call["name"] = call["name"] or name
         call["arguments"] += arguments
-        opaque.merge(call["opaque"], opaque.of_call(fragment))
+        merge(call["opaque"], of_call(fragment))
 
     def _add_thinking(self, block: dict[str, Any]) -> None:
         """Join the pieces of a thinking block; its signature comes last and closes it."""

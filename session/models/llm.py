@@ -24,14 +24,25 @@ from session.errors import (
     ModelRefused,
 )
 from session.models import library
-from session.models.assembly import Assembly, Chunk, counts_of
-from session.models.calls import HeardCall, Written, told
+from session.models.assembly import Assembly, Chunk, counts_of, put_back
 from session.models.credentials import lacks_key, no_key, owner_of
 from session.models.failure import classified, cleaned
-from session.models.model import Answer, Embedded, Message, Need, OnDelta, PartKind, Prompt, ToolSpec, Usage
-from session.models.opaque import put_back
-from session.models.openai_clients import OpenAIClients, raw_answers, whole_instead
-from session.models.prices import dollars
+from session.models.library import OpenAIClients, raw_answers, whole_instead
+from session.models.model import (
+    Answer,
+    Embedded,
+    HeardCall,
+    Message,
+    Need,
+    OnDelta,
+    PartKind,
+    Prompt,
+    ToolSpec,
+    Usage,
+    Written,
+    told,
+    unit_vectors,
+)
 from session.models.reductions import (
     GO_WITHOUT,
     LIMITS,
@@ -43,7 +54,7 @@ from session.models.reductions import (
     names_files,
     smaller,
 )
-from session.models.similarity import unit_vectors
+from session.models.spending import dollars
 from session.models.tokens import estimate_messages, estimate_tools, most_tokens
 
 EMBEDDING_THREADS = 4

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+import re
+from array import array
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
+from math import hypot, isfinite
+from operator import mul
 from typing import Any, Literal, Protocol, runtime_checkable
 
+import durable
 from session.errors import ModelAway
 
 # In the shape of OpenAI's chat completions: role, content, tool_calls or tool_call_id, name.
@@ -436,3 +441,147 @@ class Echo:
         if on_delta is not None:
             on_delta(text)
         return Answer(text)
+
+
+# Four bytes a number round a vector's length: so far from 1 it may be.
+_SPARE = 0.01
+
+
+def unit_vectors(data: object, count: int) -> list[Vector]:
+    """Read the ``data`` of an embedding answer: ``count`` vectors, in the order that was asked.
+
+    Raises:
+        ValueError: fewer or more vectors, not all of one length, or one without a direction.
+    """
+    items = list(data) if isinstance(data, list | tuple) else []
+    if len(items) != count:
+        raise ValueError(f"{len(items)} vectors for {count} texts")
+    # Providers may answer in another order, and then say by an index which text each vector is of.
+    indexes = [_field(item, "index") for item in items]
+    if sorted(index for index in indexes if isinstance(index, int)) == list(range(count)):
+        items.sort(key=lambda item: int(_field(item, "index")))
+    vectors = [_unit(_field(item, "embedding")) for item in items]
+    if len({len(vector) for vector in vectors}) > 1:
+        raise ValueError("vectors of several lengths in one answer")
+    return vectors
+
+
+def cosine(left: Vector, right: Vector) -> float:
+    """Compare two vectors of length 1, and of the same number of dimensions."""
+    return float(sum(map(mul, left, right)))
+
+
+def to_bytes(vector: Vector) -> bytes:
+    """Write a vector as four bytes a dimension."""
+    return array("f", vector).tobytes()
+
+
+def from_bytes(data: bytes) -> Vector | None:
+    """Read a vector; None for what ``to_bytes`` cannot have written."""
+    vector = array("f")
+    if not data or len(data) % vector.itemsize:
+        return None
+    vector.frombytes(data)
+    return vector if abs(hypot(*vector) - 1) < _SPARE else None
+
+
+def _unit(numbers: object) -> Vector:
+    if not isinstance(numbers, Iterable) or isinstance(numbers, str | bytes | Mapping):
+        raise ValueError("a vector that is not a list of numbers")
+    try:
+        raw = array("d", numbers)
+    except (TypeError, OverflowError) as error:
+        raise ValueError("a vector that is not a list of numbers") from error
+    length = hypot(*raw)
+    if not isfinite(length) or length == 0:
+        raise ValueError("a vector of length 0")
+    unit = array("f", (number / length for number in raw))
+    if not abs(hypot(*unit) - 1) < _SPARE:
+        raise ValueError("a vector of length 0")
+    return unit
+
+
+def _field(item: Any, name: str) -> Any:
+    return item.get(name) if isinstance(item, Mapping) else getattr(item, name, None)
+
+
+_PAGE = re.compile(r"\s*(?:```\w*\s*)?(?:<!doctype\s+html|<html\b|<\?xml\b)", re.IGNORECASE)
+_OF_ERRORS = {"error", "message", "type", "code", "status", "detail"}
+
+
+def is_error_page(text: str) -> bool:
+    """Say whether a server's error came through as if the model had said it."""
+    low = text.lower()
+    if _PAGE.match(text) or ("<html" in low and "</html>" in low):
+        return True
+    try:
+        body = json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(body, dict) and "error" in body and set(body) <= _OF_ERRORS
+
+
+@dataclass(frozen=True, slots=True)
+class ModelCall:
+    """A request that is over.
+
+    Args:
+        model: who was asked, as configured.
+        began_ns: when, in nanoseconds since 1970.
+        took_s: until its end.
+        first_s: until the first piece of text; None: there was none.
+        usage: as the provider counted it; None where it failed, or nobody counted.
+        failed: the class of its error; empty: it was answered.
+    """
+
+    model: str
+    began_ns: int
+    took_s: float
+    first_s: float | None
+    usage: Usage | None
+    failed: str = ""
+
+
+HeardCall = Callable[[ModelCall], None]
+
+
+class Written:
+    """Passes the text of an answer on, and remembers whether there was any, and when."""
+
+    def __init__(self, on_delta: OnDelta | None) -> None:
+        self.any = False
+        self.first_at: float | None = None
+        self._on_delta = on_delta
+
+    @property
+    def shown(self) -> bool:
+        """Whether somebody reads the text as it is written."""
+        return self._on_delta is not None
+
+    def __call__(self, text: str) -> None:
+        """Take the next piece."""
+        if self.first_at is None:
+            self.first_at = durable.monotonic()
+        if self._on_delta is not None:
+            self.any = True
+            self._on_delta(text)
+
+
+@contextmanager
+def told(heard: HeardCall | None, model: str, written: Written) -> Iterator[list[Answer]]:
+    """Tell ``heard`` of the request that is made within; its answer is put into the list that is yielded."""
+    answers: list[Answer] = []
+    if heard is None:
+        yield answers
+        return
+    began_ns, began = durable.wall_ns(), durable.monotonic()
+    failed = ""
+    try:
+        yield answers
+    except BaseException as error:
+        failed = type(error).__name__
+        raise
+    finally:
+        first_s = written.first_at - began if written.first_at is not None else None
+        usage = answers[0].usage if answers else None
+        heard(ModelCall(model, began_ns, durable.monotonic() - began, first_s, usage, failed))

@@ -14,9 +14,8 @@ from typing import Any
 import structlog
 
 from durable import causes
+from session.models.assembly import FIELDS, OPAQUE, holds_thoughts
 from session.models.model import Prompt
-from session.models.opaque import OPAQUE
-from session.models.thoughts import FIELDS, holds_thoughts
 
 MAX_SEARCHED_CHARS = 4_000
 # A refusal with another status is about the key, the rate, the size or the server's health.

@@ -1,8 +1,12 @@
-"""Takes much text into an index in a process of its own, beside which turns go on; for threads."""
+"""Indexes large amounts of text in a process of its own, so that turns do not wait for it; for threads.
+
+The process gets one line of JSON on standard input, which stays open: its end means that nobody waits.
+"""
 
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -12,13 +16,15 @@ from typing import Final, Literal
 
 import structlog
 
+import durable
 from durable import NOTHING, spawn
 from session.disk.layout import Layout
-from session.recall.scope_files import ScopeFiles
+from session.recall.index import WordIndex
+from session.recall.update import BULK_LINES, ScopeFiles, Update
 
 log = structlog.get_logger("recall")
 
-CHILD: Final = "session.recall.bulk_child"
+CHILD: Final = "session.recall.bulk"
 # What the process says as it ends: that the index holds everything, or that its time was over.
 WHOLE, LEFT = 0, 3
 Outcome = Literal["whole", "left", "broken"]
@@ -105,3 +111,42 @@ def files_of(asked: dict[str, object]) -> ScopeFiles:
         str(asked["agent"]),
         {key: [tuple(each) for each in found] for key, found in answers.items()},
     )
+
+
+# Turns come first where the machine has too little for both.
+NICE: Final = 5
+# Between two transactions it rests for a part of the time that it worked: the disk is not its own, either.
+RESTS: Final = 0.25
+
+
+def main() -> None:
+    """Bring the index up, and say by the exit code how far it came."""
+    os.nice(NICE)
+    asked = json.loads(sys.stdin.buffer.readline() or b"null")
+    if asked is None:
+        return
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    within_s = asked["within_s"]
+    index = WordIndex(Path(asked["index"]))
+    update = Update(
+        index,
+        files_of(asked),
+        rest=lambda took_s: durable.pause(RESTS * took_s),
+        until=None if within_s is None else durable.monotonic() + within_s,
+        batch_lines=BULK_LINES,
+    )
+    whole = update.run()
+    index.close()
+    # The thread that listens cannot be ended otherwise.
+    os._exit(WHOLE if whole else LEFT)
+
+
+def _end_with_parent() -> None:
+    while os.read(0, 1):
+        pass
+    # What is not written yet is rolled back, as after a kill.
+    os._exit(LEFT)
+
+
+if __name__ == "__main__":
+    main()

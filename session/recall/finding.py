@@ -58,7 +58,7 @@ class Hit:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class Match:
     """A hit with its whole text; ``stem`` names the file of its conversation, and is empty for a note.
 
     ``still`` says whether the text stands where it was read.
@@ -92,7 +92,7 @@ class Question:
         object.__setattr__(self, "days", days(self.text))
 
 
-def find(index: WordIndex, question: Question) -> list[Found]:
+def find(index: WordIndex, question: Question) -> list[Match]:
     """Return what holds words of a question, the best first.
 
     Raises:
@@ -114,7 +114,7 @@ def find(index: WordIndex, question: Question) -> list[Found]:
     }
     ranked = rank(scores, traits, _asked(index.speakers(), question.wanted))
     reader = _Reader(index, sources, question)
-    hits: list[Found] = []
+    hits: list[Match] = []
     told = set[int]()
     try:
         for place, score in _placed(index, ranked, at_once=max(question.limit, 1)):
@@ -192,7 +192,7 @@ class _Reader:
         for fd in self._files.values():
             os.close(fd)
 
-    def hit(self, place: Place, score: float) -> Found | None:
+    def hit(self, place: Place, score: float) -> Match | None:
         """Read a row; None where its file no longer holds it."""
         source = self._sources[place.source]
         raw = self._raw(source, place)
@@ -216,7 +216,7 @@ class _Reader:
             after=after,
         )
         stem = source.stem if source.kind == "message" else ""
-        return Found(hit, found["text"], stem, partial(_stands, source, place))
+        return Match(hit, found["text"], stem, partial(_stands, source, place))
 
     def _message(self, raw: bytes, source: Source) -> dict[str, Any]:
         line = decode(raw)

@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
 from session.disk.derived import DerivedFile, set_up
-from session.recall.matching import matching, said_on
-from session.recall.ranking import GAP, Row
+from session.recall.ranking import GAP, Row, matching, said_on
 from session.recall.words import indexed
 
 T = TypeVar("T")

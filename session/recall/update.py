@@ -1,31 +1,96 @@
-"""Brings the index of a scope up to its files: only what is new of each is read. Runs in threads."""
+"""Brings the index of a scope up to date: of each of its files only new content is read. Runs in threads."""
 
 from __future__ import annotations
 
 import os
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import starmap
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import structlog
 
 import durable
-from session.disk.layout import Seen, read_file, seen
+from session.context.audience import answers_in
+from session.disk.layout import Layout, Seen, read_file, seen
 from session.errors import StoreError
+from session.library.file_cache import FileCache
 from session.recall.index import Piece, Source, WordIndex, stands
 from session.recall.reading import FACTS, Kind, of_line, of_notes, taken_back, withdrawn
-from session.recall.scope_files import WHOSE, ScopeFile, ScopeFiles
 from session.transcript import archive
+from session.transcript.agent import agent_in
+from session.transcript.beginning import beginning
 from session.transcript.line import decode
 from session.transcript.lines import pread, walk
 from session.transcript.loading import load, read_beginning
 from session.transcript.survey import blocks, sound
+from session.transcript.transcript import Transcript, parse
 
 if TYPE_CHECKING:
     from session.transcript.transcript import Transcript
+
+
+# Which chats a job has answered in a session, in the order of their keys.
+Answers = tuple[str, ...]
+
+
+class Whose(NamedTuple):
+    """What line 1 says of who a session belongs to."""
+
+    agent: str
+    answers: Answers
+
+
+def _whose(path: Path, data: bytes) -> Whose | None:
+    transcript = parse(data, stem=path.stem)
+    if transcript.damage.heads == 0 and not _begins_soundly(parse(data.partition(b"\n")[0], stem=path.stem)):
+        return None
+    inner = transcript.inner
+    return Whose(agent_in(inner), tuple(sorted(answers_in(inner))))
+
+
+def _begins_soundly(first: Transcript) -> bool:
+    """Say whether a file without metadata never had any, as other programs write it, and did not lose it."""
+    damage = first.damage
+    return not first.damaged and bool(first.messages or damage.strays or damage.uncounted)
+
+
+# Whose sessions the files are, as far as the index of the scope does not say it; None: nobody knows.
+WHOSE: FileCache[Whose | None] = FileCache(_whose, take=lambda file: beginning(file) or b"")
+
+
+@dataclass(frozen=True, slots=True)
+class ScopeFiles:
+    """What a scope's index is made of: its notes, and each of its conversations as ``(key, stem)``.
+
+    Of these only the sessions of ``agent`` are the scope's, and of a job those alone whose answers stand in
+    ``answers`` under its key.
+    """
+
+    layout: Layout
+    memory: Path
+    conversations: Sequence[tuple[str, str]]
+    agent: str = ""
+    answers: Mapping[str, Collection[Answers]] = field(default_factory=dict)
+
+
+class ScopeFile(NamedTuple):
+    """A file as it was seen; each search makes one of every ended session."""
+
+    kind: Kind
+    key: str
+    stem: str
+    path: str
+    seen: tuple[int, int, int]
+    session: str = ""
+
+    @property
+    def name(self) -> tuple[str, str, str]:
+        """What tells it from the others, wherever it lies."""
+        return (self.kind, self.stem, self.session)
+
 
 log = structlog.get_logger("recall")
 

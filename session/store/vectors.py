@@ -14,8 +14,7 @@ from session.disk.derived import DerivedFile, set_up
 from session.disk.layout import Layout
 from session.disk.local_files import local_state
 from session.errors import NewerFormat, StoreError
-from session.models.model import Vector
-from session.models.similarity import from_bytes, to_bytes
+from session.models.model import Vector, from_bytes, to_bytes
 
 T = TypeVar("T")
 # Conversation, text, vector.

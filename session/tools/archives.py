@@ -13,7 +13,7 @@ from session.disk.layout import Layout
 from session.errors import StoreError, ToolError
 from session.models.model import ToolSpec
 from session.tools import ToolPlace, parameters
-from session.tools.threads import off_loop
+from session.tools.beneath import off_loop
 from session.transcript import archive
 from session.transcript.attachments import with_references
 from session.transcript.history import deleted, is_deletion, is_record, new_texts, with_text

@@ -6,21 +6,33 @@ process renames or links meanwhile, no step can leave.
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import fcntl
 import os
 import stat
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from contextvars import copy_context
 from pathlib import Path
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import durable
 from session.errors import ToolError
-from session.tools.threads import off_loop
 from session.transcript.agent import scopes_below
 
 T = TypeVar("T")
+
+# The loop's own threads, six on two cores, serve what is sent, leases, cursors and the clock of the jobs.
+THREADS: Final = 8
+_threads = ThreadPoolExecutor(THREADS, thread_name_prefix="tool")
+
+
+async def off_loop(work: Callable[[], T]) -> T:
+    """Run ``work`` in one of the threads, in the order in which it was asked for."""
+    return await asyncio.get_running_loop().run_in_executor(_threads, copy_context().run, work)
+
 
 MAX_FILE_BYTES = 10 * 1024 * 1024
 MAX_FOLDERS = 32

@@ -1,14 +1,18 @@
-"""Tools that read, write, change and list files below the folder they are given."""
+"""Tools that read, write, change, list and search files below the scope's folder, and read skills."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
+import durable
 from session.errors import ToolError
+from session.library.library import Library, Skill
+from session.library.patterns import PatternResult, search
 from session.models.model import ToolSpec
 from session.tools import MAX_RESULT_BYTES, ToolPlace, parameters
 from session.tools.beneath import (
@@ -17,11 +21,15 @@ from session.tools.beneath import (
     change_file,
     is_temp,
     names_of,
+    off_loop,
+    open_folder,
     read_file,
+    read_in,
     threaded,
     write_file,
 )
 from session.transcript.agent import scopes_below
+from session.transcript.attachments import open_beneath
 
 MAX_ENTRIES = 2_000
 _NOTE_ROOM = 200
@@ -202,3 +210,201 @@ def _row(entry: os.DirEntry[str]) -> str:
     with suppress(OSError):
         return f"{name} ({entry.stat(follow_symlinks=False).st_size} bytes)"
     return name
+
+
+LIMIT_S = 5.0
+MAX_LINES = 200
+MAX_DEPTH = 32
+SHOWN_CHARS = 300
+
+
+class Grep:
+    """Searches a file, or all text files of a folder."""
+
+    repeatable: ClassVar[bool] = True
+    spec: ClassVar[ToolSpec] = ToolSpec(
+        "grep",
+        "Search text files for a regular expression (Python's); gives path, number and text of each line.",
+        parameters(
+            "pattern",
+            pattern={"type": "string", "description": "Regular expression, searched in each line"},
+            path={"type": "string", "description": "File or folder, . for all files (the default)"},
+            ignore_case={"type": "boolean", "description": "Ignore case"},
+        ),
+    )
+
+    def __init__(self, *, limit_s: float = LIMIT_S) -> None:
+        self._limit_s = limit_s
+
+    async def run(self, arguments: Mapping[str, Any], place: ToolPlace) -> str:
+        """Return the lines, at most ``MAX_LINES`` of them; a search is given up after its limit."""
+        path, pattern = arguments.get("path", "."), arguments["pattern"]
+        search = _Search(pattern, ignore_case=arguments.get("ignore_case", False), limit_s=self._limit_s)
+        rows = await threaded(path, lambda: search.run(place.folder, path))
+        return "\n".join(rows) if rows else "(no line)"
+
+
+class _Search:
+    def __init__(self, pattern: str, *, ignore_case: bool, limit_s: float) -> None:
+        self._pattern = pattern
+        self._ignore_case = ignore_case
+        self._limit_s = limit_s
+        self._until = durable.monotonic() + limit_s
+
+    def run(self, folder: Path, path: str) -> list[str]:
+        rows: list[str] = []
+        # A broken pattern is an error even where there is no file.
+        self._ask("", 1)
+        for name, data in _texts(folder, path, self._check):
+            text = data.decode("utf-8", "replace")
+            lines = text.split("\n")
+            found = self._ask(text, MAX_LINES + 1 - len(rows))
+            rows += [f"{name}:{number}: {_shown(lines[number - 1])}" for number in found.lines]
+            if len(rows) > MAX_LINES:
+                return [*rows[:MAX_LINES], f"[more lines than {MAX_LINES}; narrow the pattern or the path]"]
+        return rows
+
+    def _ask(self, text: str, most: int) -> PatternResult:
+        self._check()
+        left_s = max(self._until - durable.monotonic(), 0.001)
+        found = search(self._pattern, text, limit_s=left_s, ignore_case=self._ignore_case, most_lines=most)
+        if found.slow:
+            raise self._too_long()
+        if found.problem:
+            raise ToolError(f"the pattern is not a valid regular expression: {found.problem}")
+        return found
+
+    def _check(self) -> None:
+        if durable.monotonic() > self._until:
+            raise self._too_long()
+
+    def _too_long(self) -> ToolError:
+        cure = "use a simpler pattern or a smaller path"
+        return ToolError(f"the search ran for over {self._limit_s:g} s and was stopped; {cure}")
+
+
+def _texts(folder: Path, path: str, check: Callable[[], None]) -> Iterator[tuple[str, bytes]]:
+    """Yield path and bytes of the text file, or of those below the folder; what is no text is passed over."""
+    names = names_of(folder, path)
+    if names and not path.endswith("/"):
+        with below(folder, names[:-1]) as parent:
+            if not _is_folder(parent, names[-1]):
+                yield "/".join(names), read_in(parent, names[-1], path)
+                return
+    with below(folder, names) as top:
+        hidden = scopes_below(folder) if not names else frozenset()
+        prefix = "".join(f"{name}/" for name in names)
+        yield from _walk(top, prefix, check, depth=MAX_DEPTH, hidden=hidden)
+
+
+def _walk(
+    fd: int,
+    prefix: str,
+    check: Callable[[], None],
+    *,
+    depth: int,
+    hidden: frozenset[str] = frozenset(),
+) -> Iterator[tuple[str, bytes]]:
+    """Yield the text files below an open folder by name; links are not followed."""
+    with os.scandir(fd) as entries:
+        rows = sorted((entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries)
+    for name, is_folder in rows:
+        check()
+        if name in hidden:
+            continue
+        shown = prefix + os.fsencode(name).decode("utf-8", "replace").replace("\n", "?")
+        try:
+            deeper = open_folder(fd, name) if is_folder else -1
+            data = b"" if is_folder or is_temp(name) else read_in(fd, name, shown)
+        except (ToolError, OSError):
+            # It went away meanwhile, cannot be read, or is a link or no text.
+            continue
+        if data:
+            yield shown, data
+        if is_folder:
+            try:
+                if depth:
+                    yield from _walk(deeper, f"{shown}/", check, depth=depth - 1)
+            finally:
+                os.close(deeper)
+
+
+def _is_folder(parent: int, name: str) -> bool:
+    try:
+        os.close(open_folder(parent, name))
+    except OSError:
+        return False
+    return True
+
+
+def _shown(line: str) -> str:
+    line = line.rstrip("\r")
+    return line if len(line) <= SHOWN_CHARS else f"{line[:SHOWN_CHARS]} […]"
+
+
+MAX_NAMED = 100
+NAMED_DEPTH = 3
+
+
+class SkillRead:
+    """Reads from the workspace's ``skills/``, and from nothing else."""
+
+    repeatable: ClassVar[bool] = True
+    spec: ClassVar[ToolSpec] = ToolSpec(
+        "skill_read",
+        "Read the instructions of a skill, or another file of it.",
+        parameters(
+            "name",
+            name={"type": "string", "description": "The skill's name as listed"},
+            path={"type": "string", "description": "A file of the skill; default: its instructions"},
+        ),
+    )
+
+    def __init__(self, library: Library) -> None:
+        self._library = library
+
+    async def run(self, arguments: Mapping[str, Any], place: ToolPlace) -> str:
+        """Return the text, and the names of the files beside it."""
+        return await off_loop(partial(self._read, arguments["name"], arguments.get("path", "")))
+
+    def _read(self, name: str, path: str) -> str:
+        skills = {skill.name: skill for skill in self._library.skills()}
+        skill = skills.get(name)
+        if skill is None:
+            raise ToolError(f"there is no skill {name!r}; the skills are: {', '.join(skills) or 'none'}")
+        if path not in ("", "SKILL.md"):
+            return _file(skill, path)
+        files = _beside(skill)
+        more = f"\n\n[files of this skill, to read with path: {', '.join(files)}]" if files else ""
+        return (skill.body or "(its instructions are empty)") + more
+
+
+def _file(skill: Skill, path: str) -> str:
+    try:
+        fd = open_beneath(skill.path.parent, path)
+    except (OSError, ValueError) as error:
+        raise ToolError(f"{path}: there is no such file in this skill") from error
+    with os.fdopen(fd, "rb") as file:
+        data = file.read(MAX_FILE_BYTES)
+    if b"\0" in data[:8192]:
+        raise ToolError(f"{path}: not a text file")
+    return data.decode("utf-8", "replace")
+
+
+def _beside(skill: Skill) -> list[str]:
+    """Name the files of a skill, the first ``MAX_NAMED`` of them, at most ``NAMED_DEPTH`` folders deep."""
+    top = skill.path.parent
+    found: list[str] = []
+    for folder, folders, names in os.walk(top):
+        here = os.path.relpath(folder, top)
+        depth = 0 if here == "." else here.count("/") + 1
+        folders[:] = (
+            sorted(name for name in folders if not name.startswith(".")) if depth < NAMED_DEPTH else []
+        )
+        for name in sorted(names):
+            path = os.path.normpath(os.path.join(here, name))  # noqa: PTH118 - relative, of os.walk
+            if path != "SKILL.md" and not name.startswith(".") and not (top / path).is_symlink():
+                found.append(path)
+                if len(found) == MAX_NAMED:
+                    return found
+    return found

@@ -14,9 +14,7 @@ from session.errors import ToolError
 from session.models.model import ToolSpec
 from session.tools import MAX_RESULT_BYTES, ToolPlace, parameters
 from session.tools.beneath import threaded
-from session.tools.sandbox.rules import NoSandbox, Rules
-from session.tools.sandbox.running import Outcome, run, shortened
-from session.tools.sandbox.sandbox import SandboxOfDaemon
+from session.tools.sandbox import NoSandbox, Outcome, Rules, SandboxOfDaemon, run, shortened
 from session.transcript.agent import scopes_below
 
 NAME = "shell"

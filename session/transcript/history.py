@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
-from session.models.opaque import OPAQUE
+from session.models.assembly import OPAQUE
 from session.models.tokens import estimate_messages
 from session.transcript.attachments import BESIDE_TEXT, Show, with_references
 from session.transcript.repair import ROLES, plain_text, repair, truncate_tool_results

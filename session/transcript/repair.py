@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 import orjson
 
-from session.models.opaque import OPAQUE, repaired
+from session.models.assembly import OPAQUE, repaired
 
 ROLES = frozenset({"user", "assistant", "tool", "system"})
 LOST_RESULT = json.dumps({"error": "Tool result unavailable (recovered from broken history)"})

@@ -8,11 +8,16 @@ from dataclasses import replace
 from itertools import takewhile
 from typing import Any
 
-from session.compaction.compactions import Compactions, Occasion
-from session.compaction.counting import CountBasis, Estimate, estimate_request
+from session.compaction.compactions import (
+    Compactions,
+    CountBasis,
+    Estimate,
+    Occasion,
+    apart,
+    estimate_request,
+)
 from session.compaction.due import Due, due, measure
 from session.compaction.rules import CompactionRules
-from session.compaction.snapshot import apart
 from session.context.request import Asking, compact_line, sent_from
 from session.errors import ContextTooLong, MessageTooLong, NotCompacted
 from session.models.model import Meter, Prompt, Usage

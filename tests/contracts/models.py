@@ -7,8 +7,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from zlib import crc32
 
 from session.errors import ModelError
-from session.models.model import Answer, Embedded, OnDelta, PartKind, Prompt, ToolSpec, Usage
-from session.models.similarity import unit_vectors
+from session.models.model import Answer, Embedded, OnDelta, PartKind, Prompt, ToolSpec, Usage, unit_vectors
 
 Step = Answer | ModelError | str | Callable[[Prompt], Answer | str]
 

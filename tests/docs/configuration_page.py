@@ -66,7 +66,7 @@ def _assignment(name: str, entry: dict[str, Any]) -> str:
 
 
 def _by_preset(key: str) -> str:
-    from session.compaction.presets import numbers_of
+    from session.compaction.rules import numbers_of
 
     return toml(getattr(numbers_of("overlay"), key))
 

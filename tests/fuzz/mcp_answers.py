@@ -13,7 +13,7 @@ from threading import Thread
 from typing import Any
 
 from session.errors import SessionError
-from session.mcp.opening import opened
+from session.mcp.connection import opened
 from session.mcp.process import unconfined
 from session.mcp.spec import ServerSpec
 from tests.fuzz.targets import Once, Target

@@ -12,7 +12,7 @@ import asyncio
 import sys
 from pathlib import Path
 
-from session.memory.extraction import FactRules
+from session.memory.fact_extraction import FactRules
 from session.models.model import Answer, OnDelta, Prompt
 from tests.session.memory.test_extraction import exchange
 from tests.session.memory_place import ADA, Clock, Scripted, fact, noted, open_workspace
@@ -22,7 +22,7 @@ from tests.support.until import until
 TARGETS = {
     "timer": "session.background.job_files:JobFiles.keep_new",
     "ask": "tests.session.facts_victim:Counting.note",
-    "facts": "session.memory.facts:FactsFile.add",
+    "facts": "session.memory.fact_store:FactsFile.add",
     "state": "session.memory.scope_state:ScopeState.save",
     "strike": "session.background.job_files:JobFiles.strike",
 }

@@ -17,9 +17,9 @@ from session.background.jobs import Background
 from session.context.scopes import Scope, Scopes
 from session.memory.circles import learn
 from session.memory.consolidation import MemoryNotes
-from session.memory.extraction import FactExtraction, FactRules
-from session.memory.known_facts import KnownFacts
-from session.memory.memory_rules import MemoryRules
+from session.memory.fact_extraction import FactExtraction, FactRules
+from session.memory.fact_store import KnownFacts
+from session.memory.note_taking import MemoryRules
 from session.models.caps import Caps
 from session.models.model import Answer, CostMeter, OnDelta, Prompt, ToolCall
 from session.models.spending import Spending

@@ -13,20 +13,18 @@ from zoneinfo import ZoneInfo
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from session.compaction.compactions import was_too_long
+from session.compaction.compactions import Snapshot, was_too_long, weight
 from session.compaction.due import measure
-from session.compaction.files import FileLists
-from session.compaction.flat import flat
-from session.compaction.region import region
+from session.compaction.flat import FileLists, flat
+from session.compaction.plan import region
 from session.compaction.rules import CompactionRules
-from session.compaction.snapshot import Snapshot, weight
 from session.context import audience
 from session.context.prepared import lines_from, prepared
 from session.context.quoted import of_line
 from session.context.relevance import Relevance, compared
 from session.context.request import compact_line, sent_from
-from session.memory import consolidation_prompt, facts_prompt, title_prompt
-from session.memory.provenance import Sources
+from session.memory import fact_extraction, note_taking, titles
+from session.memory.text_similarity import Sources
 from session.models.model import Echo
 from session.models.tokens import estimate_messages
 from session.recall import reading
@@ -250,16 +248,16 @@ def test_a_conversation_goes_into_memory(transcript: Transcript) -> None:
 
     audience.chat_in(transcript)
     audience.answers_in(transcript.inner)
-    spoken = consolidation_prompt.sendable(lines, start=0, stop=len(lines))
+    spoken = note_taking.sendable(lines, start=0, stop=len(lines))
     for zone in ZONES:
-        consolidation_prompt.chunk_end(spoken, zone=zone, max_chars=50)
-        consolidation_prompt.prompt(spoken, memory="", zone=zone, max_bytes=1_000)
-        consolidation_prompt.raw_entry(spoken, count=len(spoken), zone=zone, now=NOW)
-        begins, earlier = title_prompt.beginning(own, len(lines))
-        title_prompt.summary_prompt(lines[begins:], start=begins, earlier=earlier, zone=zone, max_chars=99)
-    title_prompt.name_prompt(lines)
-    said = facts_prompt.material(lines, start=0, upto=0, max_turns=9)
-    facts_prompt.prompt(said, [], max_chars=1_000)
+        note_taking.chunk_end(spoken, zone=zone, max_chars=50)
+        note_taking.notes_prompt(spoken, memory="", zone=zone, max_bytes=1_000)
+        note_taking.raw_entry(spoken, count=len(spoken), zone=zone, now=NOW)
+        begins, earlier = titles.beginning(own, len(lines))
+        titles.summary_prompt(lines[begins:], start=begins, earlier=earlier, zone=zone, max_chars=99)
+    titles.name_prompt(lines)
+    said = fact_extraction.material(lines, start=0, upto=0, max_turns=9)
+    fact_extraction.facts_prompt(said, [], max_chars=1_000)
     Sources.of(spoken, group=True).mark_of("asks")
     for line in lines:
         of_line(line)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import structlog
 
-from session.memory.former import FormerMemory
+from session.memory.memory_commands import FormerMemory
 from tests.session.dying import die_everywhere
 from tests.session.memory_place import ADA, open_workspace
 

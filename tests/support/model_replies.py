@@ -10,7 +10,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-from session.memory.title_prompt import NAME_INSTRUCTIONS, SUMMARY_INSTRUCTIONS
+from session.memory.titles import NAME_INSTRUCTIONS, SUMMARY_INSTRUCTIONS
 
 ERRORS = {
     "toolong": (

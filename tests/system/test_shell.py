@@ -12,9 +12,7 @@ from typing import Any
 
 import pytest
 
-from session.tools.sandbox.bubblewrap import Bubblewrap
-from session.tools.sandbox.rules import Rules
-from session.tools.sandbox.sandbox import AS_ROOT_CURE
+from session.tools.sandbox import AS_ROOT_CURE, Bubblewrap, Rules
 from tests.gateway.service_place import UID, workspace_of_the_service
 from tests.session.tools.sandbox_place import SECRET, processes_with
 from tests.support.guarantee import guarantee

@@ -69,7 +69,7 @@ def test_what_is_off_imports_no_library() -> None:
     """Neither reading the configuration nor building the tools."""
     heavy = {
         *("lxml", "httpx", "ctypes"),
-        *("session.tools.shell", "session.tools.sandbox.sandbox", "session.mcp.server"),
+        *("session.tools.shell", "session.tools.sandbox", "session.mcp.server"),
     }
     code = f"import gateway.app.sessions, sys; print({heavy!r} & {{*sys.modules}})"
     ran = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)

@@ -12,7 +12,7 @@ from gateway.app.figures import queue_rules
 from gateway.config.load import effective_compaction, effective_history, find_file, load
 from gateway.config.toml_lines import lines_of
 from gateway.errors import ConfigError
-from session.compaction.presets import Numbers
+from session.compaction.rules import Numbers
 from tests.gateway.config_reading import problems, read
 
 

@@ -17,8 +17,7 @@ from session.background.job_files import BackgroundJob
 from session.background.passing import Passing
 from session.background.retention import AWAITED_S, EVERY_S
 from session.errors import NotNow, StoreError
-from session.memory.notes import Notes
-from session.memory.versions import VersionRules
+from session.memory.notes import Notes, VersionRules
 from session.store import switch_session
 from session.store.vectors import Vectors
 from session.transcript import archive

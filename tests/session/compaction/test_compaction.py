@@ -10,8 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from session.compaction.cuts import call_ids, legal_cuts, nearest_cut, next_cut
-from session.compaction.files import FileLists, without_lists
-from session.compaction.flat import MAX_RESULT_CHARS, escaped, first_part, flat, unescaped
+from session.compaction.flat import (
+    MAX_RESULT_CHARS,
+    FileLists,
+    escaped,
+    first_part,
+    flat,
+    unescaped,
+    without_lists,
+)
 from session.compaction.rules import CompactionRules
 from tests.session.compaction_talk import (
     RULES,

@@ -11,7 +11,7 @@ import pytest
 import structlog
 
 from session.compaction.compactor import NOTHING, Compactor, Summary, audited
-from session.compaction.files import without_lists
+from session.compaction.flat import without_lists
 from session.compaction.plan import Plan
 from session.compaction.rules import CompactionRules
 from session.errors import BadAnswer, ContextTooLong, ModelAway, ModelRefused, NotCompacted, NotNow

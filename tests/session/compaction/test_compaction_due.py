@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from session.compaction.counting import CountBasis, Counted, Counts, estimate_request
+from session.compaction.compactions import CountBasis, Counted, Counts, estimate_request
 from session.compaction.due import Load, due, measure
 from session.compaction.rules import CompactionRules
 from session.models.model import ToolSpec, Usage
-from session.models.windows import UNKNOWN, in_table, window_of
+from session.models.tokens import UNKNOWN, in_table, window_of
 from tests.session.compaction_talk import AT, filled, record, said, user
 
 NOW = datetime.fromisoformat(AT) + timedelta(seconds=120)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from session.compaction.compactions import AT_ONCE, Compactions
-from session.compaction.presets import numbers_of
+from session.compaction.rules import numbers_of
 from session.context.request import Asking
 from session.errors import BadAnswer, ContextTooLong, MessageTooLong, ModelAway, ModelRefused, StoreError
 from session.models.model import Answer, Meter, OnDelta, Prompt, ToolCall, Usage

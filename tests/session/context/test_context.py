@@ -23,8 +23,7 @@ from session.library.library import Library
 from session.models.model import Answer, ToolCall
 from session.store.store import Session, Store
 from session.tools import Toolbox
-from session.tools.files import Ls
-from session.tools.skills import SkillRead
+from session.tools.files import Ls, SkillRead
 from session.transcript import archive
 from session.transcript.history import HistoryWindow
 from session.transcript.key import SessionKey

@@ -12,8 +12,7 @@ from structlog.testing import capture_logs
 from session.context.embeddings import BATCH, Embeddings
 from session.errors import BadAnswer, ModelAway, ModelError, ModelRefused, NewerFormat
 from session.models.llm import LiteLLMEmbedder
-from session.models.model import Meter
-from session.models.similarity import cosine
+from session.models.model import Meter, cosine
 from session.store.vectors import FILE, Vectors
 from tests.contracts.models import WordEmbedder
 from tests.session.conftest import KEY

@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from session.mcp.connection import Answer
-from session.mcp.errors import CallFailed
 from session.mcp.server import Server
-from session.mcp.spec import ServerSpec
+from session.mcp.spec import CallFailed, ServerSpec
 from tests.support.until import until
 
 HERE = Path(__file__).parent

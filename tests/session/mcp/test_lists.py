@@ -10,18 +10,19 @@ from typing import Any
 
 import pytest
 
-from session.mcp.approvals import Record, RecordFile, settled
-from session.mcp.fit import Fitted
 from session.mcp.listing import (
     MAX_DESCRIPTION_CHARS,
     MAX_LIST_BYTES,
     MAX_TOOLS,
     Listing,
+    Record,
+    RecordFile,
     as_row,
     read_listing,
+    settled,
 )
-from session.mcp.names import MAX_NAME_CHARS, offered_names
-from session.mcp.schema import MAX_STEPS, fault_of, misfit
+from session.mcp.schema import MAX_STEPS, Fitted, fault_of, misfit
+from session.mcp.servers import MAX_NAME_CHARS, offered_names
 from session.mcp.spec import ServerSpec
 from tests.session.mcp.mcp_place import WILD, called, fault, kept_up, noted, spec_of
 from tests.support.guarantee import guarantee

@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 
 from session.context.scopes import Scopes
-from session.mcp.names import NoServers
 from session.mcp.process import unconfined
-from session.mcp.servers import McpServers, person_of, serves
+from session.mcp.servers import McpServers, NoServers, person_of, serves
 from session.mcp.spec import ServerSpec
 from session.models.model import ToolCall
 from session.tools import MAX_RESULT_BYTES, Toolbox, ToolPlace, ToolResult

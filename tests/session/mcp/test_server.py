@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from session.mcp.errors import CallLate
 from session.mcp.process import Launched
 from session.mcp.server import Server
-from session.mcp.spec import ServerSpec
+from session.mcp.spec import CallLate, ServerSpec
 from tests.session.mcp.mcp_place import (
     GOOD,
     TOKEN,

@@ -14,9 +14,9 @@ import pytest
 
 from session.background.moving import move
 from session.errors import ContextTooLong, ModelAway, ModelRefused, NotNow, StoreError
-from session.memory import extraction
-from session.memory.extraction import FactRules
-from session.memory.facts import active
+from session.memory import fact_extraction
+from session.memory.fact_extraction import FactRules
+from session.memory.fact_store import active
 from session.memory.scope_state import LOOKED_AT_MAX, ScopeState, ScopeStates
 from session.models.model import Answer, Prompt
 from session.store.end_for_compaction import roll_over
@@ -538,6 +538,6 @@ async def test_where_nobody_can_look_for_neglected_sessions_the_jobs_go_on(
     def refusing(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr(extraction, "said_since", refusing)
+    monkeypatch.setattr(fact_extraction, "said_since", refusing)
     async with open_workspace(tmp_path, run=True, facts=RULES, window=100) as house:
         await asyncio.wait_for(house.jobs.looked.wait(), 5)

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from session.memory.facts import Drawn, Fact, FactsFile, active
-from session.memory.likeness import WordIndex
-from session.memory.versions import Versions
+from session.memory.fact_store import Drawn, Fact, FactsFile, active
+from session.memory.notes import Versions
+from session.memory.text_similarity import WordIndex
 
 
 def fact(id_: str, text: str, **more: Any) -> Fact:

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from session.errors import BadAnswer
-from session.memory import facts_prompt
-from session.memory.facts import Fact
-from session.memory.facts_prompt import Found, Said, as_data
+from session.memory import fact_extraction
+from session.memory.fact_extraction import Found, Said, as_data
+from session.memory.fact_store import Fact
 from session.models.model import Answer
 from tests.session.memory_place import called, fact, noted
 
@@ -24,7 +24,7 @@ SAID = [
 
 
 def read(answer: Answer, confidence: float = 0.7) -> list[Found]:
-    return facts_prompt.read(answer, said=SAID, known=KNOWN, confidence=confidence)
+    return fact_extraction.read_facts(answer, said=SAID, known=KNOWN, confidence=confidence)
 
 
 def user(text: str, id_: str = "m", **more: Any) -> dict[str, Any]:
@@ -106,10 +106,10 @@ def test_an_item_that_is_no_fact_takes_no_other_along(item: Any) -> None:
 def test_a_fact_of_a_new_message_survives_the_number_of_an_old_one(text: str) -> None:
     """A small model that always says 1 learns all the same."""
     old = SAID[0]
-    new = facts_prompt.Said("user Ada", f"by the way: {text}", "m9", by_person=True, new=True)
+    new = fact_extraction.Said("user Ada", f"by the way: {text}", "m9", by_person=True, new=True)
 
     answer = noted(fact(text, 1), fact(f"So {old.text}", 1))
-    found = facts_prompt.read(answer, said=[old, *SAID[1:], new], known=KNOWN, confidence=0.7)
+    found = fact_extraction.read_facts(answer, said=[old, *SAID[1:], new], known=KNOWN, confidence=0.7)
 
     assert [(one.text, one.message_id) for one in found] == [(text, "m9")]
 
@@ -136,7 +136,7 @@ def test_a_category_of_its_own_becomes_background() -> None:
 def test_at_most_five_the_surest_in_their_order() -> None:
     items = [fact(f"Number {at}.", 3, confidence=0.8 + at / 100) for at in range(8)]
 
-    chosen = facts_prompt.surest(read(noted(*items)))
+    chosen = fact_extraction.surest(read(noted(*items)))
 
     assert [one.text for one in chosen] == [f"Number {at}." for at in range(3, 8)]
 
@@ -180,8 +180,8 @@ def test_the_model_is_shown_what_people_and_the_assistant_said() -> None:
         assistant("found"),
     ]
 
-    said = facts_prompt.material(lines, start=0, upto=2, max_turns=10)
-    text = facts_prompt.prompt(said, KNOWN, max_chars=10_000).messages[1]["content"]
+    said = fact_extraction.material(lines, start=0, upto=2, max_turns=10)
+    text = fact_extraction.facts_prompt(said, KNOWN, max_chars=10_000).messages[1]["content"]
 
     assert text.split("\n") == [
         "## Known facts",
@@ -200,16 +200,16 @@ def test_the_last_turns_alone_are_shown() -> None:
         line for at in range(9) for line in (user(f"question {at}", f"m{at}"), assistant(f"answer {at}"))
     ]
 
-    said = facts_prompt.material(lines, start=100, upto=0, max_turns=3)
+    said = fact_extraction.material(lines, start=100, upto=0, max_turns=3)
 
     assert [one.text for one in said][0::2] == ["question 6", "question 7", "question 8"]
 
 
 def test_a_long_conversation_keeps_its_numbers_and_loses_its_beginning() -> None:
     lines = [user("x" * 3_000, "m0"), assistant("y" * 3_000), user("z", "m1"), assistant("end")]
-    said = facts_prompt.material(lines, start=0, upto=0, max_turns=9)
+    said = fact_extraction.material(lines, start=0, upto=0, max_turns=9)
 
-    text = facts_prompt.prompt(said, [], max_chars=3_500).messages[1]["content"]
+    text = fact_extraction.facts_prompt(said, [], max_chars=3_500).messages[1]["content"]
 
     assert "xxx" not in text
     assert "[2] assistant: yyy" in text
@@ -221,8 +221,8 @@ def test_four_messages_and_one_of_a_person_that_is_new() -> None:
     asked_by_clock = [user("a", "cron:1"), assistant("b"), user("c", "cron:2"), assistant("d")]
 
     def worth(lines: list[dict[str, Any]], upto: int = 0) -> bool:
-        return facts_prompt.is_worth_it(
-            facts_prompt.material(lines, start=0, upto=upto, max_turns=10),
+        return fact_extraction.is_worth_it(
+            fact_extraction.material(lines, start=0, upto=upto, max_turns=10),
         )
 
     assert not worth(lines)

@@ -11,9 +11,8 @@ from session.context.embeddings import Embeddings
 from session.context.request import Request
 from session.errors import ModelAway
 from session.memory.circles import Circles
-from session.memory.facts import FACTS, Drawn, Fact, active
-from session.memory.known_facts import KnownFacts
-from session.memory.remembered import GONE, NO_FACTS, NO_NUMBER, Remembered
+from session.memory.fact_store import FACTS, Drawn, Fact, KnownFacts, active
+from session.memory.memory_commands import GONE, NO_FACTS, NO_NUMBER, Remembered
 from session.transcript.key import SessionKey
 from tests.contracts.models import WordEmbedder
 from tests.session.memory_place import ADA, Clock, Workspace, open_workspace, spending_of, talk

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from session.memory.extraction import FactRules
+from session.memory.fact_extraction import FactRules
 from session.models.model import Answer
 from session.transcript.line import make_line
 from tests.session.memory_place import ADA, BOB, START, Workspace, fact, noted, open_workspace, saved, talk

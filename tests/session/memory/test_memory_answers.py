@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 
 from session.errors import BadAnswer, ModelAway, ModelRefused, NotNow
 from session.memory.consolidation import BACK_OFF_S
-from session.memory.former import FormerMemory
+from session.memory.memory_commands import FormerMemory
 from session.models.model import Answer
 from tests.session.memory_place import ADA, MARK, Clock, Workspace, called, open_workspace, saved, talk
 from tests.support.guarantee import guarantee

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from session.memory.extraction import FactRules
-from session.memory.facts import active
+from session.memory.fact_extraction import FactRules
+from session.memory.fact_store import active
 from tests.session.dying import victim, victims
 from tests.session.facts_victim import Counting, main
 from tests.session.memory.test_extraction import MILAN, exchange

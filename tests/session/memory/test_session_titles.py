@@ -18,7 +18,7 @@ from session.background.job_files import BackgroundJob, JobFiles
 from session.context.recent import RecentSessions
 from session.disk.layout import Layout
 from session.errors import BadAnswer, ContextTooLong, ModelAway, ModelRefused
-from session.memory import title_prompt
+from session.memory import titles
 from session.memory.titles import SessionTitles
 from session.models.model import Answer, Prompt, ToolCall
 from session.store import ending, switch_session
@@ -30,7 +30,7 @@ from tests.session.memory_place import ADA, BOB, START, Workspace, open_workspac
 from tests.support.guarantee import guarantee
 
 TALKED = "They talked."
-NAMING = title_prompt.NAME_INSTRUCTIONS
+NAMING = titles.NAME_INSTRUCTIONS
 BAD = [
     Answer(""),
     Answer("  \n"),
@@ -257,15 +257,15 @@ async def test_a_failure_is_not_retried_for_ever(tmp_path: Path, answer: Any) ->
 
 
 def test_a_name_is_one_line_of_at_most_60_characters() -> None:
-    long = title_prompt.read_name(
+    long = titles.read_name(
         Answer("A very long name that goes on about many things, and does not stop there")
     )
 
     assert long == "A very long name that goes on about many things, and does…"
-    assert title_prompt.read_name(Answer("\n**Trains**\nand more")) == "Trains"
-    assert len(title_prompt.read_name(Answer("z" * 200))) == 60
+    assert titles.read_name(Answer("\n**Trains**\nand more")) == "Trains"
+    assert len(titles.read_name(Answer("z" * 200))) == 60
     with pytest.raises(BadAnswer):
-        title_prompt.read_name(Answer('""'))
+        titles.read_name(Answer('""'))
 
 
 async def test_an_ended_session_gets_its_summary(tmp_path: Path) -> None:
@@ -456,8 +456,8 @@ async def test_a_kill_costs_at_most_one_more_request(tmp_path: Path, point: str)
 
 
 def test_a_long_summary_ends_with_a_sentence() -> None:
-    text = title_prompt.read_summary(Answer("A sentence of words.\n" * 100))
+    text = titles.read_summary(Answer("A sentence of words.\n" * 100))
 
-    assert len(text) <= title_prompt.MAX_SUMMARY_CHARS
+    assert len(text) <= titles.MAX_SUMMARY_CHARS
     assert text.endswith("words.")
     assert "\n" not in text

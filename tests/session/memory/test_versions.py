@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from session.memory.former import FormerMemory, changed
-from session.memory.notes import Notes
-from session.memory.versions import VersionRules
+from session.memory.memory_commands import FormerMemory, changed
+from session.memory.notes import Notes, VersionRules
 from tests.session.memory.test_facts import drawn
 from tests.session.memory_place import ADA, BOB, Clock, Workspace, open_workspace, saved, talk
 

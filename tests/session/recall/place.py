@@ -15,8 +15,7 @@ from session.context.scopes import Scopes
 from session.memory.circles import Circles, learn
 from session.models.model import CostMeter, Embedder
 from session.recall.finding import Hit
-from session.recall.nearness import Nearness
-from session.recall.recall import Found, Recall
+from session.recall.recall import Nearness, Recall, SearchResults
 from session.store.recall_file import index_path
 from session.store.store import Store
 from session.transcript.key import SessionKey
@@ -67,7 +66,7 @@ class Place:
         """Search as the chat itself does."""
         return (await self.search(key, text, limit=limit, **more)).hits
 
-    async def search(self, key: SessionKey, text: str, *, limit: int = 10, **more: Any) -> Found:
+    async def search(self, key: SessionKey, text: str, *, limit: int = 10, **more: Any) -> SearchResults:
         scope = await self.circles.of_key(key)
         return await self.recall.search(scope, key, text, limit=limit, **more)
 

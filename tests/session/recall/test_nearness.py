@@ -13,7 +13,7 @@ from session.context.embeddings import BATCH
 from session.errors import ModelAway, ModelRefused
 from session.models.caps import Caps
 from session.models.model import Payer, Totals, Usage
-from session.recall.nearness import MEANING, fused
+from session.recall.recall import MEANING, fused
 from session.store import archived
 from tests.contracts.models import WordEmbedder
 from tests.session.recall.place import ADA, BOB, GROUP, fact, place

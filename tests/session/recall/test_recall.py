@@ -14,8 +14,8 @@ import pytest
 from session.errors import StoreError
 from session.recall import recall
 from session.recall.index import VERSION
-from session.recall.scope_files import WHOSE
-from session.recall.sieve import Sieve
+from session.recall.update import WHOSE
+from session.recall.words import Sieve
 from session.store import archived
 from session.store.listing import key_at
 from session.transcript import beginning

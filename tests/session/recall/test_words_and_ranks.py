@@ -14,8 +14,7 @@ from session.recall.finding import Question, find
 from session.recall.index import Piece, Source, WordIndex
 from session.recall.ranking import Traits, rank
 from session.recall.reading import Kind, of_line, of_notes
-from session.recall.sieve import Sieve
-from session.recall.words import days, names, terms
+from session.recall.words import Sieve, days, names, terms
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 
 from session.disk.layout import Layout
 from session.errors import NewerFormat
-from session.models.similarity import cosine, from_bytes, to_bytes, unit_vectors
+from session.models.model import cosine, from_bytes, to_bytes, unit_vectors
 from session.store.vectors import FILE, Vectors, forget
 
 MODEL = "words"

@@ -9,10 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from session.tools.sandbox.bubblewrap import Bubblewrap
-from session.tools.sandbox.rules import Limits, Rules
-from session.tools.sandbox.running import Outcome, run
-from session.tools.sandbox.sandbox import sandbox_here
+from session.tools.sandbox import Bubblewrap, Limits, Outcome, Rules, run, sandbox_here
 
 SECRET = "sesame-open-9431"
 

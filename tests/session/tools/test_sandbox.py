@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from session.tools.sandbox.rules import NoSandbox, Rules
+from session.tools.sandbox import NoSandbox, Rules
 from tests.session.tools.sandbox_place import SECRET, Yard, yard
 from tests.support.guarantee import guarantee
 

@@ -13,8 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from session.tools.sandbox.rules import NoSandbox
-from session.tools.sandbox.sandbox import FORBIDDEN_CURE, SandboxOfDaemon
+from session.tools.sandbox import FORBIDDEN_CURE, NoSandbox, SandboxOfDaemon
 from tests.session.tools.sandbox_place import Yard, processes_with, yard
 from tests.support.guarantee import guarantee
 from tests.support.until import until
@@ -297,8 +296,8 @@ def test_without_libseccomp_no_command_is_confined(tmp_path: Path) -> None:
     code = (
         "import asyncio, ctypes.util\n"
         "ctypes.util.find_library = {'c': None}.get\n"
-        "from session.tools.sandbox.rules import NoSandbox\n"
-        "from session.tools.sandbox.sandbox import sandbox_here\n"
+        "from session.tools.sandbox import NoSandbox\n"
+        "from session.tools.sandbox import sandbox_here\n"
         "try:\n    asyncio.run(sandbox_here())\n"
         "except NoSandbox as error:\n    print(error, error.hint, sep='\\n')\n"
     )

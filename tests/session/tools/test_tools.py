@@ -24,9 +24,8 @@ from session.errors import ToolError
 from session.models.model import ToolCall, ToolSpec
 from session.tools import MAX_RESULT_BYTES, Toolbox, ToolPlace, ToolResult, arguments_of, capped
 from session.tools.beneath import change_file, threaded
-from session.tools.files import MAX_FILE_BYTES, Edit, Ls, Read, Write
-from session.tools.grep import MAX_LINES, Grep
-from session.tools.sandbox.sandbox import SandboxOfDaemon
+from session.tools.files import MAX_FILE_BYTES, MAX_LINES, Edit, Grep, Ls, Read, Write
+from session.tools.sandbox import SandboxOfDaemon
 from session.tools.send_file import SendFile
 from session.tools.shell import Shell
 from tests.support.examples import drawn

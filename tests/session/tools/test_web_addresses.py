@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from session.errors import ToolError
-from session.tools.web.addresses import followed, is_public, target_of
+from session.tools.web.fetching import followed, is_public, target_of
 from tests.support.guarantee import guarantee
 
 pytestmark = guarantee(

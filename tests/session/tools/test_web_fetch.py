@@ -21,10 +21,8 @@ import pytest
 
 from session.errors import ToolError
 from session.tools import MAX_RESULT_BYTES, ToolPlace
-from session.tools.web.addresses import target_of
-from session.tools.web.extraction import CHARSETS, charset_of, text_of
-from session.tools.web.fetching import MAX_LOOKUPS, MAX_REDIRECTS, Fetcher, Lookups, Page
-from session.tools.web.tool import HEAD, WebFetch
+from session.tools.web.fetching import MAX_LOOKUPS, MAX_REDIRECTS, Fetcher, Lookups, Page, target_of
+from session.tools.web.tool import CHARSETS, HEAD, WebFetch, charset_of, text_of
 from tests.session.tools.web_place import PUBLIC, Web, answer, certified, moved, web
 from tests.support.guarantee import guarantee
 from tests.support.until import until
