@@ -9,7 +9,8 @@ from typing import Any
 import structlog
 
 from channels.message import Inbound
-from session.models.model import Meter, ModelCall, Usage
+from session.models.model import ModelCall, Usage
+from session.models.spending import Meter
 from session.tools import ToolRun
 
 NOTHING = Usage()

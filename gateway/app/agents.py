@@ -37,7 +37,7 @@ from session.mcp.servers import NoServers
 from session.memory.circles import Circles
 from session.memory.consolidation import MemoryNotes
 from session.memory.profile import Profile
-from session.models.model import CostMeter, Model
+from session.models.model import Model
 from session.models.spending import Spending
 from session.models.tokens import window_of
 from session.recall.recall import MemorySearch, Recall
@@ -215,7 +215,7 @@ def build_compactions(
     model: Model,
     *,
     take: Callable[[], Awaitable[None]],
-    cost_meter: CostMeter,
+    cost_meter: Spending,
     left: Callable[[str, str], Awaitable[bool]],
 ) -> Compactions:
     """Build it; the model's window is looked up when it is first needed.

@@ -13,7 +13,7 @@ from session.memory.consolidation import MemoryNotes
 from session.memory.fact_extraction import FactExtraction, FactRules
 from session.memory.fact_store import KnownFacts
 from session.memory.memory_commands import Remembered
-from session.models.model import CostMeter
+from session.models.spending import Spending
 from session.store.store import Session, Store
 
 
@@ -39,7 +39,7 @@ def build_facts(
     *,
     store: Store,
     embeddings: Embeddings | None,
-    cost_meter: CostMeter,
+    cost_meter: Spending,
 ) -> Facts:
     """Put them together for the scopes that ``circles`` draws."""
     known = KnownFacts(store, embeddings=embeddings, cost_meter=cost_meter, versions=memory.rules.versions)

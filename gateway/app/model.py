@@ -9,9 +9,9 @@ from gateway.config.agents import settings_of
 from gateway.config.settings import Settings
 from session.errors import BadAnswer
 from session.models import library
+from session.models.library import dollars
 from session.models.llm import LiteLLM
 from session.models.model import Answer, Echo, HeardCall, Model, Prompt, ToolSpec
-from session.models.spending import dollars
 
 COST_CAPS = ("cost_per_day_usd", *(f"cost_per_{who}_per_day_usd" for who in ("chat", "person", "job")))
 _LOOK = ToolSpec(

@@ -16,8 +16,8 @@ from durable import BoundedDict
 from session.context.scopes import Chat, Reader, Scopes, counts_as_group
 from session.errors import OverCap
 from session.models.caps import DAY, HOUR, next_day
-from session.models.model import Meter, Payer, Usage
-from session.models.spending import AGAIN_SAID, SPENT_SAID, Spending
+from session.models.model import Payer, Usage
+from session.models.spending import AGAIN_SAID, SPENT_SAID, Meter, Spending
 from session.transcript.key import split
 from session.turn.reply import Reply
 

@@ -33,7 +33,8 @@ from session.errors import (
     loggable,
 )
 from session.models.failure import kind_of
-from session.models.model import Meter, Payer, Usage
+from session.models.model import Payer, Usage
+from session.models.spending import Meter
 from session.store.store import Session
 from session.turn import commands
 from session.turn.turn import Reply, Request, Turns

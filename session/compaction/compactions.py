@@ -24,7 +24,8 @@ from session.context import context
 from session.context.prepared import lines_from
 from session.context.request import LONG_HISTORY, compact_line, sent_from
 from session.errors import ContextTooLong, NotCompacted, SessionError
-from session.models.model import Message, Meter, ToolSpec, Usage
+from session.models.model import Message, ToolSpec, Usage
+from session.models.spending import Meter
 from session.models.tokens import CHARS_PER_TOKEN, estimate, estimate_messages, estimate_tools
 from session.store.end_for_compaction import roll_over
 from session.store.split import ended_before

@@ -25,7 +25,8 @@ from session.errors import (
     NotNow,
     loggable,
 )
-from session.models.model import Answer, CostMeter, Meter, Model, Prompt, Usage, is_error_page
+from session.models.model import Answer, Model, Prompt, Usage, is_error_page
+from session.models.spending import Meter, Spending
 from session.transcript.repair import plain_text
 
 HEADINGS = (
@@ -245,7 +246,7 @@ class Compactor:
         *,
         small: str = "",
         take: Callable[[], Awaitable[None]] | None = None,
-        cost_meter: CostMeter | None = None,
+        cost_meter: Spending | None = None,
         clock: Callable[[], float] = durable.monotonic,
     ) -> None:
         self._cost_meter = cost_meter

@@ -14,7 +14,8 @@ import structlog
 import durable
 from session.disk.threads import DiskThreads
 from session.errors import BadAnswer, ContextTooLong, ModelRefused, NotNow, OverCap, SessionError, loggable
-from session.models.model import Embedder, EmbeddingMeter, Vector, cosine
+from session.models.model import Embedder, Vector, cosine
+from session.models.spending import EmbeddingMeter
 from session.store.vectors import Keeping, Vectors
 
 log = structlog.get_logger("embeddings")

@@ -14,7 +14,8 @@ from session.context.embeddings import Embeddings
 from session.context.prepared import lines_from, prepared, to_prepare
 from session.context.relevance import Relevance, chosen, comparable, compared
 from session.context.scopes import Chat
-from session.models.model import Message, Meter, Model, Payer, Prompt
+from session.models.model import Message, Model, Payer, Prompt
+from session.models.spending import Meter
 from session.store.store import Session
 from session.tools import Toolbox, ToolPlace
 from session.transcript.attachments import Album, Attachment

@@ -11,7 +11,7 @@ import structlog
 import durable
 from durable import Change, Conflict
 from session.errors import NotNow
-from session.models.model import CostMeter
+from session.models.spending import Spending
 from session.store.state import StoreState
 
 log = structlog.get_logger("budget")
@@ -44,7 +44,7 @@ class Budget:
         per_hour: int,
         per_day: int,
         clock: Callable[[], datetime] = durable.now,
-        cost_meter: CostMeter | None = None,
+        cost_meter: Spending | None = None,
     ) -> None:
         self._cost_meter = cost_meter
         self._state = state

@@ -41,7 +41,8 @@ from session.memory.note_taking import MemoryRules, NoteTaking, chunk_end, raw_e
 from session.memory.notes import MEMORY, Mark, Notes
 from session.memory.scope_state import Done, Failure, ScopeState, ScopeStates, Stored, content_digest
 from session.memory.unconsolidated import Unconsolidated, UnconsolidatedReader
-from session.models.model import Answer, CostMeter, Model, Prompt
+from session.models.model import Answer, Model, Prompt
+from session.models.spending import Spending
 from session.store.store import Store
 
 log = structlog.get_logger("memory")
@@ -71,7 +72,7 @@ class MemoryNotes:
         rules: MemoryRules,
         zone: tzinfo,
         clock: Callable[[], datetime] = durable.now,
-        cost_meter: CostMeter | None = None,
+        cost_meter: Spending | None = None,
     ) -> None:
         state = scopes.workspace / "state"
         self.scopes = scopes

@@ -26,7 +26,8 @@ from session.disk.threads import start_thread
 from session.errors import StoreError
 from session.memory.notes import BY_HAND, Version, VersionRules, Versions
 from session.memory.text_similarity import WordIndex, repeats, same
-from session.models.model import CostMeter, Meter, OwnMeter, Payer
+from session.models.model import Payer
+from session.models.spending import Meter, OwnMeter, Spending
 from session.store.key_lock import key_locked
 from session.store.store import Session, Store
 from session.store.vectors import forget as forget_vectors
@@ -416,7 +417,7 @@ class KnownFacts:
         store: Store,
         *,
         embeddings: Embeddings | None = None,
-        cost_meter: CostMeter | None = None,
+        cost_meter: Spending | None = None,
         versions: VersionRules | None = None,
     ) -> None:
         self._store = store

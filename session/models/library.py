@@ -233,3 +233,23 @@ def _opened(library: Any, base: str, key: str) -> AsyncOpenAI:
     )
     client.chat.completions = Completions(client)  # type: ignore[misc]
     return client
+
+
+# They serve models on one's own machine. Whatever else has a price of 0 in LiteLLM's map has none.
+_AT_HOME = frozenset({"ollama", "ollama_chat", "llamafile", "lm_studio", "lemonade", "docker_model_runner"})
+
+
+def dollars(library: Any, model: str, **counts: Any) -> float | None:
+    """Price tokens by LiteLLM's map; None for a model that has no price there.
+
+    Args:
+        library: LiteLLM.
+        model: as LiteLLM writes it.
+        counts: ``usage_object``, else ``prompt_tokens`` and ``completion_tokens``; not all of them 0.
+    """
+    if model.partition("/")[0] in _AT_HOME:
+        return 0.0
+    try:
+        return float(sum(library.cost_per_token(model=model, **counts))) or None
+    except Exception:  # noqa: BLE001 - LiteLLM raises a bare Exception for a model without a price
+        return None

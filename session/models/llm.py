@@ -27,7 +27,7 @@ from session.models import library
 from session.models.assembly import Assembly, Chunk, counts_of, put_back
 from session.models.credentials import lacks_key, no_key, owner_of
 from session.models.failure import classified, cleaned
-from session.models.library import OpenAIClients, raw_answers, whole_instead
+from session.models.library import OpenAIClients, dollars, raw_answers, whole_instead
 from session.models.model import (
     Answer,
     Embedded,
@@ -54,7 +54,6 @@ from session.models.reductions import (
     names_files,
     smaller,
 )
-from session.models.spending import dollars
 from session.models.tokens import estimate_messages, estimate_tools, most_tokens
 
 EMBEDDING_THREADS = 4

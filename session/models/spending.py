@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, Final
@@ -23,82 +23,11 @@ from session.errors import NotNow, OverCap, StoreError
 from session.models import caps as capped
 from session.models import usage_rows
 from session.models.caps import HOUR, Amount, Cap, Caps, Refused, Subject, Total, subjects
-from session.models.model import (
-    Embedder,
-    Meter,
-    Model,
-    Need,
-    Payer,
-    Prices,
-    PricesTexts,
-    Prompt,
-    Totals,
-    Usage,
-)
+from session.models.model import Embedder, Model, Need, Payer, Prices, PricesTexts, Prompt, Totals, Usage
 from session.models.tokens import estimate, estimate_messages, estimate_tools
 from session.models.usage_rows import Held, Rows, UsageRow, day_of
 
 log = structlog.get_logger("spending")
-
-
-# They serve models on one's own machine. Whatever else has a price of 0 in LiteLLM's map has none.
-_AT_HOME = frozenset({"ollama", "ollama_chat", "llamafile", "lm_studio", "lemonade", "docker_model_runner"})
-
-
-def dollars(library: Any, model: str, **counts: Any) -> float | None:
-    """Price tokens by LiteLLM's map; None for a model that has no price there.
-
-    Args:
-        library: LiteLLM.
-        model: as LiteLLM writes it.
-        counts: ``usage_object``, else ``prompt_tokens`` and ``completion_tokens``; not all of them 0.
-    """
-    if model.partition("/")[0] in _AT_HOME:
-        return 0.0
-    try:
-        return float(sum(library.cost_per_token(model=model, **counts))) or None
-    except Exception:  # noqa: BLE001 - LiteLLM raises a bare Exception for a model without a price
-        return None
-
-
-class Pricing:
-    """Says what requests may take; a model without a price is told in the log, once."""
-
-    def __init__(self) -> None:
-        self._unpriced: set[str] = set()
-
-    async def need(self, model: Model, prompt: Prompt, tokens: int) -> Need:
-        """Price a request; ``tokens`` is what it has as far as somebody knows better than by estimate."""
-        # A model's library may have to be loaded.
-        need = await asyncio.to_thread(_need, model, prompt, tokens)
-        self._told(prompt.model or model.name, need)
-        return need
-
-    async def need_of_texts(self, embedder: Embedder, texts: Sequence[str]) -> Need:
-        """Price a request for vectors."""
-        need = await asyncio.to_thread(_need_of_texts, embedder, texts)
-        self._told(embedder.name, need)
-        return need
-
-    def _told(self, name: str, need: Need) -> None:
-        if need.cost_usd is None and name not in self._unpriced:
-            self._unpriced.add(name)
-            hint = "LiteLLM has no price for this model; only limits.tokens_per_day can cap it"
-            log.warning("usage.no_price", model=name, hint=hint)
-
-
-def _need_of_texts(embedder: Embedder, texts: Sequence[str]) -> Need:
-    tokens = sum(map(estimate, texts))
-    return embedder.most(tokens) if isinstance(embedder, PricesTexts) else Need(tokens, None)
-
-
-def _need(model: Model, prompt: Prompt, tokens: int) -> Need:
-    if model.plain:
-        return Need()
-    sent = max(estimate_messages(prompt.messages) + estimate_tools(prompt.tools), tokens)
-    if isinstance(model, Prices):
-        return model.most(prompt, sent)
-    return Need(sent + (prompt.max_tokens or 0), None)
 
 
 AGAIN_SAID = "Messages will be answered again after midnight UTC."
@@ -139,8 +68,9 @@ class Spending:
         # Whether there is a cap on what may be spent in a day.
         self.limited = caps.any
         self._caps = caps
-        self._warnings = CapWarnings()
-        self.pricing = Pricing()
+        # Caps that the log has told of, and until when they are reached.
+        self._told: dict[str, datetime] = {}
+        self._unpriced = set[str]()
         self._held: BoundedDict[tuple[str, str], Held] = BoundedDict(_HELD_MAX)
         self._unwritten = list[Change]()
         self._cleaned = 0
@@ -203,7 +133,7 @@ class Spending:
         totals = await self._totals(subjects(payer))
         for cap in self._caps.of(payer):
             if cap.is_reached(totals.get(cap.subject, Total())):
-                self._warnings.tell(cap, self._until())
+                self._tell(cap)
                 return cap
         return None
 
@@ -226,10 +156,16 @@ class Spending:
 
     def closed_until(self) -> datetime | None:
         """Return when the next day begins, where this one's cap on all was found to be reached."""
-        return self._warnings.until(self._now())
+        found, now = (self._told.get(about) for about in ("cost", "tokens")), self._now()
+        return next((at for at in found if at is not None and at > now), None)
 
     async def afford(self) -> None:
-        """See that a call may still be paid today; see ``CostMeter``."""
+        """See that a call may still be paid today.
+
+        Raises:
+            NotNow: what may be spent is used up; ``reason`` is ``cost``.
+            NewerFormat, StoreError: it cannot be known.
+        """
         cap = await self.reached(Payer(""))
         if cap is not None:
             raise self._not_now(self._over(cap))
@@ -238,12 +174,47 @@ class Spending:
 
     def meter(self, payer: Payer) -> Meter:
         """Make the meter of a turn; without any cap it does nothing but count."""
-        return Meter(_Reserved(self, payer)) if self.limited else Meter()
+        return Meter(self if self.limited else None, payer)
+
+    async def need(self, model: Model, prompt: Prompt, tokens: int) -> Need:
+        """Price a request of at least ``tokens``; a model's library may have to be loaded for that."""
+        if model.plain:
+            return Need()
+
+        def price() -> Need:
+            sent = max(estimate_messages(prompt.messages) + estimate_tools(prompt.tools), tokens)
+            if isinstance(model, Prices):
+                return model.most(prompt, sent)
+            return Need(sent + (prompt.max_tokens or 0), None)
+
+        return self._priced(prompt.model or model.name, await asyncio.to_thread(price))
+
+    async def need_of_texts(self, embedder: Embedder, texts: Sequence[str]) -> Need:
+        """Price a request for vectors."""
+        tokens = sum(map(estimate, texts))
+        need = Need(tokens, None)
+        if isinstance(embedder, PricesTexts):
+            need = await asyncio.to_thread(embedder.most, tokens)
+        return self._priced(embedder.name, need)
+
+    def _priced(self, name: str, need: Need) -> Need:
+        if need.cost_usd is None and name not in self._unpriced:
+            self._unpriced.add(name)
+            hint = "LiteLLM has no price for this model; only limits.tokens_per_day can cap it"
+            log.warning("usage.no_price", model=name, hint=hint)
+        return need
 
     @contextlib.asynccontextmanager
     async def request(self, key: str, model: Model, prompt: Prompt) -> AsyncIterator[Counts]:
-        """Hold what a call that is no turn's own may cost; see ``CostMeter``."""
-        need = partial(self.pricing.need, model, prompt, 0)
+        """Hold what a call that is no turn's own may cost while the context is open.
+
+        It yields what counts the real cost, as no turn.
+
+        Raises:
+            NotNow: it would go over a cap; ``reason`` is ``cost``.
+            StoreError: the disk refused; nothing is held.
+        """
+        need = partial(self.need, model, prompt, 0)
         async with self._held_for(Payer(key), prompt.model or model.name, need) as count:
             yield count
 
@@ -251,8 +222,8 @@ class Spending:
     async def embedding(
         self, payer: Payer, embedder: Embedder, texts: Sequence[str]
     ) -> AsyncIterator[Counts]:
-        """Hold what vectors may cost that are no turn's own; see ``CostMeter``."""
-        need = partial(self.pricing.need_of_texts, embedder, texts)
+        """Hold what vectors may cost that are no turn's own, as ``request``; it never waits for others."""
+        need = partial(self.need_of_texts, embedder, texts)
         async with self._held_for(payer, embedder.name.partition(" ")[0], need) as count:
             yield count
 
@@ -351,7 +322,7 @@ class Spending:
 
     def over(self, refusal: Refused) -> OverCap:
         """Make the error of a request that would go over a cap."""
-        self._warnings.tell(refusal.cap, self._until())
+        self._tell(refusal.cap)
         return self._over(refusal.cap)
 
     async def _reserve_or_refuse(self, payer: Payer, need: Need) -> None:
@@ -364,6 +335,14 @@ class Spending:
         if refusal is not None:
             again = self._clock() + timedelta(seconds=AGAIN_S) if refusal.passes else None
             raise self._not_now(self.over(refusal) if again is None else self._over(refusal.cap), again)
+
+    def _tell(self, cap: Cap) -> None:
+        """Log once a day that a cap is reached."""
+        until = self._until()
+        if self._told.get(cap.about) != until:
+            self._told = {about: at for about, at in self._told.items() if at == until} | {cap.about: until}
+            who, at = cap.subject[1], until.isoformat()
+            log.warning("usage.limit_reached", limit=cap.name, of=cap.limit, who=who, until=at)
 
     def _over(self, cap: Cap) -> OverCap:
         return OverCap(cap.name, about=cap.about, until=self._until())
@@ -380,52 +359,84 @@ class Spending:
         return now if now.tzinfo is UTC else now.astimezone(UTC)
 
 
-class _Reserved:
-    """Keeps the requests of one turn within the caps."""
+class Meter:
+    """Adds up what the requests of a turn cost, so that it is known however the turn ends.
 
-    def __init__(self, spending: Spending, payer: Payer) -> None:
+    ``spending`` keeps them within the caps on a day; None: there are none, and nothing is held.
+    """
+
+    def __init__(self, spending: Spending | None = None, payer: Payer = Payer("")) -> None:  # noqa: B008 - frozen
+        self.usage = Usage()
+        # Requests so far, their seconds, and those to the first text of the last one that had any.
+        self.calls, self.model_s = 0, 0.0
+        self.first_s: float | None = None
         self._spending = spending
         self._payer = payer
 
-    async def reserve(self, model: Model, prompt: Prompt, tokens: int, spent: Usage) -> None:
-        """Reserve what a request may cost, once the requests of others that are in its way have ended."""
-        if model.plain:
-            return
+    @property
+    def reserves(self) -> bool:
+        """Whether ``request`` does anything."""
+        return self._spending is not None
+
+    def count(self, usage: Usage | None) -> None:
+        """Add one request, as far as the provider counted it."""
+        if usage is not None:
+            self.usage += usage
+
+    @contextlib.asynccontextmanager
+    async def request(self, model: Model, prompt: Prompt, *, tokens: int = 0) -> AsyncIterator[None]:
+        """Hold what a request may cost while the context is open; its real cost is counted within.
+
+        It waits for requests of others that are in its way. ``tokens`` is how many the request has, where
+        somebody knows better than the local estimate.
+
+        Raises:
+            OverCap: it would go over a cap.
+            StoreError: the disk refused; nothing is held.
+        """
         spending = self._spending
-        need = await spending.pricing.need(model, prompt, tokens)
-        while (refusal := await spending.reserve(self._payer, need, spent)) is not None:
-            if not refusal.passes:
-                raise spending.over(refusal)
-            await spending.room()
-
-    async def reserve_texts(self, embedder: Embedder, texts: Sequence[str], spent: Usage) -> None:
-        """Reserve what vectors may cost: a turn goes on without them, and so waits for nobody."""
-        need = await self._spending.pricing.need_of_texts(embedder, texts)
-        refusal = await self._spending.reserve(self._payer, need, spent)
-        if refusal is not None:
-            raise self._spending.over(refusal)
-
-    def settle(self, spent: Usage) -> None:
-        """Hold what the turn has cost, and no more."""
-        self._spending.settle(self._payer, spent)
-
-
-class CapWarnings:
-    """Remembers which caps the log has told of."""
-
-    def __init__(self) -> None:
-        self._told: dict[str, datetime] = {}
-
-    def tell(self, cap: Cap, until: datetime) -> None:
-        """Write a line on a cap that is reached until then; none where there is one."""
-        if self._told.get(cap.about) == until:
+        if spending is None:
+            yield
             return
-        self._told = {about: at for about, at in self._told.items() if at == until} | {cap.about: until}
-        log.warning(
-            "usage.limit_reached", limit=cap.name, of=cap.limit, who=cap.subject[1], until=until.isoformat()
-        )
+        try:
+            if not model.plain:
+                need = await spending.need(model, prompt, tokens)
+                while (refusal := await spending.reserve(self._payer, need, self.usage)) is not None:
+                    if not refusal.passes:
+                        raise spending.over(refusal)
+                    await spending.room()
+            yield
+        finally:
+            spending.settle(self._payer, self.usage)
 
-    def until(self, now: datetime) -> datetime | None:
-        """Return until when a cap on everybody's sum is reached, as far as the log has told."""
-        found = (self._told.get(about) for about in ("cost", "tokens"))
-        return next((at for at in found if at is not None and at > now), None)
+    @contextlib.asynccontextmanager
+    async def embedding(self, embedder: Embedder, texts: Sequence[str]) -> AsyncIterator[Counts]:
+        """Hold what vectors may cost, as ``request``; a turn goes on without them, so it waits for nobody."""
+        spending = self._spending
+        if spending is None:
+            yield self.count
+            return
+        try:
+            need = await spending.need_of_texts(embedder, texts)
+            if (refusal := await spending.reserve(self._payer, need, self.usage)) is not None:
+                raise spending.over(refusal)
+            yield self.count
+        finally:
+            spending.settle(self._payer, self.usage)
+
+
+@dataclass(frozen=True, slots=True)
+class OwnMeter:
+    """Pays for vectors that are counted beside a turn, or without one."""
+
+    spending: Spending
+    payer: Payer
+
+    def embedding(
+        self, embedder: Embedder, texts: Sequence[str]
+    ) -> contextlib.AbstractAsyncContextManager[Counts]:
+        """Hold what they may cost while the context is open; it yields what counts the real cost."""
+        return self.spending.embedding(self.payer, embedder, texts)
+
+
+EmbeddingMeter = Meter | OwnMeter

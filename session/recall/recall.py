@@ -23,7 +23,8 @@ from session.disk.layout import Layout, seen
 from session.disk.threads import start_thread
 from session.errors import SessionError, StoreError, ToolError
 from session.memory.circles import Circles
-from session.models.model import CostMeter, Meter, OwnMeter, Payer, ToolSpec
+from session.models.model import Payer, ToolSpec
+from session.models.spending import Meter, OwnMeter, Spending
 from session.recall.bulk import Ending, bring_up
 from session.recall.finding import MAX_NEIGHBOURS, Hit, Match, Question, find
 from session.recall.index import WordIndex
@@ -49,7 +50,7 @@ class Nearness:
         cost_meter: pays for that; None: it costs nothing.
     """
 
-    def __init__(self, embeddings: Embeddings, *, cost_meter: CostMeter | None = None) -> None:
+    def __init__(self, embeddings: Embeddings, *, cost_meter: Spending | None = None) -> None:
         self._embeddings = embeddings
         self._cost_meter = cost_meter
 

@@ -26,7 +26,8 @@ from session.errors import (
     RoundsExhausted,
     TurnTimeout,
 )
-from session.models.model import Answer, Meter, Model, Prompt, Warms
+from session.models.model import Answer, Model, Prompt, Warms
+from session.models.spending import Meter
 from session.store.store import Exchange, Session
 from session.tools import Toolbox
 from session.transcript import transcript

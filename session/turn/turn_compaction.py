@@ -20,7 +20,8 @@ from session.compaction.due import Due, due, measure
 from session.compaction.rules import CompactionRules
 from session.context.request import Asking, compact_line, sent_from
 from session.errors import ContextTooLong, MessageTooLong, NotCompacted
-from session.models.model import Meter, Prompt, Usage
+from session.models.model import Prompt, Usage
+from session.models.spending import Meter
 from session.models.tokens import estimate_messages
 from session.store.store import Session
 from session.transcript.transcript import Transcript, decode

@@ -16,7 +16,8 @@ from session.compaction.compactor import Compactor
 from session.compaction.rules import CompactionRules
 from session.context.context import ChangingParts
 from session.errors import ContextTooLong, ModelAway
-from session.models.model import Answer, Meter, OnDelta, PartKind, Prompt, ToolCall, ToolSpec, Usage
+from session.models.model import Answer, OnDelta, PartKind, Prompt, ToolCall, ToolSpec, Usage
+from session.models.spending import Meter
 from session.models.tokens import estimate_messages
 from session.store.store import Session, Store
 from session.tools import Toolbox, ToolPlace

@@ -21,7 +21,7 @@ from session.memory.fact_extraction import FactExtraction, FactRules
 from session.memory.fact_store import KnownFacts
 from session.memory.note_taking import MemoryRules
 from session.models.caps import Caps
-from session.models.model import Answer, CostMeter, OnDelta, Prompt, ToolCall
+from session.models.model import Answer, OnDelta, Prompt, ToolCall
 from session.models.spending import Spending
 from session.store.store import Store
 from session.transcript.key import SessionKey
@@ -192,7 +192,7 @@ async def open_workspace(
     run: bool = False,
     clock: Clock | None = None,
     model: Any = None,
-    spending: CostMeter | None = None,
+    spending: Spending | None = None,
     files: JobFiles | None = None,
     facts: FactRules | None = None,
     limit_s: float = 30.0,

@@ -10,7 +10,7 @@ from gateway.app.subagents import build_store
 from gateway.config.load import load
 from session.context.request import Asking
 from session.memory.circles import PARENT
-from session.models.model import Meter
+from session.models.spending import Meter
 from session.subagents.records import Call, SubagentFiles
 from session.transcript.key import SessionKey
 from session.turn.turn import Request

@@ -15,7 +15,8 @@ from session.compaction.flat import without_lists
 from session.compaction.plan import Plan
 from session.compaction.rules import CompactionRules
 from session.errors import BadAnswer, ContextTooLong, ModelAway, ModelRefused, NotCompacted, NotNow
-from session.models.model import Answer, Meter, Payer, Prompt, ToolCall, Totals, Usage
+from session.models.model import Answer, Payer, Prompt, ToolCall, Totals, Usage
+from session.models.spending import Meter
 from session.transcript.history import summary_text
 from tests.contracts.models import Script
 from tests.session.compaction_talk import (

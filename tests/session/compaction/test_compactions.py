@@ -15,7 +15,8 @@ from session.compaction.compactions import AT_ONCE, Compactions
 from session.compaction.rules import numbers_of
 from session.context.request import Asking
 from session.errors import BadAnswer, ContextTooLong, MessageTooLong, ModelAway, ModelRefused, StoreError
-from session.models.model import Answer, Meter, OnDelta, Prompt, ToolCall, Usage
+from session.models.model import Answer, OnDelta, Prompt, ToolCall, Usage
+from session.models.spending import Meter
 from session.tools.archives import SessionArchiveRead
 from session.transcript import archive
 from session.transcript.key import SessionKey

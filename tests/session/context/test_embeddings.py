@@ -12,7 +12,8 @@ from structlog.testing import capture_logs
 from session.context.embeddings import BATCH, Embeddings
 from session.errors import BadAnswer, ModelAway, ModelError, ModelRefused, NewerFormat
 from session.models.llm import LiteLLMEmbedder
-from session.models.model import Meter, cosine
+from session.models.model import cosine
+from session.models.spending import Meter
 from session.store.vectors import FILE, Vectors
 from tests.contracts.models import WordEmbedder
 from tests.session.conftest import KEY

@@ -17,8 +17,8 @@ from durable import StateWriter, serve
 from gateway.workers import process
 from session.errors import NotNow, OverCap, StoreError
 from session.models.caps import Caps, Refused
-from session.models.model import Echo, Meter, Need, Payer, Prompt, Usage
-from session.models.spending import Spending
+from session.models.model import Echo, Need, Payer, Prompt, Usage
+from session.models.spending import Meter, Spending
 from session.store.state import StoreState, workspace_state
 from tests.contracts.models import Script, WordEmbedder, prompt
 from tests.session.spending_place import MemoryRows, spending_in

@@ -13,7 +13,8 @@ from typing import Any, Literal
 from session.context.embeddings import Embeddings
 from session.context.scopes import Scopes
 from session.memory.circles import Circles, learn
-from session.models.model import CostMeter, Embedder
+from session.models.model import Embedder
+from session.models.spending import Spending
 from session.recall.finding import Hit
 from session.recall.recall import Nearness, Recall, SearchResults
 from session.store.recall_file import index_path
@@ -92,7 +93,7 @@ async def place(
     kind: Literal["chat", "workspace"] = "chat",
     quiet_s: float = 0,
     embedder: Embedder | None = None,
-    cost_meter: CostMeter | None = None,
+    cost_meter: Spending | None = None,
 ) -> AsyncIterator[Place]:
     store = Store(workspace, zone=UTC)
     circles = Circles(Scopes(workspace, kind=kind), store=store)

@@ -17,7 +17,8 @@ from session.disk.layout import Layout
 from session.memory.notes import Mark
 from session.memory.titles import SessionTitles
 from session.memory.unconsolidated import UnconsolidatedReader
-from session.models.model import Answer, Meter, Prompt
+from session.models.model import Answer, Prompt
+from session.models.spending import Meter
 from session.store import archived
 from session.store.cache import begin as index_work
 from session.store.state import StoreState

@@ -15,7 +15,8 @@ from session.approvals.gate import MAX_ARGUMENTS_CHARS, AwaitsApproval, Gate
 from session.approvals.record import Approval
 from session.approvals.rules import Decision, PolicyRules
 from session.context.request import Request
-from session.models.model import Answer, Meter, ToolCall, ToolSpec, Usage
+from session.models.model import Answer, ToolCall, ToolSpec, Usage
+from session.models.spending import Meter
 from session.turn.turn import INTERRUPTED, STOPPED, StopSwitch
 from tests.session.turn_place import ADA, CALLS, Counter, TurnRig, call, roles, turn_rig, turns_of
 
