@@ -11,13 +11,14 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
+from math import ceil
 from typing import Any, TypeVar
 
 import structlog
 
 import durable
 from durable import BoundedDict
-from session.compaction.compactor import Compactor, Summary
+from session.compaction.compactor import Compactor
 from session.compaction.plan import Plan, plan
 from session.compaction.rules import CompactionRules
 from session.context import context
@@ -56,27 +57,21 @@ class CountBasis:
 
 
 @dataclass(frozen=True, slots=True)
-class Counted:
-    """A request that was answered: the provider's count of it, and what it was estimated at."""
-
-    tokens: int
-    local: int
-    basis: CountBasis
-
-
-@dataclass(frozen=True, slots=True)
 class Estimate:
-    """Tokens of a request: ``tokens`` as far as is known, ``local`` without any provider's help."""
+    """Tokens of a request: ``tokens`` as far as is known, ``local`` without any provider's help.
+
+    Of one that was answered ``tokens`` is the provider's own count.
+    """
 
     tokens: int
     local: int
     basis: CountBasis
 
-    def counted(self, usage: Usage | None) -> Counted | None:
+    def counted(self, usage: Usage | None) -> Estimate | None:
         """Keep what the provider counted for this request; None where it counted nothing."""
         if usage is None or usage.prompt <= 0:
             return None
-        return Counted(usage.prompt, self.local, self.basis)
+        return Estimate(usage.prompt, self.local, self.basis)
 
 
 def estimate_request(
@@ -84,7 +79,7 @@ def estimate_request(
     tools: Sequence[ToolSpec],
     *,
     basis: CountBasis,
-    last: Counted | None,
+    last: Estimate | None,
     chars_per_token: float = CHARS_PER_TOKEN,
 ) -> Estimate:
     """Estimate a request that is about to be made.
@@ -97,27 +92,6 @@ def estimate_request(
     if last is None or last.basis != basis or local < last.local:
         return Estimate(local, local, basis)
     return Estimate(last.tokens + local - last.local, local, basis)
-
-
-class Counts:
-    """The last count of each session, as long as the process lives; the first request is estimated whole."""
-
-    def __init__(self, *, most: int = CACHED) -> None:
-        self._counts: BoundedDict[str, Counted] = BoundedDict(most)
-
-    def get(self, session_id: str) -> Counted | None:
-        """Return the last count of a session."""
-        return self._counts.get(session_id)
-
-    def note(self, counted: Counted | None) -> None:
-        """Keep a count; the sessions that were longest without one are forgotten."""
-        if counted is None:
-            return
-        self._counts[counted.basis.session_id] = counted
-
-    def forget(self, session_id: str) -> None:
-        """Trust no count of a session any more."""
-        self._counts.pop(session_id, None)
 
 
 T = TypeVar("T")
@@ -259,7 +233,8 @@ class Compactions:
         now: Callable[[], str],
         clock: Callable[[], datetime] = durable.now,
     ) -> None:
-        self.counts = Counts()
+        # The last count of each session, as long as the process lives; the first request is estimated whole.
+        self.counts: BoundedDict[str, Estimate] = BoundedDict(CACHED)
         self.rules = rules
         self.clock = clock
         self._compactor = compactor
@@ -343,44 +318,43 @@ class Compactions:
                 self._away[session.key] = None
             raise
         self._away.pop(session.key, None)
-        done = await self._commit(session, rules, snapshot, summary, occasion.by)
+        done = await self._commit(session, rules, snapshot, decided, summary, occasion.by)
         log.info(
             "compaction.done" if done else "compaction.overtaken",
             key=session.key,
             preset=rules.preset,
-            turns=summary.compacted_turns,
-            tokens_before=summary.tokens_before,
-            tokens=estimate(summary.text, chars_per_token=rules.chars_per_token),
+            turns=decided.compacted_turns,
+            tokens_before=decided.tokens_before,
+            tokens=estimate(summary, chars_per_token=rules.chars_per_token),
             duration_ms=round((asyncio.get_running_loop().time() - begun) * 1000),
         )
         return done
 
     async def _commit(
-        self, session: Session, rules: CompactionRules, snapshot: Snapshot, summary: Summary, by: str
+        self, session: Session, rules: CompactionRules, snapshot: Snapshot, plan: Plan, text: str, by: str
     ) -> bool:
-        first = summary.first_kept
-        counted = {"compacted_turns": summary.compacted_turns, "tokens_before": summary.tokens_before}
-        if summary.replaced_tokens:
-            counted["replaced_tokens"] = summary.replaced_tokens
-        fields: dict[str, Any] = {**counted, "message_id": by or None}
+        first = plan.first_kept
+        fields: dict[str, Any] = {
+            "compacted_turns": plan.compacted_turns,
+            "tokens_before": plan.tokens_before,
+            "message_id": by or None,
+        }
+        # The estimate of the summary so far, which this one takes in.
+        if replaced := ceil(plan.previous_chars / rules.chars_per_token):
+            fields["replaced_tokens"] = replaced
 
         def still(transcript: Transcript) -> bool:
             return snapshot.still(transcript, first)
 
         if rules.strategy == "overlay":
-            files = {
-                "read_files": list(summary.read_files),
-                "modified_files": list(summary.modified_files),
-            }
-            line = make_line(
-                "system", summary.text, self._now(), kind="overlay", first_kept=first, **fields, **files
-            )
+            fields |= {"read_files": list(plan.files.read), "modified_files": list(plan.files.modified)}
+            line = make_line("system", text, self._now(), kind="overlay", first_kept=first, **fields)
             return await session.append_if([line], still) is not None
 
         def record(archive: str, kept: int) -> Mapping[str, Any]:
             more = {"type": "compact", "previousSession": archive}
             told = {**fields, "kept": kept or None, "metadata": more}
-            return make_line("system", summary.text, self._now(), kind="compact", **told)
+            return make_line("system", text, self._now(), kind="compact", **told)
 
         ended = await session.change(partial(roll_over, first_kept=first, record=record, still=still))
         if ended is None:

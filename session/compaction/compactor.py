@@ -6,8 +6,7 @@ import asyncio
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass, field
-from math import ceil
+from dataclasses import dataclass
 
 import structlog
 
@@ -25,7 +24,7 @@ from session.errors import (
     NotNow,
     loggable,
 )
-from session.models.model import Answer, Model, Prompt, Usage, is_error_page
+from session.models.model import Answer, Model, Prompt, Usage, is_error_page, text_of
 from session.models.spending import Meter, Spending
 from session.transcript.repair import plain_text
 
@@ -211,24 +210,6 @@ _Paying = Callable[[Prompt], AbstractAsyncContextManager[Callable[[Usage | None]
 SPLIT = "\n\n---\n\n**Beginning of the exchange that follows:**\n\n"
 
 
-@dataclass(frozen=True, slots=True)
-class Summary:
-    """A checked summary, as it is stored.
-
-    ``text`` has its lists of files at its end where the preset has them. ``replaced_tokens`` is the
-    estimate of the summary so far, which it takes in. ``usage`` is what its requests cost.
-    """
-
-    text: str
-    first_kept: int
-    tokens_before: int
-    compacted_turns: int
-    read_files: tuple[str, ...]
-    modified_files: tuple[str, ...]
-    replaced_tokens: int = 0
-    usage: Usage = field(default_factory=Usage)
-
-
 class Compactor:
     """Turns plans into summaries, and rests for a while with a conversation for which that failed.
 
@@ -270,8 +251,11 @@ class Compactor:
         asked: bool = False,
         background: bool = False,
         meter: Meter | None = None,
-    ) -> Summary:
+    ) -> str:
         """Ask for the summary of ``plan``, in steps where it is too long for one request.
+
+        Returns:
+            A checked text, with its lists of files at its end where the preset has them.
 
         Args:
             plan: what leaves.
@@ -292,13 +276,8 @@ class Compactor:
             raise NotCompacted("the model cannot write summaries", reason="plain")
         if not asked and self.rests_s(key) > 0:
             raise NotCompacted("the last attempt failed a moment ago", reason="resting")
-        work = _Work(
-            self._model,
-            rules,
-            self._small,
-            take=self._take if background else None,
-            request=self._payer(key, meter),
-        )
+        take = self._take if background else None
+        work = _Work(self._model, rules, self._small, take, self._payer(key, meter))
         try:
             if self._cost_meter is not None and meter is None and not background:
                 await self._cost_meter.afford()
@@ -312,7 +291,7 @@ class Compactor:
             log.warning("compaction.failed", key=key, reason=reason, error=words, cooldown_s=rules.cooldown_s)
             raise NotCompacted(words, reason=reason) from error
         self._resting.pop(key, None)
-        return _summary(plan, rules, text, work.spent.usage)
+        return text
 
     def _payer(self, key: str, meter: Meter | None) -> _Paying:
         """Say who pays for a request: the turn that waits for it, else the cost meter."""
@@ -337,33 +316,32 @@ class Compactor:
         self._resting[key] = now + cooldown_s
 
 
+@dataclass(frozen=True, slots=True)
 class _Work:
-    def __init__(
-        self,
-        model: Model,
-        rules: CompactionRules,
-        small: str,
-        *,
-        take: Callable[[], Awaitable[None]] | None,
-        request: _Paying,
-    ) -> None:
-        self.spent = Meter()
-        self._request = request
-        self._model = model
-        self._rules = rules
-        self._small = small
-        self._take = take
-        self._window = rules.summary_window or rules.window
-        self._output = min(rules.max_output_tokens, self._window // 4)
+    """The requests for one summary; ``take`` counts each against a budget, ``paying`` pays for it."""
+
+    model: Model
+    rules: CompactionRules
+    small: str
+    take: Callable[[], Awaitable[None]] | None
+    paying: _Paying
+
+    @property
+    def window(self) -> int:
+        return self.rules.summary_window or self.rules.window
+
+    @property
+    def output(self) -> int:
+        return min(self.rules.max_output_tokens, self.window // 4)
 
     async def text(self, plan: Plan, focus: str) -> str:
         """Return the whole summary of a plan."""
-        preset = self._rules.preset
+        preset = self.rules.preset
         parts = [await self._summed(Task(preset, focus=focus), plan.lines, plan.previous)]
         if plan.prefix:
             parts.append(await self._summed(Task(preset, prefix=True, focus=focus), plan.prefix, ""))
         text = SPLIT.join(filter(None, parts)) or NOTHING
-        lists = plan.files.lists() if self._rules.structured else ""
+        lists = plan.files.lists() if self.rules.structured else ""
         whole = "\n\n".join(filter(None, (escaped(text), lists)))
         if len(whole) >= plan.room_chars:
             raise BadAnswer(f"the summary has {len(whole)} characters, no shorter than what it replaces")
@@ -393,38 +371,24 @@ class _Work:
 
     def _limit(self, previous: str) -> int:
         """Return how many characters of conversation fit into a request beside the previous summary."""
-        fitting = int((self._window - self._output) * USED_OF_WINDOW * self._rules.chars_per_token)
+        fitting = int((self.window - self.output) * USED_OF_WINDOW * self.rules.chars_per_token)
         return max(fitting - INSTRUCTIONS_CHARS - len(previous), MIN_CHARS)
 
     async def _ask(self, task: Task, conversation: str, previous: str) -> Answer:
-        words = int(self._output * WORDS_PER_TOKEN)
+        words = int(self.output * WORDS_PER_TOKEN)
         text = question(task, conversation, previous=previous, max_words=words)
         prompt = Prompt(
             messages=[{"role": "system", "content": task.role}, {"role": "user", "content": text}],
-            max_tokens=self._output,
-            model=self._small,
+            max_tokens=self.output,
+            model=self.small,
         )
-        if self._take is not None:
-            await self._take()
-        async with self._request(prompt) as count:
-            async with asyncio.timeout(self._rules.timeout_s):
-                answer = await self._model.ask(prompt)
-            self.spent.count(answer.usage)
+        if self.take is not None:
+            await self.take()
+        async with self.paying(prompt) as count:
+            async with asyncio.timeout(self.rules.timeout_s):
+                answer = await self.model.ask(prompt)
             count(answer.usage)
         return answer
-
-
-def _summary(plan: Plan, rules: CompactionRules, text: str, usage: Usage) -> Summary:
-    return Summary(
-        text=text,
-        first_kept=plan.first_kept,
-        tokens_before=plan.tokens_before,
-        compacted_turns=plan.compacted_turns,
-        read_files=plan.files.read,
-        modified_files=plan.files.modified,
-        replaced_tokens=ceil(plan.previous_chars / rules.chars_per_token),
-        usage=usage,
-    )
 
 
 def _cause(error: ModelError | TimeoutError, rules: CompactionRules) -> tuple[CompactionFailure, str]:
@@ -459,18 +423,12 @@ def audited(answer: Answer, *, new_chars: int, previous_chars: int, headings: bo
         BadAnswer: it calls tools, was cut off, is empty, an error page, too long for what it sums up, or
             lacks a heading.
     """
-    if answer.tool_calls:
-        raise BadAnswer("the summary calls tools")
-    if answer.finish == "length":
-        raise BadAnswer("the summary was cut off")
-    text = _THOUGHTS.sub("", plain_text(answer.text)).strip()
+    text = _THOUGHTS.sub("", plain_text(text_of(answer))).strip()
     for wrapping in (_FENCED, _WRAPPED):
         if inner := wrapping.match(text):
             text = inner[1].strip()
-    if not text:
-        raise BadAnswer("the summary is empty")
-    if is_error_page(text):
-        raise BadAnswer("the summary looks like an error page")
+    if not text or is_error_page(text):
+        raise BadAnswer("the summary is empty, or an error page")
     limit = most_chars(new_chars, previous_chars)
     if len(text) > limit:
         raise BadAnswer(f"the summary has {len(text)} characters, more than {limit}")

@@ -19,7 +19,7 @@ from session.context.quoted import of_line
 from session.errors import BadAnswer, ModelError, loggable
 from session.memory.notes import VersionRules
 from session.memory.text_similarity import Sources
-from session.models.model import Answer, Prompt, ToolSpec, is_error_page
+from session.models.model import Answer, Prompt, ToolSpec, is_error_page, text_of
 from session.transcript import history
 from session.transcript.attachments import with_references
 from session.transcript.line import dump, read_time
@@ -285,18 +285,6 @@ def shortening_prompt(text: str, *, what: str, max_bytes: int, model: str = "") 
     return Prompt(messages=messages, model=model)
 
 
-def read_shortened(answer: Answer) -> str:
-    """Return what the model wrote.
-
-    Raises:
-        BadAnswer: it is empty, an error page, no text, or cut off.
-    """
-    text = answer.text.strip()
-    if answer.tool_calls or not text or is_error_page(text) or answer.finish == "length":
-        raise BadAnswer("the model wrote no shorter text")
-    return text + "\n"
-
-
 def check_shortened(text: str, before: str, *, max_bytes: int) -> None:
     """See whether a shortened text can stand for the one before.
 
@@ -415,7 +403,7 @@ class NoteTaking:
         rules = self._rules
         try:
             prompt = shortening_prompt(text, what=NOTES, max_bytes=rules.max_bytes, model=rules.small_model)
-            shorter = read_shortened(await self._ask(prompt))
+            shorter = text_of(await self._ask(prompt)) + "\n"
             shorter = await asyncio.to_thread(sources.marked, shorter, former=text)
             check_shortened(shorter, text, max_bytes=rules.max_bytes)
         except ModelError as error:

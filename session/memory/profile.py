@@ -18,7 +18,7 @@ from session.errors import ModelError, NotNow, StoreError, ToolError, loggable
 from session.memory import note_taking
 from session.memory.consolidation import MemoryNotes
 from session.memory.text_similarity import Sources
-from session.models.model import Answer, ToolSpec
+from session.models.model import Answer, ToolSpec, text_of
 from session.tools import ToolPlace, parameters
 
 log = structlog.get_logger("profile")
@@ -157,7 +157,7 @@ def read_merged(answer: Answer, profile: str, *, max_bytes: int) -> str:
     Raises:
         BadAnswer: it is empty, no profile, cut off, too long, or lost a heading.
     """
-    text = note_taking.read_shortened(answer)
+    text = text_of(answer) + "\n"
     zone = zone_in(profile)
     if zone is not None and zone_in(text) is None:
         text = with_zone(text, zone[1])

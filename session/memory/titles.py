@@ -20,7 +20,7 @@ from session.memory.consolidation import BACK_OFF_S, MIN_CHARS, MemoryNotes
 from session.memory.note_taking import sendable, shown
 from session.memory.scope_state import Failure, ScopeState
 from session.memory.text_similarity import Sources
-from session.models.model import Answer, Prompt, is_error_page
+from session.models.model import Answer, Prompt, text_of
 from session.store import archived
 from session.store.journal_rows import JournalRows
 from session.store.store import Store
@@ -165,14 +165,8 @@ def _prompt(instructions: str, text: str, model: str) -> Prompt:
 
 
 def _text(answer: Answer, limit: int) -> str:
-    text = answer.text.strip()
-    if answer.tool_calls:
-        raise BadAnswer("the model called a tool instead of writing")
-    if not text:
-        raise BadAnswer("the model wrote nothing")
-    if is_error_page(text):
-        raise BadAnswer("the answer looks like an error page")
-    if answer.finish == "length" or len(text) > limit * _WORDY:
+    text = text_of(answer)
+    if len(text) > limit * _WORDY:
         raise BadAnswer(f"the answer is over {limit} characters")
     return text
 

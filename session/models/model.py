@@ -15,7 +15,7 @@ from operator import mul
 from typing import Any, Literal, Protocol, runtime_checkable
 
 import durable
-from session.errors import ModelAway
+from session.errors import BadAnswer, ModelAway
 
 # In the shape of OpenAI's chat completions: role, content, tool_calls or tool_call_id, name.
 Message = Mapping[str, Any]
@@ -365,6 +365,24 @@ def is_error_page(text: str) -> bool:
     except (ValueError, RecursionError):
         return False
     return isinstance(body, dict) and "error" in body and set(body) <= _OF_ERRORS
+
+
+def text_of(answer: Answer) -> str:
+    """Return the text of an answer that has to be prose.
+
+    Raises:
+        BadAnswer: it calls a tool, is empty or an error page, or was cut off.
+    """
+    text = answer.text.strip()
+    if answer.tool_calls:
+        raise BadAnswer("the model called a tool instead of writing")
+    if not text:
+        raise BadAnswer("the model wrote nothing")
+    if is_error_page(text):
+        raise BadAnswer("the answer looks like an error page")
+    if answer.finish == "length":
+        raise BadAnswer("the answer was cut off")
+    return text
 
 
 @dataclass(frozen=True, slots=True)

@@ -96,7 +96,7 @@ class TurnCompaction:
         self._forced = True
         await store()
         await compactions.settled(session.key, cancel=True)
-        compactions.counts.forget(session.session_id)
+        compactions.counts.pop(session.session_id, None)
         with contextlib.suppress(NotCompacted):
             occasion = Occasion(asked=True, forced=True)
             return await compactions.compact(session, rules, occasion, meter=self._meter)
@@ -109,8 +109,8 @@ class TurnCompaction:
 
     def answered(self, usage: Usage | None) -> None:
         """Take in what the provider counted for the request."""
-        if self._estimate is not None:
-            self._compactions.counts.note(self._estimate.counted(usage))
+        if self._estimate is not None and (counted := self._estimate.counted(usage)) is not None:
+            self._compactions.counts[counted.basis.session_id] = counted
 
     def ended(self) -> None:
         """Let the conversation be compacted behind the turn, where that was due for its last request."""

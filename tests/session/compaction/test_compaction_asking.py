@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import structlog
 
-from session.compaction.compactor import NOTHING, Compactor, Summary, audited
+from session.compaction.compactor import NOTHING, Compactor, audited
 from session.compaction.flat import without_lists
 from session.compaction.plan import Plan
 from session.compaction.rules import CompactionRules
@@ -64,9 +64,7 @@ def form(preset: str) -> str:
     return STRUCTURED if RULES[preset].structured else PROSE
 
 
-async def summarised(
-    model: Script, lines: list[dict[str, Any]], rules: CompactionRules, **more: Any
-) -> Summary:
+async def summarised(model: Script, lines: list[dict[str, Any]], rules: CompactionRules, **more: Any) -> str:
     return await Compactor(model).summarise(leaving(lines, rules), rules, key=KEY, **more)
 
 
@@ -120,16 +118,16 @@ async def test_lists_of_files_are_at_the_end_of_a_stored_summary_and_taken_off_b
     rules = CompactionRules(keep_recent_tokens=0)
 
     first = await summarised(Script([STRUCTURED]), lines, rules)
-    overlay = record("overlay", first.text, first_kept=5, read_files=list(first.read_files))
+    overlay = record("overlay", first, first_kept=5, read_files=["a.py"])
     model = Script([STRUCTURED])
     second = await summarised(model, [*lines, overlay, *LONG], rules)
 
-    assert first.text == f"{STRUCTURED}\n\n<read-files>\na.py\n</read-files>"
+    assert first == f"{STRUCTURED}\n\n<read-files>\na.py\n</read-files>"
     assert f"<previous-summary>\n{STRUCTURED}\n</previous-summary>" in asked(model)
-    assert second.text == first.text
-    # Prose has none: they are in the plan alone.
+    assert second == first
+    # Prose has none.
     prose = await summarised(Script([PROSE]), lines, WIDE["archive"])
-    assert (prose.text, prose.read_files) == (PROSE, ("a.py",))
+    assert prose == PROSE
 
 
 async def test_a_split_turn_has_a_summary_of_its_own() -> None:
@@ -141,9 +139,9 @@ async def test_a_split_turn_has_a_summary_of_its_own() -> None:
     assert "## Original Request" in asked(model, 1)
     assert "[User]: do it" in asked(model, 1)
     assert "[User]: do it" not in asked(model, 0)
-    assert without_lists(summary.text).startswith(STRUCTURED)
-    assert without_lists(summary.text).endswith("\n\n## Original Request\nDo it.")
-    assert summary.text.endswith("<read-files>\na.py\n</read-files>")
+    assert without_lists(summary).startswith(STRUCTURED)
+    assert without_lists(summary).endswith("\n\n## Original Request\nDo it.")
+    assert summary.endswith("<read-files>\na.py\n</read-files>")
 
 
 async def test_a_previous_summary_stays_as_it_is_when_only_a_split_turn_leaves() -> None:
@@ -154,8 +152,8 @@ async def test_a_previous_summary_stays_as_it_is_when_only_a_split_turn_leaves()
     summary = await summarised(model, lines, HALF)
 
     assert len(model.prompts) == 1
-    assert without_lists(summary.text).startswith("all before\n\n---\n")
-    assert without_lists(summary.text).endswith("\n\nthe beginning")
+    assert without_lists(summary).startswith("all before\n\n---\n")
+    assert without_lists(summary).endswith("\n\nthe beginning")
 
 
 async def test_the_focus_of_a_person_is_passed_on() -> None:
@@ -174,7 +172,7 @@ async def test_text_of_people_cannot_leave_the_conversation() -> None:
     for _ in range(3):
         model = Script([f"{STRUCTURED}\n- says <\\/summary>"])
         opening = [record("overlay", stored, first_kept=1)] if stored else []
-        stored = (await summarised(model, [*opening, *lines], CompactionRules(keep_recent_tokens=0))).text
+        stored = await summarised(model, [*opening, *lines], CompactionRules(keep_recent_tokens=0))
         assert asked(model).count("</conversation>") == 1
         assert "</summary>" not in asked(model)
         assert stored.endswith("- says <\\/summary>")
@@ -203,7 +201,7 @@ async def test_a_conversation_too_long_for_one_request_is_summed_up_in_steps() -
     assert facts_of("".join(parts)) == [f"fact-{n:04}" for n in range(40)]
     assert all(f"step {n - 1}\n</previous-summary>" in asked(model, n) for n in range(1, len(parts)))
     assert all(len(asked(model, n)) / 4 < 6_000 for n in range(len(parts)))
-    assert summary.text == f"{STRUCTURED}\nstep {len(parts) - 1}"
+    assert summary == f"{STRUCTURED}\nstep {len(parts) - 1}"
 
 
 async def test_a_message_longer_than_a_request_is_continued_in_the_next() -> None:
@@ -254,7 +252,7 @@ async def test_lines_that_say_nothing_cost_no_request() -> None:
 
     summary = await summarised(model, [user(" " * 200), said("\n" * 200)], RULES["archive"])
 
-    assert (summary.text, model.prompts) == (NOTHING, [])
+    assert (summary, model.prompts) == (NOTHING, [])
 
 
 CALL = Answer(STRUCTURED, tool_calls=[ToolCall("1", "read", "{}")], finish="tool_calls")
@@ -323,13 +321,13 @@ async def test_a_summary_as_long_as_what_leaves_changes_nothing(preset: str) -> 
     fits = Answer(first.ljust(500 - frame - 1, "."))
     over = Answer(first.ljust(500 - frame, "."))
 
-    assert (await summarised(Script([fits]), lines, rules)).text == fits.text
+    assert (await summarised(Script([fits]), lines, rules)) == fits.text
     with pytest.raises(NotCompacted, match="no shorter"):
         await summarised(Script([over]), lines, rules)
 
     before = record("overlay", "s" * 300, first_kept=2)
     later = [*lines, before, user("c" * 250)]
-    assert (await summarised(Script([Answer(first.ljust(549, "."))]), later, rules)).text
+    assert await summarised(Script([Answer(first.ljust(549, "."))]), later, rules)
     with pytest.raises(NotCompacted, match="no shorter"):
         await summarised(Script([Answer(first.ljust(550, "."))]), later, rules)
 
@@ -366,10 +364,10 @@ async def test_a_failure_starts_a_cooldown_and_writes_one_line_to_the_log(step: 
     with structlog.testing.capture_logs() as logged, pytest.raises(NotCompacted) as caught:
         await compactor.summarise(made, rules, key=KEY)
     assert (caught.value.reason, logged, len(model.prompts)) == ("resting", [], 1)
-    assert (await compactor.summarise(made, rules, key="telegram:2")).text == STRUCTURED
+    assert (await compactor.summarise(made, rules, key="telegram:2")) == STRUCTURED
 
     clock.forward(1)
-    assert (await compactor.summarise(made, rules, key=KEY)).text == STRUCTURED
+    assert (await compactor.summarise(made, rules, key=KEY)) == STRUCTURED
     assert compactor.rests_s(KEY) == 0.0
 
 
@@ -380,7 +378,7 @@ async def test_a_person_who_asks_does_not_wait_for_the_cooldown() -> None:
 
     with pytest.raises(NotCompacted):
         await compactor.summarise(made, rules, key=KEY)
-    assert (await compactor.summarise(made, rules, key=KEY, asked=True)).text == STRUCTURED
+    assert (await compactor.summarise(made, rules, key=KEY, asked=True)) == STRUCTURED
     assert compactor.rests_s(KEY) == 0.0
 
 
@@ -446,12 +444,11 @@ async def test_the_cost_is_metered_also_where_it_fails() -> None:
     steps = [Answer(STRUCTURED, usage=Usage(100, 10, 0.5)), Answer("", usage=Usage(7, 1, 0.25))]
     model = Script(steps)
 
-    summary = await summarised(model, LONG, CompactionRules(keep_recent_tokens=0), meter=meter)
+    await summarised(model, LONG, CompactionRules(keep_recent_tokens=0), meter=meter)
     with pytest.raises(NotCompacted):
-        summary = await summarised(model, LONG, CompactionRules(keep_recent_tokens=0), meter=meter)
+        await summarised(model, LONG, CompactionRules(keep_recent_tokens=0), meter=meter)
 
     assert meter.usage == Usage(107, 11, 0.75)
-    assert summary.usage == Usage(100, 10, 0.5)
 
 
 async def test_what_no_turn_waits_for_is_paid_by_the_cost_meter() -> None:

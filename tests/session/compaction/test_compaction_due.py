@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from session.compaction.compactions import CountBasis, Counted, Counts, estimate_request
+from session.compaction.compactions import CountBasis, Estimate, estimate_request
 from session.compaction.due import Load, due, measure
 from session.compaction.rules import CompactionRules
 from session.models.model import ToolSpec, Usage
@@ -126,14 +126,14 @@ def test_later_ones_are_what_was_counted_and_an_estimate_of_what_came_since() ->
 )
 def test_a_stale_count_is_never_trusted(stale: CountBasis) -> None:
     """Whatever was counted before the history, the model or the session changed, all is estimated anew."""
-    last = Counted(120_000, 30, HERE)
+    last = Estimate(120_000, 30, HERE)
 
     assert estimate_request(sized(10, 20, 5), [], basis=stale, last=last).tokens == 35
 
 
 def test_a_count_of_more_than_is_sent_now_is_not_trusted() -> None:
     """Where something was left out since (a long result cut short), the count says nothing."""
-    last = Counted(120_000, 31, HERE)
+    last = Estimate(120_000, 31, HERE)
 
     assert estimate_request(sized(10, 20), [], basis=HERE, last=last).tokens == 30
 
@@ -144,19 +144,6 @@ def test_a_provider_that_counts_nothing_is_not_believed() -> None:
 
     assert first.counted(None) is None
     assert first.counted(Usage()) is None
-
-
-def test_counts_are_kept_by_session_and_bounded() -> None:
-    """The newest of each session; who was longest without one is forgotten."""
-    counts = Counts(most=2)
-    for session, tokens in (("a", 1), ("b", 2), ("a", 3), ("c", 4)):
-        counts.note(Counted(tokens, 1, CountBasis(session, "m", 0, -1)))
-    counts.note(None)
-
-    found = [known.tokens if (known := counts.get(session)) else None for session in "abc"]
-    assert found == [3, None, 4]
-    counts.forget("a")
-    assert counts.get("a") is None
 
 
 @pytest.mark.parametrize(
