@@ -11,10 +11,10 @@ by its mark, MEMORY.md by what it was before and shall be. The model is not aske
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta, tzinfo
+from datetime import datetime, timedelta, tzinfo
 from pathlib import Path
 
 import structlog
@@ -37,22 +37,36 @@ from session.errors import (
 )
 from session.memory.budget import Budget
 from session.memory.circles import Circles
-from session.memory.note_taking import MemoryRules, NoteTaking, chunk_end, raw_entry, sendable
+from session.memory.note_taking import (
+    NOTES,
+    Line,
+    MemoryRules,
+    Taken,
+    check_shortened,
+    chunk_end,
+    lost_headings,
+    notes_prompt,
+    raw_entry,
+    read_notes,
+    sendable,
+    shortening_prompt,
+    size_bytes,
+)
 from session.memory.notes import MEMORY, Mark, Notes
-from session.memory.scope_state import Done, Failure, ScopeState, ScopeStates, Stored, content_digest
+from session.memory.scope_state import TRIES, Done, ScopeState, ScopeStates, Stored, content_digest
+from session.memory.text_similarity import Sources
 from session.memory.unconsolidated import Unconsolidated, UnconsolidatedReader
-from session.models.model import Answer, Model, Prompt
+from session.models.model import Answer, Model, Prompt, text_of
 from session.models.spending import Spending
 from session.store.store import Store
 
 log = structlog.get_logger("memory")
 
-# After so many failures in a row, with these waits between them, the messages are kept as they are.
-TRIES = 3
-BACK_OFF_S = (60.0, 600.0)
 EDITED_S = 30.0
 # With less conversation than this no smaller request is tried.
 MIN_CHARS = 2_000
+# So much text is compared within a few milliseconds.
+SHORT_CHARS = 8_000
 CACHED = 1_000
 
 
@@ -278,10 +292,8 @@ class _Work:
     async def _piece(self, unconsolidated: Unconsolidated, end: int) -> bool:
         """Consolidate the first of these messages, as many as fit into one request; False after an edit."""
         now = self._memory.clock()
-        failure = self._scope_state.failure(unconsolidated.session_id, unconsolidated.start)
-        if failure.until > now.timestamp() and not self._asked:
-            until = datetime.fromtimestamp(failure.until, UTC)
-            raise NotNow("the last attempt failed", reason="failed", until=until)
+        if not self._asked:
+            self._scope_state.check_rest(unconsolidated.session_id, unconsolidated.start, now)
         lines = unconsolidated.lines[: end - unconsolidated.start]
         limit, recorded = self._memory.rules.max_chars, await self._recorded(unconsolidated)
         while True:
@@ -318,10 +330,9 @@ class _Work:
     async def _answer(self, unconsolidated: Unconsolidated, mark: Mark) -> Stored:
         """Ask the model until MEMORY.md is the same before and after the call; not at all about silence."""
         spoken = sendable(unconsolidated.lines, start=mark.start, stop=mark.stop)
-        taking = self._note_taking(unconsolidated.key)
         for _ in range(TRIES):
             base = await asyncio.to_thread(self._notes.memory)
-            taken = await taking.take(spoken, base.decode("utf-8", "replace"))
+            taken = await self._taken(unconsolidated.key, spoken, base.decode("utf-8", "replace"))
             if taken is None:
                 return Stored.of(unconsolidated.key, mark)
             # A person may have edited the notes while the model thought: it is asked again about those.
@@ -336,23 +347,68 @@ class _Work:
                 )
         raise self._edited()
 
-    def _note_taking(self, key: str) -> NoteTaking:
-        memory = self._memory
+    async def _ask(self, key: str, prompt: Prompt) -> Answer:
+        await self._memory.budget.take(unasked=not self._asked)
+        self._done = replace(self._done, calls=self._done.calls + 1)
+        return await self._memory.ask(key, prompt)
 
-        async def ask(prompt: Prompt) -> Answer:
-            await memory.budget.take(unasked=not self._asked)
-            self._done = replace(self._done, calls=self._done.calls + 1)
-            return await memory.ask(key, prompt)
+    async def _taken(self, key: str, spoken: Sequence[Line], former: str) -> Taken | None:
+        """Ask for the notes of some messages, marked; None where these say nothing at all.
 
-        return NoteTaking(
-            key,
-            rules=memory.rules,
-            zone=memory.zone,
-            now=memory.now,
-            ask=ask,
-            group=self._scope.group,
-            totals=memory.totals,
+        Raises:
+            NotNow: there is no budget.
+            BadAnswer: the answer is of no use, or too long and cannot be shortened.
+            ModelError: as of ``Model.ask``.
+        """
+        memory, rules = self._memory, self._memory.rules
+        prompt = notes_prompt(
+            spoken, memory=former, zone=memory.zone, max_bytes=rules.max_bytes, model=rules.small_model
         )
+        if prompt is None:
+            return None
+        taken = read_notes(await self._ask(key, prompt), max_bytes=rules.max_bytes, now=memory.now())
+
+        def marked() -> tuple[Sources, str, str]:
+            sources = Sources.of(spoken, group=self._scope.group)
+            entry = sources.marked(taken.entry, fallback=False)
+            return sources, entry, sources.marked(taken.memory, former=former)
+
+        chars = len(former) + len(taken.memory) + sum(len(str(line)) for line in spoken)
+        # Comparing the words of long results takes a while. What is short is done at once: until the answer
+        # is stored, a crash costs the request again.
+        sources, entry, text = marked() if chars < SHORT_CHARS else await asyncio.to_thread(marked)
+        over = size_bytes(text) > max(rules.max_bytes, size_bytes(former))
+        if over:
+            text = await self._shortened(key, text, sources)
+        if lost := lost_headings(former, text):
+            memory.totals["headings_lost"] += len(lost)
+            log.warning("memory.headings_lost", key=key, headings=len(lost))
+        return Taken(entry, text, over)
+
+    async def _shortened(self, key: str, text: str, sources: Sources) -> str:
+        """Have MEMORY.md shortened, once.
+
+        Raises:
+            BadAnswer: what came back cannot stand for it; nothing is changed.
+        """
+        rules, totals = self._memory.rules, self._memory.totals
+        try:
+            prompt = shortening_prompt(text, what=NOTES, max_bytes=rules.max_bytes, model=rules.small_model)
+            shorter = text_of(await self._ask(key, prompt)) + "\n"
+            shorter = await asyncio.to_thread(sources.marked, shorter, former=text)
+            check_shortened(shorter, text, max_bytes=rules.max_bytes)
+        except ModelError as error:
+            totals["unmerged"] += 1
+            log.warning("memory.unmerged", key=key, bytes=size_bytes(text), error=loggable(error))
+            if not isinstance(error, BadAnswer):
+                raise
+            raise BadAnswer(
+                f"MEMORY.md would grow to {size_bytes(text)} bytes, over its cap of "
+                f"{rules.max_bytes}, and could not be shortened: {error}"
+            ) from error
+        totals["merged"] += 1
+        log.info("memory.merged", key=key, bytes=size_bytes(shorter))
+        return shorter
 
     def _edited(self) -> NotNow:
         until, hint = self._memory.clock() + timedelta(seconds=EDITED_S), "close the editor and try again"
@@ -364,20 +420,15 @@ class _Work:
         Raises:
             NotNow: it was the first or the second; the next try comes later.
         """
-        memory, scope_state = self._memory, self._scope_state
+        memory, state = self._memory, self._scope_state
         memory.totals["failures"] += 1
-        count = scope_state.failure(unconsolidated.session_id, unconsolidated.start).count + 1
-        log.warning("memory.failed", key=unconsolidated.key, tries=count, error=loggable(error))
-        if count >= TRIES:
-            lines = sendable(unconsolidated.lines, start=mark.start, stop=mark.stop)
-            entry = raw_entry(lines, count=mark.stop - mark.start, zone=memory.zone, now=memory.now())
-            return Stored.of(unconsolidated.key, mark, entry=entry)
-        until = memory.clock() + timedelta(seconds=BACK_OFF_S[count - 1])
-        failure = Failure(unconsolidated.start, count, until.timestamp())
-        scope_state.failures[unconsolidated.session_id] = failure
-        await scope_state.save()
-        why = f"the model's answer cannot be used: {loggable(error)}"
-        raise NotNow(why, reason="failed", until=until) from error
+        session_id, start = unconsolidated.session_id, unconsolidated.start
+        tries = state.failure(session_id, start).count + 1
+        log.warning("memory.failed", key=unconsolidated.key, tries=tries, error=loggable(error))
+        await state.count_failure(session_id, start, error, memory.clock())
+        lines = sendable(unconsolidated.lines, start=mark.start, stop=mark.stop)
+        entry = raw_entry(lines, count=mark.stop - mark.start, zone=memory.zone, now=memory.now())
+        return Stored.of(unconsolidated.key, mark, entry=entry)
 
     async def _store(self, answer: Stored) -> bool:
         memory, count = self._memory, answer.stop - answer.start

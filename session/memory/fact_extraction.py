@@ -16,7 +16,7 @@ import json
 import re
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -28,10 +28,10 @@ from session.compaction.flat import capped
 from session.context.quoted import is_quoted, of_line
 from session.context.scopes import Scope
 from session.disk.layout import Layout
-from session.errors import BadAnswer, ContextTooLong, ModelRefused, NotNow, SessionError, loggable
-from session.memory.consolidation import BACK_OFF_S, MIN_CHARS, TRIES, MemoryNotes
+from session.errors import BadAnswer, ContextTooLong, ModelRefused, SessionError, loggable
+from session.memory.consolidation import MIN_CHARS, MemoryNotes
 from session.memory.fact_store import CATEGORIES, Drawn, Fact, KnownFacts
-from session.memory.scope_state import Failure, ScopeState
+from session.memory.scope_state import ScopeState
 from session.memory.text_similarity import Sources, words
 from session.models.model import Answer, Prompt, ToolSpec, is_error_page
 from session.store import archived
@@ -517,10 +517,7 @@ class FactExtraction:
     ) -> tuple[list[Found], list[Fact]]:
         """Ask for new facts; none where the model failed for the third time."""
         memory = self._memory.of(scope.agent)
-        failure = scope_state.failure(subject, upto)
-        if failure.until > memory.clock().timestamp():
-            until = datetime.fromtimestamp(failure.until, UTC)
-            raise NotNow("the last attempt failed", reason="failed", until=until)
+        scope_state.check_rest(subject, upto, memory.clock())
         text = "\n".join(one.text for one in said)
         known = await self._known.among(scope, text, MOST_KNOWN)
         limit = memory.rules.max_chars
@@ -552,18 +549,13 @@ class FactExtraction:
         Raises:
             NotNow: it was the first or the second; the next try comes later.
         """
-        clock = self._memory.clock
-        count = scope_state.failure(subject, upto).count + 1
+        now = self._memory.clock()
         self.totals["failures"] += 1
-        log.warning("facts.failed", subject=subject, tries=count, error=loggable(error))
-        if count >= TRIES:
-            scope_state.forget(subject, clock())
-            return []
-        until = clock() + timedelta(seconds=BACK_OFF_S[count - 1])
-        scope_state.failures[subject] = Failure(upto, count, until.timestamp())
-        await scope_state.save()
-        why = f"the model's answer cannot be used: {loggable(error)}"
-        raise NotNow(why, reason="failed", until=until) from error
+        tries = scope_state.failure(subject, upto).count + 1
+        log.warning("facts.failed", subject=subject, tries=tries, error=loggable(error))
+        await scope_state.count_failure(subject, upto, error, now)
+        scope_state.forget(subject, now)
+        return []
 
     def _drawn(
         self,

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import json
 import re
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, tzinfo
 from typing import Any
 
-import structlog
-
 from session.compaction.cuts import call_ids, legal_cuts
 from session.compaction.flat import MAX_RESULT_CHARS, capped
 from session.context.quoted import of_line
-from session.errors import BadAnswer, ModelError, loggable
+from session.errors import BadAnswer
 from session.memory.notes import VersionRules
-from session.memory.text_similarity import Sources
-from session.models.model import Answer, Prompt, ToolSpec, is_error_page, text_of
+from session.models.model import Answer, Prompt, ToolSpec, is_error_page
 from session.transcript import history
 from session.transcript.attachments import with_references
 from session.transcript.line import dump, read_time
@@ -90,11 +86,12 @@ _BLANK_LINES = re.compile(r"\n\s*\n")
 
 
 @dataclass(frozen=True, slots=True)
-class Update:
-    """A checked answer: the paragraph for HISTORY.md, and MEMORY.md as it shall be."""
+class Taken:
+    """The paragraph for HISTORY.md, MEMORY.md as it shall be, and whether that was shortened for its size."""
 
-    history_entry: str
-    memory_update: str
+    entry: str
+    memory: str
+    merged: bool = False
 
 
 def sendable(lines: Sequence[Line], *, start: int, stop: int) -> list[Line]:
@@ -164,7 +161,7 @@ def notes_prompt(
     )
 
 
-def read_notes(answer: Answer, *, max_bytes: int, now: datetime) -> Update:
+def read_notes(answer: Answer, *, max_bytes: int, now: datetime) -> Taken:
     """Check an answer and return what it says.
 
     Args:
@@ -178,9 +175,9 @@ def read_notes(answer: Answer, *, max_bytes: int, now: datetime) -> Update:
     """
     fields = _arguments(answer)
     entry, update = (_text(fields, name) for name in ("history_entry", "memory_update"))
-    if _size(entry) > max_bytes:
-        raise BadAnswer(f"a history entry of {_size(entry)} bytes")
-    return Update(_paragraph(entry, now), update.strip() + "\n")
+    if size_bytes(entry) > max_bytes:
+        raise BadAnswer(f"a history entry of {size_bytes(entry)} bytes")
+    return Taken(_paragraph(entry, now), update.strip() + "\n")
 
 
 def raw_entry(lines: Sequence[Line], *, count: int, zone: tzinfo, now: datetime) -> str:
@@ -260,11 +257,7 @@ def _paragraph(entry: str, now: datetime) -> str:
     return text if _STAMP.match(text) else f"[{now:%Y-%m-%d %H:%M}] {text}"
 
 
-def _size(text: str) -> int:
-    return len(text.encode("utf-8", "replace"))
-
-
-INSTRUCTIONS = """\
+_SHORTEN = """\
 You keep {what} in order. You are given {what} in Markdown, which became too long. \
 Write the text anew in at most {max_bytes} bytes: join what belongs together, say each thing once and \
 briefly, and leave out what no longer matters. Keep every line that begins with "#" exactly as it is, \
@@ -280,7 +273,7 @@ _HEADING = re.compile(r"^ {0,3}#{1,6}[ \t]+(\S.*)$", re.MULTILINE)
 
 def shortening_prompt(text: str, *, what: str, max_bytes: int, model: str = "") -> Prompt:
     """Ask for a text of three quarters of its limit, so that the next change does not outgrow it again."""
-    instructions = INSTRUCTIONS.format(what=what, max_bytes=max_bytes * 3 // 4)
+    instructions = _SHORTEN.format(what=what, max_bytes=max_bytes * 3 // 4)
     messages = [{"role": "system", "content": instructions}, {"role": "user", "content": text}]
     return Prompt(messages=messages, model=model)
 
@@ -311,110 +304,3 @@ def _headings(text: str) -> list[str]:
 def size_bytes(text: str) -> int:
     """Return how long a text is in its file."""
     return len(text.encode("utf-8", "replace"))
-
-
-log = structlog.get_logger("memory")
-
-# So much text is compared within a few milliseconds.
-SHORT_CHARS = 8_000
-
-
-@dataclass(frozen=True, slots=True)
-class Taken:
-    """The paragraph for HISTORY.md, MEMORY.md as it shall be, and whether that was shortened for its size."""
-
-    entry: str
-    memory: str
-    merged: bool = False
-
-
-class NoteTaking:
-    """Takes notes of the messages of one conversation.
-
-    Args:
-        ask: asks a model within the budget.
-        now: the time in the user's zone.
-        group: whether several people speak in the conversation.
-        totals: counts what was merged, what could not be, and headings that went.
-    """
-
-    def __init__(
-        self,
-        key: str,
-        *,
-        rules: MemoryRules,
-        zone: tzinfo,
-        now: Callable[[], datetime],
-        ask: Callable[[Prompt], Awaitable[Answer]],
-        group: bool,
-        totals: dict[str, int],
-    ) -> None:
-        self._key = key
-        self._rules = rules
-        self._zone = zone
-        self._now = now
-        self._ask = ask
-        self._group = group
-        self._totals = totals
-
-    async def take(self, spoken: Sequence[Line], memory: str) -> Taken | None:
-        """Return the notes; None where the messages say nothing at all.
-
-        Args:
-            spoken: the messages.
-            memory: MEMORY.md as it is.
-
-        Raises:
-            NotNow: there is no budget.
-            BadAnswer: the answer is of no use, or too long and the merge of it is of none.
-            ModelError: as of ``Model.ask``.
-        """
-        rules = self._rules
-        prompt = notes_prompt(
-            spoken, memory=memory, zone=self._zone, max_bytes=rules.max_bytes, model=rules.small_model
-        )
-        if prompt is None:
-            return None
-        update = read_notes(await self._ask(prompt), max_bytes=rules.max_bytes, now=self._now())
-
-        def marked() -> tuple[Sources, str, str]:
-            sources = Sources.of(spoken, group=self._group)
-            entry = sources.marked(update.history_entry, fallback=False)
-            return sources, entry, sources.marked(update.memory_update, former=memory)
-
-        chars = len(memory) + len(update.memory_update) + sum(len(str(line)) for line in spoken)
-        # Comparing the words of long results takes a while. What is short is done at once: until the answer
-        # is stored, a crash costs the request again.
-        sources, entry, text = marked() if chars < SHORT_CHARS else await asyncio.to_thread(marked)
-        over = size_bytes(text) > max(rules.max_bytes, size_bytes(memory))
-        if over:
-            text = await self._merged(text, sources)
-        if lost := lost_headings(memory, text):
-            self._totals["headings_lost"] += len(lost)
-            log.warning("memory.headings_lost", key=self._key, headings=len(lost))
-        return Taken(entry, text, over)
-
-    async def _merged(self, text: str, sources: Sources) -> str:
-        """Have MEMORY.md shortened, once.
-
-        Raises:
-            BadAnswer: what came back cannot stand for it; nothing is changed.
-        """
-        rules = self._rules
-        try:
-            prompt = shortening_prompt(text, what=NOTES, max_bytes=rules.max_bytes, model=rules.small_model)
-            shorter = text_of(await self._ask(prompt)) + "\n"
-            shorter = await asyncio.to_thread(sources.marked, shorter, former=text)
-            check_shortened(shorter, text, max_bytes=rules.max_bytes)
-        except ModelError as error:
-            self._totals["unmerged"] += 1
-            log.warning("memory.unmerged", key=self._key, bytes=size_bytes(text), error=loggable(error))
-            if not isinstance(error, BadAnswer):
-                raise
-            raise BadAnswer(
-                f"MEMORY.md would grow to {size_bytes(text)} bytes, over its cap of "
-                f"{rules.max_bytes}, and could not be shortened: {error}"
-            ) from error
-        self._totals["merged"] += 1
-        log.info("memory.merged", key=self._key, bytes=size_bytes(shorter))
-        return shorter

@@ -7,7 +7,7 @@ import hashlib
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import MISSING, asdict, dataclass, field
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
@@ -16,12 +16,15 @@ import durable
 from session.context.scopes import Scope
 from session.disk.state import let_go, read_state, try_lock, write_state
 from session.disk.threads import start_thread
-from session.errors import NotNow
+from session.errors import NotNow, loggable
 from session.memory.notes import Mark
 
 Line = Mapping[str, Any]
 
 BUSY_S = 10.0
+# After so many failures in a row, with these waits between them, a model is not asked again.
+TRIES = 3
+BACK_OFF_S = (60.0, 600.0)
 FAILURES_KEPT = timedelta(days=30)
 # Sessions of which is remembered up to where facts were drawn from them, those looked at last.
 LOOKED_AT_MAX = 2_000
@@ -133,6 +136,41 @@ class ScopeState:
         """Return the failures of the messages from ``start`` on; a session that got further has none."""
         known = self.failures.get(session_id)
         return known if known is not None and known.start == start else Failure(start, 0, 0.0)
+
+    def check_rest(self, subject: str, start: int, now: datetime) -> Failure:
+        """Return the failures so far.
+
+        Raises:
+            NotNow: the next try comes later.
+        """
+        failure = self.failure(subject, start)
+        if failure.until > now.timestamp():
+            until = datetime.fromtimestamp(failure.until, UTC)
+            raise NotNow("the last attempt failed", reason="failed", until=until)
+        return failure
+
+    async def count_failure(
+        self,
+        subject: str,
+        start: int,
+        error: Exception,
+        now: datetime,
+        *,
+        waits_s: Sequence[float] = BACK_OFF_S,
+    ) -> None:
+        """Count a failure, over restarts; return once no try is left.
+
+        Raises:
+            NotNow: the next try comes later.
+        """
+        count = self.failure(subject, start).count + 1
+        left = count <= len(waits_s)
+        until = now + timedelta(seconds=waits_s[count - 1] if left else 0.0)
+        self.failures[subject] = Failure(start, count, until.timestamp())
+        await self.save()
+        if left:
+            why = f"the model's answer cannot be used: {loggable(error)}"
+            raise NotNow(why, reason="failed", until=until) from error
 
     def forget(self, session_id: str, now: datetime) -> None:
         """Strike out the failures of a session, and those of sessions that nobody asked for in a month."""

@@ -9,16 +9,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta, tzinfo
+from datetime import datetime, timedelta, tzinfo
 from typing import Any
 
 import structlog
 
 from session.disk.threads import start_thread
 from session.errors import BadAnswer, ContextTooLong, ModelError, ModelRefused, NotNow, loggable
-from session.memory.consolidation import BACK_OFF_S, MIN_CHARS, MemoryNotes
+from session.memory.consolidation import MIN_CHARS, MemoryNotes
 from session.memory.note_taking import sendable, shown
-from session.memory.scope_state import Failure, ScopeState
+from session.memory.scope_state import BACK_OFF_S, ScopeState
 from session.memory.text_similarity import Sources
 from session.models.model import Answer, Prompt, text_of
 from session.store import archived
@@ -257,12 +257,9 @@ class SessionTitles:
         ``of`` are the conversation, and what asks the model of its agent.
         """
         key, memory = of
-        failure = scope_state.failure(subject, 0)
-        if failure.count >= TRIES:
+        if scope_state.failure(subject, 0).count >= TRIES:
             return ""
-        if failure.until > memory.clock().timestamp():
-            until = datetime.fromtimestamp(failure.until, UTC)
-            raise NotNow("the last attempt failed", reason="failed", until=until)
+        failure = scope_state.check_rest(subject, 0, memory.clock())
         limit = memory.rules.max_chars
         most = (NAME_TOKENS if subject.startswith("name:") else SUMMARY_TOKENS) * 4**failure.count
         while (question := await asyncio.to_thread(prompt, limit)) is not None:
@@ -288,19 +285,11 @@ class SessionTitles:
         Raises:
             NotNow: it was the first; the next try comes later.
         """
-        clock = self._memory.clock
-        count = scope_state.failure(subject, 0).count + 1
-        wait = BACK_OFF_S[count - 1] if count < TRIES else 0.0
-        until = clock() + timedelta(seconds=wait)
-        scope_state.forget(subject, clock())
-        scope_state.failures[subject] = Failure(0, count, until.timestamp())
-        await scope_state.save()
+        now, tries = self._memory.clock(), scope_state.failure(subject, 0).count + 1
         self.totals["failures"] += 1
-        log.warning("title.failed", subject=subject, tries=count, error=loggable(error))
-        if count >= TRIES:
-            return ""
-        why = f"the model's answer cannot be used: {loggable(error)}"
-        raise NotNow(why, reason="failed", until=until) from error
+        log.warning("title.failed", subject=subject, tries=tries, error=loggable(error))
+        await scope_state.count_failure(subject, 0, error, now, waits_s=BACK_OFF_S[: TRIES - 1])
+        return ""
 
     # -- reading and writing ---------------------------------------------------------------------------------
 

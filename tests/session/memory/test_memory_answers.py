@@ -10,8 +10,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from session.errors import BadAnswer, ModelAway, ModelRefused, NotNow
-from session.memory.consolidation import BACK_OFF_S
 from session.memory.memory_commands import FormerMemory
+from session.memory.scope_state import BACK_OFF_S
 from session.models.model import Answer
 from tests.session.memory_place import ADA, MARK, Clock, Workspace, called, open_workspace, saved, talk
 from tests.support.guarantee import guarantee
