@@ -33,7 +33,7 @@ from session.context.request import place_of
 from session.context.scopes import Scopes
 from session.disk.layout import Layout
 from session.library.library import Library
-from session.mcp.servers import NoServers
+from session.mcp.spec import NoServers
 from session.memory.circles import Circles
 from session.memory.consolidation import MemoryNotes
 from session.memory.profile import Profile

@@ -9,10 +9,9 @@ from pathlib import Path
 from gateway.config.settings import Settings
 from gateway.config.settings_mcp import McpServer
 from session.context.scopes import Scopes
-from session.mcp.process import Launched
 from session.mcp.servers import McpServers
 from session.mcp.spec import ServerFailed, ServerSpec
-from session.tools.sandbox import NoSandbox, Rules, SandboxOfDaemon
+from session.tools.sandbox import NoSandbox, Rules, SandboxOfDaemon, Wrapped
 
 
 def build_servers(settings: Settings, scopes: Scopes) -> McpServers:
@@ -33,7 +32,7 @@ class Confined:
         self._workspace = workspace
         self._sandbox = SandboxOfDaemon()
 
-    async def launch(self, spec: ServerSpec, argv: Sequence[str], folder: Path) -> Launched:
+    async def launch(self, spec: ServerSpec, argv: Sequence[str], folder: Path) -> Wrapped:
         """Return what runs a server: it writes to its folder alone, and reads programs.
 
         Raises:

@@ -37,7 +37,7 @@ from session.library.library import Library
 from session.memory.consolidation import MemoryNotes
 from session.memory.memory_commands import FormerMemory
 from session.models.model import Model, Warms
-from session.recall.recall import Nearness, Recall
+from session.recall.recall import Recall
 from session.store.store import Session, Store, View, utc_now
 from session.transcript.agent import DEFAULT, agent_in, home_of, is_name, shown
 from session.transcript.attachments import Attachment
@@ -107,8 +107,7 @@ class SessionServices:
         self._max_file_bytes = settings.media.max_mb * 2**20
 
     def _recall(self, embeddings: Embeddings | None) -> Recall:
-        nearness = Nearness(embeddings, cost_meter=self._spending) if embeddings is not None else None
-        return Recall(self.circles, store=self.store, nearness=nearness)
+        return Recall(self.circles, store=self.store, embeddings=embeddings, cost_meter=self._spending)
 
     def _shared(
         self,

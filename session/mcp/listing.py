@@ -82,11 +82,6 @@ def bounded(tools: Iterable[ListedTool], problems: Iterable[str]) -> Listing:
     return Listing(kept, told, is_full=bool(too_long) or len(kept) == MAX_TOOLS)
 
 
-def as_row(tool: ListedTool) -> dict[str, Any]:
-    """Write a tool down, for ``from_row``."""
-    return asdict(tool)
-
-
 def from_row(row: object) -> ListedTool | None:
     """Read a tool that was written down; None where it is damaged."""
     kinds = {"name": str, "description": str, "parameters": dict, "output": dict | None, "read_only": bool}
@@ -241,8 +236,8 @@ class RecordFile:
 
     def _write(self, record: Record) -> None:
         rows = {
-            "approved": None if record.approved is None else [*map(as_row, record.approved.values())],
-            "listed": [*map(as_row, record.listed.values())],
+            "approved": None if record.approved is None else [*map(asdict, record.approved.values())],
+            "listed": [*map(asdict, record.listed.values())],
         }
         write_state(self.path, {"identity": record.identity, **rows})
 

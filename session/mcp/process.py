@@ -9,9 +9,8 @@ import shutil
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 from urllib.parse import quote
 
 import structlog
@@ -19,29 +18,10 @@ import structlog
 from durable import PIPE, make_folder, spawn_async
 from session.mcp.spec import Flooded, ServerFailed, ServerGone, ServerSpec
 from session.models.failure import cleaned
-
-
-class Launched(Protocol):
-    """What to start: ``argv`` with exactly ``env`` in the folder ``cwd``."""
-
-    @property
-    def argv(self) -> Sequence[str]:
-        """The program and its arguments."""
-        ...
-
-    @property
-    def env(self) -> Mapping[str, str]:
-        """The whole environment."""
-        ...
-
-    @property
-    def cwd(self) -> Path:
-        """Where it starts."""
-        ...
-
+from session.tools.sandbox import Wrapped
 
 # Given a server, its command with the program found, and its folder, returns what runs it confined.
-Launch = Callable[[ServerSpec, Sequence[str], Path], Awaitable[Launched]]
+Launch = Callable[[ServerSpec, Sequence[str], Path], Awaitable[Wrapped]]
 
 MAX_LINE_BYTES: Final = 4 * 2**20
 CHUNK_BYTES: Final = 64 * 1024
@@ -65,19 +45,10 @@ _PATH = re.compile(r"/[^\s'\":,;()\[\]]+")
 log = structlog.get_logger("mcp")
 
 
-@dataclass(frozen=True, slots=True)
-class Unconfined:
-    """A command as it is, with nothing of the daemon's environment but where programs are."""
-
-    argv: Sequence[str]
-    env: Mapping[str, str]
-    cwd: Path
-
-
-async def unconfined(spec: ServerSpec, argv: Sequence[str], folder: Path) -> Launched:
+async def unconfined(spec: ServerSpec, argv: Sequence[str], folder: Path) -> Wrapped:
     """Run a command as it is."""
     path = os.environ.get("PATH", os.defpath)
-    return Unconfined(argv, {"PATH": path, "HOME": str(folder), "TMPDIR": str(folder), **spec.env}, folder)
+    return Wrapped(argv, {"PATH": path, "HOME": str(folder), "TMPDIR": str(folder), **spec.env}, folder)
 
 
 class ServerProcess:

@@ -18,12 +18,11 @@ from session.mcp.listing import ListedTool
 from session.mcp.process import Launch, unconfined
 from session.mcp.schema import Fitted
 from session.mcp.server import Server
-from session.mcp.spec import CallFailed, ServerSpec
+from session.mcp.spec import PREFIX, CallFailed, ServerSpec
 from session.models.model import ToolSpec
 from session.tools import MAX_RESULT_BYTES, Tool, ToolPlace, capped
 from session.transcript.key import chat_of, split
 
-PREFIX: Final = "mcp_"
 # What every provider takes as the name of a function.
 MAX_NAME_CHARS: Final = 64
 _MARK_CHARS = 7
@@ -31,22 +30,6 @@ _REFUSED = re.compile(r"[^A-Za-z0-9_-]")
 
 # Names of a server and of one of its tools.
 Pair = tuple[str, str]
-
-
-class NoServers:
-    """No server is configured: there is no tool, but the name that an old call bears is still a server's."""
-
-    def tools(self) -> Sequence[Tool]:
-        """List none."""
-        return ()
-
-    def get(self, name: str) -> Tool | None:
-        """Find none."""
-        return None
-
-    def owns(self, name: str) -> bool:
-        """Say whether a name is that of a tool of some server."""
-        return name.startswith(PREFIX)
 
 
 def offered_names(pairs: Iterable[Pair]) -> dict[Pair, str]:

@@ -7,8 +7,10 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
 from session.errors import SessionError
+from session.tools import Tool
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,3 +72,23 @@ class CallFailed(SessionError):
 
 class CallLate(CallFailed):
     """The server did not answer in time; whether it did what it was asked nobody knows."""
+
+
+# How the names begin under which tools of servers are offered.
+PREFIX: Final = "mcp_"
+
+
+class NoServers:
+    """No server is configured: there is no tool, but the name that an old call bears is still a server's."""
+
+    def tools(self) -> Sequence[Tool]:
+        """List none."""
+        return ()
+
+    def get(self, name: str) -> Tool | None:
+        """Find none."""
+        return None
+
+    def owns(self, name: str) -> bool:
+        """Say whether a name is that of a tool of some server."""
+        return name.startswith(PREFIX)

@@ -1,12 +1,12 @@
 """Indexes large amounts of text in a process of its own, so that turns do not wait for it; for threads.
 
-The process gets one line of JSON on standard input, which stays open: its end means that nobody waits.
+The process is told on standard input what to read. That stays open: its end means that nobody waits.
 """
 
 from __future__ import annotations
 
-import json
 import os
+import pickle
 import subprocess
 import sys
 import threading
@@ -18,13 +18,11 @@ import structlog
 
 import durable
 from durable import NOTHING, spawn
-from session.disk.layout import Layout
 from session.recall.index import WordIndex
 from session.recall.update import BULK_LINES, ScopeFiles, Update
 
 log = structlog.get_logger("recall")
 
-CHILD: Final = "session.recall.bulk"
 # What the process says as it ends: that the index holds everything, or that its time was over.
 WHOLE, LEFT = 0, 3
 Outcome = Literal["whole", "left", "broken"]
@@ -69,17 +67,8 @@ def bring_up(index: Path, files: ScopeFiles, ending: Ending, *, within_s: float 
         Whether the index is whole, or more is left to read; ``broken`` where the process could not be
         started, was killed or failed.
     """
-    asked = {
-        "index": str(index),
-        "workspace": str(files.layout.workspace),
-        "memory": str(files.memory),
-        "conversations": list(files.conversations),
-        "agent": files.agent,
-        "answers": {key: list(answers) for key, answers in files.answers.items()},
-        "within_s": within_s,
-    }
     try:
-        child = spawn([sys.executable, "-I", "-m", CHILD], stdout=NOTHING)
+        child = spawn([sys.executable, "-I", "-m", "session.recall.bulk"], stdout=NOTHING)
     except OSError as error:
         log.warning("recall.child_not_started", error=str(error))
         return "broken"
@@ -88,7 +77,7 @@ def bring_up(index: Path, files: ScopeFiles, ending: Ending, *, within_s: float 
         assert child.stdin is not None
         with child.stdin:
             with suppress(BrokenPipeError):
-                child.stdin.write(json.dumps(asked).encode() + b"\n")
+                child.stdin.write(pickle.dumps((index, files, within_s)))
             code = child.wait()
     finally:
         ending.owns(None)
@@ -97,20 +86,6 @@ def bring_up(index: Path, files: ScopeFiles, ending: Ending, *, within_s: float 
     if code == WHOLE:
         return "whole"
     return "left" if code == LEFT else "broken"
-
-
-def files_of(asked: dict[str, object]) -> ScopeFiles:
-    """Return what a process was asked to read."""
-    conversations, answers = asked["conversations"], asked["answers"]
-    assert isinstance(conversations, list)
-    assert isinstance(answers, dict)
-    return ScopeFiles(
-        Layout(Path(str(asked["workspace"]))),
-        Path(str(asked["memory"])),
-        [(str(key), str(stem)) for key, stem in conversations],
-        str(asked["agent"]),
-        {key: [tuple(each) for each in found] for key, found in answers.items()},
-    )
 
 
 # Turns come first where the machine has too little for both.
@@ -122,15 +97,15 @@ RESTS: Final = 0.25
 def main() -> None:
     """Bring the index up, and say by the exit code how far it came."""
     os.nice(NICE)
-    asked = json.loads(sys.stdin.buffer.readline() or b"null")
-    if asked is None:
+    try:
+        path, files, within_s = pickle.load(sys.stdin.buffer)  # noqa: S301 - of the gateway itself
+    except EOFError:
         return
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    within_s = asked["within_s"]
-    index = WordIndex(Path(asked["index"]))
+    index = WordIndex(path)
     update = Update(
         index,
-        files_of(asked),
+        files,
         rest=lambda took_s: durable.pause(RESTS * took_s),
         until=None if within_s is None else durable.monotonic() + within_s,
         batch_lines=BULK_LINES,

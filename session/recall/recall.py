@@ -42,43 +42,6 @@ from session.transcript.line import read_time
 COMPARED: Final = 40
 
 
-class Nearness:
-    """Compares what was found with the question.
-
-    Args:
-        embeddings: compares texts.
-        cost_meter: pays for that; None: it costs nothing.
-    """
-
-    def __init__(self, embeddings: Embeddings, *, cost_meter: Spending | None = None) -> None:
-        self._embeddings = embeddings
-        self._cost_meter = cost_meter
-
-    async def ranked(self, payer: Payer, stem: str, question: str, found: Sequence[Match]) -> list[Hit]:
-        """Return the hits, the best first; in the order of their words where the model says nothing now.
-
-        Args:
-            payer: the conversation that asks, and who asks in it.
-            stem: its file. Vectors of notes are kept under it, those of messages under their own.
-            question: what was looked for.
-            found: the best by their words first.
-        """
-        hits = [each.hit for each in found]
-        # What is found alone has no other order.
-        if len(hits) < 2:
-            return hits
-        passages = [
-            Passage(each.stem or stem, comparable(each.text), each.still) for each in found[:COMPARED]
-        ]
-        meter = OwnMeter(self._cost_meter, payer) if self._cost_meter is not None else Meter()
-        cosines = await self._embeddings.nearness(stem, comparable(question), passages, meter)
-        if cosines is None:
-            return hits
-        scores = fused([hit.score for hit in hits], cosines)
-        order = sorted(range(len(hits)), key=lambda at: -scores[at])
-        return [replace(hits[at], score=round(scores[at], 3)) for at in order]
-
-
 # What the meaning weighs; the words weigh the rest. On LoCoMo with all-MiniLM-L6-v2 it does best about here.
 MEANING: Final = 0.5
 
@@ -138,7 +101,8 @@ class Recall:
     Args:
         circles: draws the scopes.
         store: the conversations.
-        nearness: ranks anew what was found by its words; None: the words alone rank.
+        embeddings: compares what was found with the question; None: the words alone rank.
+        cost_meter: pays for that; None: it costs nothing.
         quiet_s: how long no turn must have ended before what was said is read.
     """
 
@@ -147,11 +111,13 @@ class Recall:
         circles: Circles,
         *,
         store: Store,
-        nearness: Nearness | None = None,
+        embeddings: Embeddings | None = None,
+        cost_meter: Spending | None = None,
         quiet_s: float = QUIET_S,
     ) -> None:
         self._circles = circles
-        self._nearness = nearness
+        self._embeddings = embeddings
+        self._cost_meter = cost_meter
         self._store = store
         self._quiet_s = quiet_s
         self._open: OrderedDict[str, _Open] = OrderedDict()
@@ -189,7 +155,7 @@ class Recall:
         Raises:
             StoreError: the index cannot be used.
         """
-        most = limit if self._nearness is None else max(limit, COMPARED)
+        most = limit if self._embeddings is None else max(limit, COMPARED)
         question = Question(text, key, most, neighbours, asking)
         files = await self._files(scope, key)
         opened = self._opened(scope)
@@ -210,15 +176,25 @@ class Recall:
         return SearchResults((await self._ranked(payer or Payer(key), key, text, found))[:limit], whole)
 
     async def _ranked(self, payer: Payer, key: str, text: str, found: Sequence[Match]) -> list[Hit]:
-        if self._nearness is None:
-            return [each.hit for each in found]
-        stem = await self._store.stem(SessionKey(key))
-        return await self._nearness.ranked(payer, stem, text, found)
+        """Return the hits, the best first; in the order of their words where no model says anything now.
 
-    async def is_up(self, scope: Scope, key: str) -> bool:
-        """Say whether the index of a scope holds everything, without reading any of it."""
-        files, opened = await self._files(scope, key), self._opened(scope)
-        return await start_thread(lambda: Update(opened.index, files()).is_done(), name="recall")
+        Vectors of notes are kept under the conversation that asks, those of messages under their own.
+        """
+        hits = [each.hit for each in found]
+        # What is found alone has no other order.
+        if self._embeddings is None or len(hits) < 2:
+            return hits
+        stem = await self._store.stem(SessionKey(key))
+        passages = [
+            Passage(each.stem or stem, comparable(each.text), each.still) for each in found[:COMPARED]
+        ]
+        meter = OwnMeter(self._cost_meter, payer) if self._cost_meter is not None else Meter()
+        cosines = await self._embeddings.nearness(stem, comparable(text), passages, meter)
+        if cosines is None:
+            return hits
+        scores = fused([hit.score for hit in hits], cosines)
+        order = sorted(range(len(hits)), key=lambda at: -scores[at])
+        return [replace(hits[at], score=round(scores[at], 3)) for at in order]
 
     def note(self, key: str) -> None:
         """Take notice that something was said."""

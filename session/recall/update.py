@@ -170,12 +170,6 @@ class Update:
                 return False
         return False
 
-    def is_done(self) -> bool:
-        """Say whether there is nothing to read."""
-        known = {source.path: source for source in self._index.sources() or ()}
-        there = {file.path: file.seen for file in self._there(known)}
-        return there == {path: source.seen for path, source in known.items()}
-
     def _pass(self) -> bool:
         sources = self._index.sources()
         if sources is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,6 @@ from session.mcp.listing import (
     Listing,
     Record,
     RecordFile,
-    as_row,
     read_listing,
     settled,
 )
@@ -188,7 +188,7 @@ async def test_a_list_in_pages_has_no_more_bytes_than_one(tmp_path: Path) -> Non
         _, problems, _ = await server.look()
 
     assert names == sorted(tool.name for tool in whole.tools if tool.name != "t87")
-    assert sum(len(json.dumps(as_row(tool))) for tool in whole.tools) <= MAX_LIST_BYTES
+    assert sum(len(json.dumps(asdict(tool))) for tool in whole.tools) <= MAX_LIST_BYTES
     assert problems == [*whole.problems, "further pages: the list is too long"]
     assert asked == ["page 0", "page 1", "page 2"]
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from session.mcp.process import Launched
 from session.mcp.server import Server
 from session.mcp.spec import CallLate, ServerSpec
+from session.tools.sandbox import Wrapped
 from tests.session.mcp.mcp_place import (
     GOOD,
     TOKEN,
@@ -174,7 +174,7 @@ async def test_one_that_dies_at_its_start_tells_no_secret(tmp_path: Path) -> Non
 
 
 async def test_what_nobody_foresaw_ends_no_other(tmp_path: Path) -> None:
-    async def broken(spec: ServerSpec, argv: Sequence[str], folder: Path) -> Launched:
+    async def broken(spec: ServerSpec, argv: Sequence[str], folder: Path) -> Wrapped:
         raise RuntimeError("nobody foresaw that")
 
     server = Server(spec_of(GOOD, tmp_path / "log"), tmp_path, launch=broken)

@@ -16,7 +16,7 @@ from session.memory.circles import Circles, learn
 from session.models.model import Embedder
 from session.models.spending import Spending
 from session.recall.finding import Hit
-from session.recall.recall import Nearness, Recall, SearchResults
+from session.recall.recall import Recall, SearchResults
 from session.store.recall_file import index_path
 from session.store.store import Store
 from session.transcript.key import SessionKey
@@ -99,8 +99,7 @@ async def place(
     circles = Circles(Scopes(workspace, kind=kind), store=store)
     # No test waits for it: one that hangs is ended by the test itself.
     embeddings = Embeddings(embedder, workspace / "state", limit_s=30) if embedder is not None else None
-    nearness = Nearness(embeddings, cost_meter=cost_meter) if embeddings is not None else None
-    recall = Recall(circles, store=store, nearness=nearness, quiet_s=quiet_s)
+    recall = Recall(circles, store=store, embeddings=embeddings, cost_meter=cost_meter, quiet_s=quiet_s)
     try:
         yield Place(workspace, store, circles, recall)
     finally:

@@ -8,17 +8,10 @@ import signal
 import sqlite3
 from pathlib import Path
 
-from tests.session.recall.place import ADA, Place, place
+from tests.session.recall.place import ADA, place
 from tests.support.bulk import MESSAGES, child_of, fill, is_gone, stopped_in_the_midst, taken_in
 from tests.support.guarantee import guarantee
 from tests.support.until import until
-
-
-async def until_whole(here: Place) -> None:
-    async def is_whole() -> bool:
-        return await here.recall.is_up(await here.circles.of_key(ADA), ADA)
-
-    await until(is_whole, within_s=60)
 
 
 def sound(index: Path) -> bool:
@@ -64,7 +57,7 @@ async def test_what_ends_the_background_ends_its_process_at_once(tmp_path: Path)
 
     async with place(tmp_path) as here:
         keeping = asyncio.ensure_future(here.recall.run())
-        await until_whole(here)
+        await until(lambda: taken_in(here.index()) == MESSAGES, within_s=60)
         keeping.cancel()
         await asyncio.wait([keeping])
 
