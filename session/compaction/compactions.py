@@ -371,10 +371,7 @@ class Compactions:
     def after_turn(self, session: Session, *, due: Callable[[], bool], forced: bool = False) -> None:
         """Compact a conversation behind its turn; its next one need not wait for that.
 
-        Args:
-            session: the conversation.
-            due: whether that is still to be done when its time has come.
-            forced: the provider counted more than we estimate.
+        ``due``: asked once its time has come. ``forced``: the provider counted more than we estimate.
         """
         key = session.key
         # A task that has ended stays in the table until the loop runs its callback: it does not count.

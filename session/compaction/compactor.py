@@ -170,11 +170,7 @@ class Task:
 def question(task: Task, conversation: str, *, previous: str, max_words: int) -> str:
     """Write the user message.
 
-    Args:
-        task: what is asked for.
-        conversation: flat text.
-        previous: the summary of what was before; empty where there is none.
-        max_words: how long the summary may be.
+    ``conversation`` is flat text, ``previous`` the summary of what was before.
     """
     parts = [f"<{CONVERSATION}>\n{conversation}\n</{CONVERSATION}>"]
     if previous:
@@ -213,12 +209,8 @@ SPLIT = "\n\n---\n\n**Beginning of the exchange that follows:**\n\n"
 class Compactor:
     """Turns plans into summaries, and rests for a while with a conversation for which that failed.
 
-    Args:
-        model: who is asked.
-        small: the name of the model for background work; empty: the configured one.
-        take: counts a call of the background; raises NotNow where its budget or the day's money is used up.
-        cost_meter: pays for what is no turn's; None: it costs nothing.
-        clock: seconds that never go back.
+    ``small`` names the model for background work; ``take`` counts a call of the background, ``cost_meter``
+    pays for what is no turn's.
     """
 
     def __init__(
@@ -413,11 +405,8 @@ _WRAPPED = re.compile(r"\A<summary>(.*)</summary>\Z", re.DOTALL)
 def audited(answer: Answer, *, new_chars: int, previous_chars: int, headings: bool) -> str:
     """Return the summary that an answer holds, without what some models wrap it in.
 
-    Args:
-        answer: as it came.
-        new_chars: how long the conversation was that it sums up.
-        previous_chars: how long the summary so far was, which it replaces.
-        headings: whether it must have those of the structured form.
+    ``previous_chars`` is the length of the summary so far, which it replaces; ``headings``: it must have
+    those of the structured form.
 
     Raises:
         BadAnswer: it calls tools, was cut off, is empty, an error page, too long for what it sums up, or

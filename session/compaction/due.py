@@ -67,10 +67,8 @@ def measure(
 def due(rules: CompactionRules, *, request: int, load: Load | None = None) -> Due:
     """Say whether to compact: ``no``, ``later`` (after the turn, in the background) or ``now``.
 
-    Args:
-        rules: the numbers in force.
-        request: tokens of the request that is about to be made, its tools included.
-        load: the history's weight; needed where ``rules.by_history``.
+    ``request``: tokens of the request that is about to be made; ``load`` is needed where
+    ``rules.by_history``.
     """
     if not _over(rules, request, load or Load()):
         return "no"

@@ -187,18 +187,16 @@ def approve(record: Record) -> Record:
 
 
 class RecordFile:
-    """The record of one server, ``state/mcp/<name>.json``; for threads, and for several processes."""
+    """The record of one server, ``state/mcp/<name>.json``; for threads, and for several processes.
+
+    Raises NewerFormat and StoreError; nothing was written then.
+    """
 
     def __init__(self, folder: Path, name: str) -> None:
         self.path = folder / f"{name}.json"
 
     def read(self) -> Record:
-        """Return what is known; an empty record where there is none.
-
-        Raises:
-            NewerFormat: a newer version wrote it.
-            StoreError: it cannot be read.
-        """
+        """Return what is known; an empty record where there is none."""
         found = read_state(self.path)
         approved = found.get("approved")
         identity = found.get("identity")
@@ -209,11 +207,7 @@ class RecordFile:
         )
 
     def settle(self, listing: Listing, *, identity: str, trusted: bool) -> Record:
-        """Record a list that a server gave.
-
-        Raises:
-            NewerFormat, StoreError: nothing was written.
-        """
+        """Record a list that a server gave."""
         make_folder(self.path.parent)
         with locked(self.path.with_suffix(".lock")):
             before = self.read()
@@ -223,11 +217,7 @@ class RecordFile:
         return after
 
     def approve(self) -> Record:
-        """Approve of everything that the server listed last.
-
-        Raises:
-            NewerFormat, StoreError: nothing was written.
-        """
+        """Approve of everything that the server listed last."""
         make_folder(self.path.parent)
         with locked(self.path.with_suffix(".lock")):
             after = approve(self.read())

@@ -119,11 +119,7 @@ class Server:
         return record, listing.problems, protocol
 
     def approve(self) -> None:
-        """Approve of everything that the server listed last; for threads.
-
-        Raises:
-            NewerFormat, StoreError: nothing was written.
-        """
+        """Approve of everything that the server listed last; for threads."""
         self._know(self._file.approve())
 
     async def call(self, tool: ListedTool, arguments: Mapping[str, Any]) -> Answer:
@@ -146,11 +142,7 @@ class Server:
             raise CallFailed(f"{gone}; whether the call took effect is not known") from gone
 
     async def _wait_until_up(self) -> None:
-        """Wait for a server that is being started, or that just ended and will be.
-
-        Raises:
-            CallFailed: it does not come up.
-        """
+        """Wait for a server that is being started, or that just ended and will be."""
         if self._connection is not None and self._connection.ended.is_set():
             # It is gone, and nobody has noticed yet: nothing is sent to it any more.
             self._up.clear()
@@ -200,11 +192,7 @@ class Server:
             await self._sleep(LIST_PAUSE_S)
 
     async def _check(self, connection: Connection) -> None:
-        """See whether a server lives that let a call wait too long.
-
-        Raises:
-            ServerFailed: it does not.
-        """
+        """See whether a server lives that let a call wait too long."""
         try:
             async with asyncio.timeout(CHECK_S):
                 await connection.list()

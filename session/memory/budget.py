@@ -56,8 +56,7 @@ class Budget:
     async def take(self, *, unasked: bool = True) -> None:
         """Count a call that is about to be made; on return the count survives a power cut.
 
-        Args:
-            unasked: a person who asks for it is not refused for the number of calls, though it counts.
+        A person who asks for it (not ``unasked``) is not refused for the number of calls, though it counts.
 
         Raises:
             NotNow: a cap is reached, or the day's money is spent; nothing was counted.

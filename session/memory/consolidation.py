@@ -73,8 +73,7 @@ CACHED = 1_000
 class MemoryNotes:
     """The notes of all scopes: read by turns, written by consolidation.
 
-    Args:
-        cost_meter: pays for the calls; None: they cost nothing.
+    ``cost_meter`` pays for the calls; None: they cost nothing.
     """
 
     def __init__(
@@ -415,11 +414,7 @@ class _Work:
         return NotNow("MEMORY.md is being edited", reason="edited", until=until, hint=hint)
 
     async def _failed(self, unconsolidated: Unconsolidated, mark: Mark, error: ModelError) -> Stored:
-        """Count a failure; after the third in a row return what is kept of the messages themselves.
-
-        Raises:
-            NotNow: it was the first or the second; the next try comes later.
-        """
+        """Count a failure; after the third in a row return what is kept of the messages themselves."""
         memory, state = self._memory, self._scope_state
         memory.totals["failures"] += 1
         session_id, start = unconsolidated.session_id, unconsolidated.start

@@ -157,11 +157,8 @@ class Found:
 def material(lines: Sequence[Line], *, start: int, upto: int, max_turns: int) -> list[Said]:
     """Choose what of a session's end is looked at: what people and the assistant said in the last turns.
 
-    Args:
-        lines: the session's last lines.
-        start: index of ``lines[0]`` in the session.
-        upto: how many messages of the session were looked at before.
-        max_turns: how many turns, each from a message of a person on.
+    ``lines`` are the session's last ones, from index ``start`` on, of which ``upto`` in the session were
+    looked at before. A turn begins with a message of a person.
     """
     shown: list[Said] = []
     for at, line in history.sendable(lines, start=start):
@@ -180,11 +177,7 @@ def is_worth_it(said: Sequence[Said]) -> bool:
 def facts_prompt(said: Sequence[Said], known: Sequence[Fact], *, max_chars: int, model: str = "") -> Prompt:
     """Ask for new facts.
 
-    Args:
-        said: the messages, oldest first.
-        known: the facts that hold, numbered from 1 in this order.
-        max_chars: of a longer conversation the beginning is left out.
-        model: which is asked; empty: the configured one.
+    ``known`` facts are numbered from 1; of a conversation over ``max_chars`` the beginning is left out.
     """
     rows = [
         f"[{number}] {one.who}{'' if one.new else ' (looked at before)'}: {capped(one.text, MAX_LINE_CHARS)}"
@@ -207,11 +200,8 @@ def read_facts(
 ) -> list[Found]:
     """Check an answer and return the facts in it, in their order; ``surest`` chooses among them.
 
-    Args:
-        answer: a call of ``save_facts``, or its arguments as text, as small models write them.
-        said: the messages as the model was shown them.
-        known: the facts as it was shown them.
-        confidence: what is less sure is left out.
+    The answer calls ``save_facts``, or holds its arguments as text, as small models write them. ``said`` and
+    ``known`` are as the model was shown them; what is less sure than ``confidence`` is left out.
 
     Raises:
         BadAnswer: there is no list of facts in it.
@@ -391,11 +381,8 @@ class _End:
 class FactExtraction:
     """Draws the facts of sessions, one at a time for each scope, over all processes.
 
-    Args:
-        memory: asks the model within the budget, and has the locks of the scopes.
-        known: the facts that there are.
-        store: the conversations.
-        scope_of: returns what a session of a conversation may see.
+    ``memory`` asks the model within the budget and has the locks of the scopes; ``scope_of`` returns the
+    scope of a session of a conversation.
     """
 
     def __init__(
@@ -544,11 +531,7 @@ class FactExtraction:
     async def _failed(
         self, scope_state: ScopeState, subject: str, upto: int, error: Exception
     ) -> list[Found]:
-        """Count a failure, over restarts; after the third these messages go without.
-
-        Raises:
-            NotNow: it was the first or the second; the next try comes later.
-        """
+        """Count a failure, over restarts; after the third these messages go without."""
         now = self._memory.clock()
         self.totals["failures"] += 1
         tries = scope_state.failure(subject, upto).count + 1

@@ -83,10 +83,9 @@ class _Row:
 class FactsFile:
     """The facts of one folder, for any number of writers over all processes; for threads.
 
-    Args:
-        folder: the scope's folder of memory.
-        lock: the file whose lock is held while this one is replaced.
-        versions: keeps the former lines of what changes; None: by the rules that are the default.
+    Every method raises StoreError if the disk refuses; the file is then as it was.
+
+    ``lock`` is held while the file is replaced; ``versions`` keeps the former lines of what changes.
     """
 
     def __init__(self, folder: Path, *, lock: Path, versions: Versions | None = None) -> None:
@@ -95,11 +94,7 @@ class FactsFile:
         self._versions = versions or Versions(folder)
 
     def facts(self) -> list[Fact]:
-        """Read all facts, replaced ones among them, in the order in which they were stored.
-
-        Raises:
-            StoreError: the file cannot be read, or is not a regular file.
-        """
+        """Read all facts, replaced ones among them, in the order in which they were stored."""
         return [row.fact for row in self._rows() if row.fact is not None]
 
     def add(self, drawn: Sequence[Drawn]) -> list[Fact]:
@@ -107,9 +102,6 @@ class FactsFile:
 
         Returns:
             The facts that were stored: those that are there already, or say nothing new, are not.
-
-        Raises:
-            StoreError: the disk refused; the file is as it was.
         """
         with locked(self._lock):
             rows = self._rows()
@@ -125,9 +117,6 @@ class FactsFile:
         One that only a version still holds counts as well. Whoever has a fact forgotten wants it gone: no
         version keeps it, and those that do let go of it before the file does, so that a crash in between
         leaves it to be forgotten again.
-
-        Raises:
-            StoreError: the disk refused; the file is as it was.
         """
         with locked(self._lock):
             rows = self._rows()
@@ -147,9 +136,6 @@ class FactsFile:
 
         Returns:
             The fact as it stands; None where there is none of this id.
-
-        Raises:
-            StoreError: the disk refused; the file is as it was.
         """
         with locked(self._lock):
             rows = self._rows()
@@ -162,11 +148,7 @@ class FactsFile:
         return read_fact(line)
 
     def notice(self) -> None:
-        """Keep the former lines of facts that a person has edited or taken out.
-
-        Raises:
-            StoreError: the disk refused.
-        """
+        """Keep the former lines of facts that a person has edited or taken out."""
         with locked(self._lock):
             rows = self._rows()
             if self._keep_edited(rows):
@@ -177,9 +159,6 @@ class FactsFile:
 
         Returns:
             The facts whose lines changed; none where the file says so already.
-
-        Raises:
-            StoreError: the disk refused; the file is as it was.
         """
         with locked(self._lock):
             rows = self._rows()
@@ -405,11 +384,9 @@ class _Read:
 class KnownFacts:
     """Reads and changes the facts of scopes; a file is read again when it has changed.
 
-    Args:
-        store: the conversations, under whose locks facts are taken out.
-        embeddings: compares them with a message; None: their words do.
-        cost_meter: pays for that; None: it costs nothing.
-        versions: how many former ones are kept, and for how long.
+    Raises StoreError if a file cannot be read or written; the call can be repeated.
+
+    ``embeddings`` compare facts with a message, at the cost of ``cost_meter``; None: their words do.
     """
 
     def __init__(
@@ -433,11 +410,7 @@ class KnownFacts:
         return FactsFile(scope.memory, lock=state / f"{scope.name}.lock", versions=versions)
 
     async def facts(self, scope: Scope) -> Sequence[Fact]:
-        """List all facts of a scope, replaced ones among them, in the order in which they were stored.
-
-        Raises:
-            StoreError: the file cannot be read.
-        """
+        """List all facts of a scope, replaced ones among them, in the order in which they were stored."""
         return (await self._read(scope)).facts
 
     async def holding(self, scope: Scope) -> Sequence[Fact]:
@@ -480,9 +453,6 @@ class KnownFacts:
 
         Returns:
             The fact; None where there is none of this id.
-
-        Raises:
-            StoreError: the disk refused; call it again.
         """
         gone = await self._change(key, scope, lambda file: file.remove(id_))
         if gone is not None:
@@ -494,9 +464,6 @@ class KnownFacts:
 
         Returns:
             The fact as it stands; None where there is none of this id.
-
-        Raises:
-            StoreError: the disk refused; it says what it said.
         """
         edited = await self._change(key, scope, lambda file: file.edit(id_, text))
         if edited is not None:

@@ -55,11 +55,9 @@ class _Shown:
 class Remembered:
     """Answers ``/memory`` and ``/forget``.
 
-    Args:
-        known: the facts.
-        state: the folder in which is kept what a chat was shown.
-        notes: returns the MEMORY.md of a scope.
-        scope_of: returns what a message may see.
+    Raises StoreError if the disk refuses; the command can be repeated.
+
+    ``state`` is the folder that keeps what a chat was shown, ``notes`` returns the MEMORY.md of a scope.
     """
 
     def __init__(
@@ -79,9 +77,6 @@ class Remembered:
         """Return the notes and the facts, the newest first; empty where nothing is remembered.
 
         The numbers mean these facts until they are shown again, whatever is learnt meanwhile.
-
-        Raises:
-            StoreError: the facts cannot be read, or the numbers not be kept.
         """
         scope = await self._scope_of(session, request)
         notes = _shortened(await self._notes(scope))
@@ -101,9 +96,6 @@ class Remembered:
         """Take out the fact that stood under this number when the chat was last shown them.
 
         The same command again, as after a crash, means the same fact.
-
-        Raises:
-            StoreError: the disk refused; call it again.
         """
         scope = await self._scope_of(session, request)
         path = self._path(session)
@@ -200,7 +192,10 @@ class Restored:
 
 
 class FormerMemory:
-    """Lists and restores the versions of scopes."""
+    """Lists and restores the versions of scopes.
+
+    Raises StoreError if the disk refuses; the file is then as it was.
+    """
 
     def __init__(self, memory: MemoryNotes, known: KnownFacts, *, store: Store) -> None:
         self._memory = memory
@@ -210,13 +205,8 @@ class FormerMemory:
     async def history(self, key: str, scope: Scope, *, file: str = "") -> list[dict[str, Any]]:
         """List the versions of a scope's memory, the newest first; what was just edited by hand among them.
 
-        Args:
-            key: a conversation of the scope.
-            scope: whose.
-            file: ``MEMORY.md``, ``USER.md`` or ``facts.jsonl``; empty: all.
-
-        Raises:
-            StoreError: they cannot be read.
+        ``key`` is a conversation of the scope; ``file`` is ``MEMORY.md``, ``USER.md`` or ``facts.jsonl``,
+        empty: all.
         """
         notes = self._memory.notes(scope)
         if not await asyncio.to_thread(notes.versions.folder.is_dir):
@@ -252,11 +242,7 @@ class FormerMemory:
         return done
 
     async def texts(self, scope: Scope) -> list[dict[str, Any]]:
-        """List ``file, text, digest`` of MEMORY.md and USER.md as they stand.
-
-        Raises:
-            StoreError: one cannot be read.
-        """
+        """List ``file, text, digest`` of MEMORY.md and USER.md as they stand."""
         notes = self._memory.notes(scope)
 
         def look() -> list[dict[str, Any]]:
@@ -273,12 +259,7 @@ class FormerMemory:
     ) -> dict[str, Any] | None:
         """Write a person's text into MEMORY.md or USER.md; what stood there becomes a version.
 
-        Args:
-            key: a conversation of the scope.
-            scope: whose.
-            file: which.
-            text: what it says from now on.
-            was: the digest of the text that was edited; None: whatever stands there.
+        ``was`` is the digest of the text that was edited; None: whatever stands there.
 
         Returns:
             ``file, changed, former, digest``; None where another text stands there, and nothing was written.

@@ -97,10 +97,7 @@ class Taken:
 def sendable(lines: Sequence[Line], *, start: int, stop: int) -> list[Line]:
     """Return the lines of ``start``..``stop`` that go into memory, as edited: no records, nothing withdrawn.
 
-    Args:
-        lines: the session's lines from ``start`` to its end, since an exchange is withdrawn by a later line.
-        start: index of ``lines[0]`` in the session.
-        stop: index in the session at which the slice ends.
+    ``lines`` are those of the session from index ``start`` to its end: a later line may withdraw an exchange.
     """
     return [line for at, line in history.sendable(lines, start=start) if at < stop]
 
@@ -164,10 +161,8 @@ def notes_prompt(
 def read_notes(answer: Answer, *, max_bytes: int, now: datetime) -> Taken:
     """Check an answer and return what it says.
 
-    Args:
-        answer: as it came.
-        max_bytes: the cap of a history entry; that of MEMORY.md is the caller's, who may have it shortened.
-        now: time in the user's zone, for an entry that begins with none.
+    ``max_bytes`` caps the history entry; MEMORY.md is for the caller to check, who may have it shortened.
+    ``now`` is put before an entry without a time.
 
     Raises:
         BadAnswer: the tool was not called, a field is missing, empty or of a wrong type, or the text looks

@@ -62,17 +62,16 @@ class Version:
     path: Path
 
     def read(self) -> bytes:
-        """Return its bytes; empty where it is gone.
-
-        Raises:
-            StoreError: it cannot be read.
-        """
+        """Return its bytes; empty where it is gone."""
         found = read_file(self.path)
         return found[0] if found is not None else b""
 
 
 class Versions:
-    """The former texts of one folder, for whoever holds the lock of its files; for threads."""
+    """The former texts of one folder, for whoever holds the lock of its files; for threads.
+
+    Every method raises StoreError if the disk refuses.
+    """
 
     def __init__(
         self,
@@ -92,11 +91,7 @@ class Versions:
         return self._rules.most > 0 and self._rules.days > 0
 
     def all(self, file: str = "") -> list[Version]:
-        """List the versions of a file, or of all, the oldest first.
-
-        Raises:
-            StoreError: the folder cannot be read.
-        """
+        """List the versions of a file, or of all, the oldest first."""
         try:
             names = [path.name for path in self.folder.iterdir()]
         except (FileNotFoundError, NotADirectoryError):
@@ -116,9 +111,6 @@ class Versions:
 
         Returns:
             The version that holds ``old``; None where there is nothing to keep.
-
-        Raises:
-            StoreError: the disk refused.
         """
         if not self.kept:
             self.prune()
@@ -132,15 +124,7 @@ class Versions:
         return newest if old and content == old else None
 
     def notice(self, file: str, now: bytes) -> None:
-        """Keep what was written into a file here last, where a person has edited it since.
-
-        Args:
-            file: which.
-            now: what it says now.
-
-        Raises:
-            StoreError: the disk refused.
-        """
+        """Keep what was written into a file here last, where a person has edited it since."""
         written = self.written(file) if self.kept else None
         if not written or written == now:
             return
@@ -151,11 +135,7 @@ class Versions:
         self.wrote(file, now)
 
     def add(self, file: str, lines: bytes, cause: str) -> None:
-        """Keep some former lines of a file; those of the newest version are there already.
-
-        Raises:
-            StoreError: the disk refused.
-        """
+        """Keep some former lines of a file; those of the newest version are there already."""
         if not self.kept:
             self.prune()
             return
@@ -166,30 +146,18 @@ class Versions:
             self._add(file, lines, cause, known[-1] if known else None, at=at)
 
     def written(self, file: str) -> bytes | None:
-        """Return what was last written into a file here; None where nobody knows.
-
-        Raises:
-            StoreError: it cannot be read.
-        """
+        """Return what was last written into a file here; None where nobody knows."""
         found = read_file(self.folder / WRITTEN / file)
         return found[0] if found is not None else None
 
     def wrote(self, file: str, data: bytes) -> None:
-        """Remember what has just taken its place.
-
-        Raises:
-            StoreError: the disk refused.
-        """
+        """Remember what has just taken its place."""
         if self.kept:
             replace_file(self.folder / WRITTEN / file, data)
             self.prune()
 
     def prune(self) -> int:
-        """Remove what is too old or too much; return how many versions that were.
-
-        Raises:
-            StoreError: the disk refused.
-        """
+        """Remove what is too old or too much; return how many versions that were."""
         oldest = self._clock() - timedelta(days=min(self._rules.days, FOR_EVER_DAYS))
         gone: list[Path] = []
         for file in FILES:
@@ -202,11 +170,7 @@ class Versions:
         return sum(removed)
 
     def rewrite(self, version: Version, data: bytes) -> None:
-        """Leave of a version what shall stay of it; empty: the version goes.
-
-        Raises:
-            StoreError: the disk refused.
-        """
+        """Leave of a version what shall stay of it; empty: the version goes."""
         if data:
             replace_file(version.path, data)
         else:
@@ -241,11 +205,7 @@ class Versions:
 
 
 def prune_all(memory: Path, rules: VersionRules, *, clock: Callable[[], datetime]) -> int:
-    """Remove from all scopes of a workspace's ``memory/`` what is too old or too much; return how many.
-
-    Raises:
-        StoreError: the disk refused.
-    """
+    """Remove from all scopes of a workspace's ``memory/`` what is too old or too much; return how many."""
     tops = (memory, *sorted(memory.parent.glob(_OTHERS)))
     found = (path for top in tops for each in _PLACES for path in sorted(top.glob(each)) if path.is_dir())
     return sum(Versions(path.parent, rules, clock=clock).prune() for path in found)
@@ -299,10 +259,9 @@ class Mark:
 class Notes:
     """MEMORY.md, HISTORY.md and USER.md of one folder, for one writer at a time. Used from threads.
 
-    Args:
-        folder: the scope's folder of memory.
-        rules: how many former texts are kept, and for how long; None: as by default.
-        clock: says when a text was replaced.
+    Every method raises StoreError if the disk refuses, or a file is not a regular one.
+
+    ``rules`` say how many former texts are kept, and for how long.
     """
 
     def __init__(
@@ -318,19 +277,11 @@ class Notes:
         self.profile_path = folder / PROFILE_FILE
 
     def memory(self) -> bytes:
-        """Read MEMORY.md; empty where there is none.
-
-        Raises:
-            StoreError: it cannot be read, or is not a regular file.
-        """
+        """Read MEMORY.md; empty where there is none."""
         return _read(self.memory_path)
 
     def history(self) -> bytes:
-        """Read HISTORY.md; empty where there is none.
-
-        Raises:
-            StoreError: as ``memory``.
-        """
+        """Read HISTORY.md; empty where there is none."""
         return _read(self.history_path)
 
     def write_memory(self, text: str, cause: str = "consolidation") -> None:
@@ -344,11 +295,7 @@ class Notes:
         self._put(self.memory_path, old, new, cause)
 
     def profile(self) -> bytes:
-        """Read USER.md; empty where there is none.
-
-        Raises:
-            StoreError: as ``memory``.
-        """
+        """Read USER.md; empty where there is none."""
         return _read(self.profile_path)
 
     def replace_profile(self, text: str, *, was: bytes, cause: str = "profile") -> bool:
@@ -359,11 +306,7 @@ class Notes:
         return True
 
     def notice(self) -> None:
-        """Keep what a person's edits of MEMORY.md and USER.md have replaced.
-
-        Raises:
-            StoreError: as ``memory``, or the disk refused.
-        """
+        """Keep what a person's edits of MEMORY.md and USER.md have replaced."""
         for path in (self.memory_path, self.profile_path):
             self.versions.notice(path.name, _read(path))
 
@@ -372,9 +315,6 @@ class Notes:
 
         Returns:
             The version that holds what stood there; None where nothing did, or it said the same.
-
-        Raises:
-            StoreError: as ``memory``, or the disk refused.
         """
         path = self.memory_path if file == MEMORY else self.profile_path
         old = _read(path)

@@ -183,7 +183,10 @@ class ScopeState:
 
 
 class ScopeStates:
-    """Opens the states of scopes, each for one writer at a time over all processes."""
+    """Opens the states of scopes, each for one writer at a time over all processes.
+
+    Raises NewerFormat and StoreError if a file cannot be used.
+    """
 
     def __init__(self, folder: Path, *, clock: Callable[[], datetime] = durable.now) -> None:
         self._folder = folder
@@ -216,20 +219,12 @@ class ScopeStates:
                 let_go(fd)
 
     async def looked_at(self, name: str, session_id: str) -> int:
-        """Return how many messages of a session were looked at for facts, as its file has it at this moment.
-
-        Raises:
-            NewerFormat, StoreError: the file cannot be used.
-        """
+        """Return how many messages of a session were looked at for facts, as its file has it now."""
         path = self._folder / f"{name}.json"
         return (await asyncio.to_thread(_read, path)).looked_at.get(session_id, 0)
 
     async def waiting(self) -> list[str]:
-        """Name the scopes in whose states an answer waits.
-
-        Raises:
-            NewerFormat, StoreError: a file cannot be used.
-        """
+        """Name the scopes in whose states an answer waits."""
 
         def look() -> list[str]:
             paths = sorted(self._folder.rglob("*.json"))

@@ -132,8 +132,7 @@ _OWN = ""
 class Sources:
     """The texts that something may come from, each with its mark; those of the chat's own people have none.
 
-    Args:
-        fallback: the mark of what comes from none of them; empty: it has none.
+    ``fallback`` is the mark of what comes from none of them.
     """
 
     def __init__(self, *, fallback: str = "") -> None:
@@ -197,10 +196,8 @@ class Sources:
     def marked(self, text: str, *, former: str = "", fallback: bool = True) -> str:
         """Return a text with its quotations marked.
 
-        Args:
-            text: as it shall be from now on. A mark that stands in it stays.
-            former: as it was. What stood there already keeps the mark that it had, or had not.
-            fallback: whether what comes from nobody in particular is marked in a group.
+        A mark that stands in ``text`` stays. What stood in ``former`` keeps the mark that it had, or had not.
+        ``fallback``: what comes from nobody in particular is marked in a group.
         """
         known = dict(_sentences(former))
         sources = self._with(known.items())

@@ -70,13 +70,8 @@ def summary_prompt(
 ) -> Prompt | None:
     """Ask for the summary of a session; None where no question in it was answered.
 
-    Args:
-        lines: the session's messages from ``start`` to its end.
-        start: index of ``lines[0]`` in the session.
-        earlier: what a compaction said of the messages before them; empty: none did.
-        zone: in which times are shown.
-        max_chars: of what is longer the first quarter is shown, and as much of its end as fits.
-        model: which is asked; empty: the configured one.
+    ``lines`` are the messages from index ``start`` to the end, ``earlier`` what a compaction said of those
+    before. Of a text over ``max_chars`` the first quarter is shown, and as much of its end as fits.
     """
     spoken = sendable(lines, start=start, stop=start + len(lines))
     said = {line.get("role") for line in spoken if plain_text(line.get("content")).strip()}
@@ -133,9 +128,7 @@ def read_name(answer: Answer) -> str:
 def beginning(records: Sequence[Line], count: int) -> tuple[int, str]:
     """Say which messages a summary is made of.
 
-    Args:
-        records: our own lines of the session, oldest first.
-        count: how many messages it has.
+    ``records`` are our own lines of the session, oldest first, ``count`` is how many messages it has.
 
     Returns:
         Where they begin, and what the newest compaction said of those before them.
@@ -280,11 +273,7 @@ class SessionTitles:
         return ""
 
     async def _failed(self, scope_state: ScopeState, subject: str, error: ModelError) -> str:
-        """Count a failure, over restarts; the second is the last.
-
-        Raises:
-            NotNow: it was the first; the next try comes later.
-        """
+        """Count a failure, over restarts; the second is the last."""
         now, tries = self._memory.clock(), scope_state.failure(subject, 0).count + 1
         self.totals["failures"] += 1
         log.warning("title.failed", subject=subject, tries=tries, error=loggable(error))

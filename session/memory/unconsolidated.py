@@ -60,7 +60,10 @@ class Unconsolidated:
 
 
 class UnconsolidatedReader:
-    """Reads messages without owning their keys; moves ``last_consolidated`` behind what memory holds."""
+    """Reads messages without owning their keys; moves ``last_consolidated`` behind what memory holds.
+
+    Raises StoreError if the disk refuses.
+    """
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -68,12 +71,7 @@ class UnconsolidatedReader:
     async def load(self, key: str, session_id: str | None = None) -> Unconsolidated | None:
         """Read what is left of a session; None where it has no message, or is gone.
 
-        Args:
-            key: the conversation.
-            session_id: which of its sessions, the active one included; None means the active one.
-
-        Raises:
-            NewerFormat, StoreError: the files cannot be read.
+        ``session_id`` names the session, None the active one.
         """
         view = await self._store.look(SessionKey(key))
         if session_id is None or view.session_id == session_id:
@@ -110,9 +108,6 @@ class UnconsolidatedReader:
 
         Returns:
             What the job does; None where the session is gone, and it was not run.
-
-        Raises:
-            StoreError: the lock cannot be had, or as the job.
         """
         layout = self._store.layout
         stem = await self._store.stem(SessionKey(key))
@@ -224,9 +219,6 @@ def stems_on_disk(layout: Layout, of: Callable[[str], bool] = lambda stem: True)
     """List the keys of all conversations with the names of their files; blocks, for threads.
 
     ``of`` says by the name of the files which conversations are wanted; no file of another one is read.
-
-    Raises:
-        StoreError: a file cannot be read.
     """
     newest = {path.stem: path for path in transcripts(layout) if of(path.stem)}
     for stem in archive.stems(layout):

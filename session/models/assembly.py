@@ -89,10 +89,7 @@ def _with_piece(last: Mapping[str, Any], item: Mapping[str, Any]) -> dict[str, A
 def to_line(model: str, fields: Mapping[str, Any], calls: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Write the fields down with the model that they go back to; empty where there are none.
 
-    Args:
-        model: as LiteLLM writes it.
-        fields: of the message.
-        calls: of each tool call, in their order.
+    ``fields`` are those of the message, ``calls`` those of each tool call, in their order.
     """
     if not fields and not any(calls):
         return {}
@@ -102,10 +99,7 @@ def to_line(model: str, fields: Mapping[str, Any], calls: Sequence[Mapping[str, 
 def repaired(kept: object, ids: Sequence[str], sent: Sequence[str]) -> dict[str, Any]:
     """Return the fields as ``put_back`` takes them; empty where nothing of them is sound.
 
-    Args:
-        kept: as a line has it.
-        ids: of the calls of the line, to which the fields of calls belong by their place.
-        sent: of those calls that are sent.
+    ``kept`` is as a line has it, ``ids`` are of the calls of the line, ``sent`` those of them that are sent.
     """
     if not isinstance(kept, Mapping) or not isinstance(kept.get("model"), str):
         return {}

@@ -177,10 +177,8 @@ class OpenAIClients:
     def client(self, library: Any, *, api_base: str, api_key: str) -> AsyncOpenAI | None:
         """Return the client for an address; None where there is no key, which is for LiteLLM to say.
 
-        Args:
-            library: LiteLLM; its connections are used, with what its environment says of proxies and TLS.
-            api_base: empty means the environment's, else OpenAI's own.
-            api_key: empty means the environment's.
+        An empty ``api_base`` or ``api_key`` means the environment's. LiteLLM's connections are used, with
+        what its environment says of proxies and TLS.
         """
         environ = os.environ
         base = api_base or environ.get("OPENAI_BASE_URL") or environ.get("OPENAI_API_BASE") or ""
@@ -242,10 +240,7 @@ _AT_HOME = frozenset({"ollama", "ollama_chat", "llamafile", "lm_studio", "lemona
 def dollars(library: Any, model: str, **counts: Any) -> float | None:
     """Price tokens by LiteLLM's map; None for a model that has no price there.
 
-    Args:
-        library: LiteLLM.
-        model: as LiteLLM writes it.
-        counts: ``usage_object``, else ``prompt_tokens`` and ``completion_tokens``; not all of them 0.
+    ``counts`` are ``usage_object``, else ``prompt_tokens`` and ``completion_tokens``; not all of them 0.
     """
     if model.partition("/")[0] in _AT_HOME:
         return 0.0

@@ -149,11 +149,7 @@ class LiteLLM:
             await library.disconnect(library.loaded())
 
     async def context_window(self, name: str = "") -> int:
-        """Return how many tokens a model takes, 0 where LiteLLM's table does not know it.
-
-        Args:
-            name: empty means the one that is configured.
-        """
+        """Return how many tokens a model takes, 0 where LiteLLM's table does not know it."""
         await self.warm()
         if library.loaded() is None:
             return 0
@@ -286,11 +282,7 @@ class LiteLLM:
         reduced: Reduced,
         sent: Mapping[str, Any],
     ) -> tuple[Reduced, str, str] | None:
-        """Say what a refused request leaves out, the name of that, and the provider's words.
-
-        Raises:
-            ModelRefused: it was refused for its files.
-        """
+        """Say what a refused request leaves out, the name of that, and the provider's words."""
         complaint = complaint_of(error, model)
         # The provider's own, without those of messages.
         words = error.brief.removeprefix(f"{model}: ")

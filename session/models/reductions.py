@@ -185,12 +185,8 @@ def smaller(
 ) -> tuple[Reduced, str] | None:
     """Say what a refused request may be made once more without, and its name; None where nothing is named.
 
-    Args:
-        said: the refusal.
-        reduced: what the request left out already.
-        sent: the request as it was made.
-        tokens: the estimate of its messages and tools.
-        too_long: whether the refusal was taken for one of its length.
+    ``sent`` is the request as it was made, ``tokens`` the estimate of its messages and tools; ``too_long``:
+    the refusal was taken for one of its length.
     """
     if said.status not in _STATUSES:
         return None

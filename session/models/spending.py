@@ -47,11 +47,9 @@ class Spending:
 
     Used from the event loop. What the disk refused is written with the next row.
 
-    Args:
-        state: where rows are written and read.
-        clock: the time now, aware.
-        caps: what may be spent in a day (UTC).
-        model: the one that is asked where a call names none.
+    Raises StoreError if it cannot be read or written; nothing is reserved then.
+
+    ``caps`` are on a day (UTC); ``model`` is the one that is asked where a call names none.
     """
 
     def __init__(
@@ -115,11 +113,7 @@ class Spending:
     # -- what was spent --------------------------------------------------------------------------------
 
     async def today(self) -> Totals:
-        """Sum up the running day (UTC).
-
-        Raises:
-            NewerFormat, StoreError: it cannot be read.
-        """
+        """Sum up the running day (UTC)."""
         return await usage_rows.sum_of_day(self._state, day_of(self._now()))
 
     async def within_hour(self, person: str) -> list[datetime]:
@@ -248,9 +242,6 @@ class Spending:
         """Reserve what a request may cost; return why not, where it would go over a cap.
 
         ``spent`` is what the requests of the turn before it have cost.
-
-        Raises:
-            NewerFormat, StoreError: nothing is reserved.
         """
         if self._unwritten:
             self._submit([])

@@ -57,11 +57,7 @@ def bring_up(index: Path, files: ScopeFiles, ending: Ending, *, within_s: float 
     It ends with this one, however that ends: it holds a pipe which the system closes. A kill of either costs
     the transaction that was under way, nothing else.
 
-    Args:
-        index: the file that it writes.
-        files: what it reads.
-        ending: ends it when set.
-        within_s: for how long it may read.
+    Setting ``ending`` ends it; it reads for ``within_s`` at most.
 
     Returns:
         Whether the index is whole, or more is left to read; ``broken`` where the process could not be

@@ -51,10 +51,8 @@ def rank(
 ) -> list[tuple[Row, float]]:
     """Order rows, the best first, each with its score.
 
-    Args:
-        scores: for each word of the question, how well the rows that hold it do.
-        traits: of all rows that may be returned.
-        asked: the speakers whom the question names.
+    ``scores`` say for each word of the question how well the rows that hold it do; ``traits`` are of all rows
+    that may be returned; ``asked`` are the speakers whom the question names.
     """
     whole: defaultdict[Row, float] = defaultdict(float)
     for of_word in scores:

@@ -36,10 +36,7 @@ def digest(raw: bytes) -> int:
 def of_line(raw: bytes, index: int, at: int) -> Piece | None:
     """Read a message line; None for one that nobody said: results of tools, records, empty ones.
 
-    Args:
-        raw: its bytes.
-        index: its place among the session's messages, from 0.
-        at: where it begins behind the first of them.
+    ``index`` is its place in the session from 0, ``at`` the byte where it begins behind the first message.
     """
     line = decode(raw)
     who = speaker(line)

@@ -98,12 +98,8 @@ class _Open:
 class Recall:
     """The searches of one process.
 
-    Args:
-        circles: draws the scopes.
-        store: the conversations.
-        embeddings: compares what was found with the question; None: the words alone rank.
-        cost_meter: pays for that; None: it costs nothing.
-        quiet_s: how long no turn must have ended before what was said is read.
+    ``embeddings`` re-rank what was found, at the cost of ``cost_meter``; None: the words alone rank. What was
+    said is read once no turn has ended for ``quiet_s``.
     """
 
     def __init__(

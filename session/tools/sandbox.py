@@ -111,9 +111,6 @@ def seccomp_filter(*, network: bool) -> bytes:
     It expects the namespaces of bubblewrap around the command. The first call starts a process and
     takes some 100 ms.
 
-    Args:
-        network: whether the command shares the network of the machine.
-
     Raises:
         NoSandbox: libseccomp is missing or too old.
     """

@@ -76,9 +76,7 @@ class SendFile:
 def to_send(lines: Iterable[Mapping[str, Any]], folder: Path) -> list[ToSend]:
     """List what the lines of a turn say is to be sent, in order, each file once; the last caption counts.
 
-    Args:
-        lines: those of the turn, oldest first.
-        folder: the files folder, as the tool was given it.
+    ``lines`` are those of the turn, oldest first.
     """
     calls: dict[str, Mapping[str, Any]] = {}
     found: dict[str, ToSend] = {}

@@ -269,10 +269,8 @@ class _Bounded(httpcore.AsyncNetworkStream):
 class Fetcher:
     """Fetches single pages; keeps nothing from one to the next.
 
-    Args:
-        max_bytes: how much of a page is read, unpacked.
-        resolve: finds the addresses of a name; the system does where there is none.
-        connect: makes the transport of one page. Its requests name an address, their ``Host`` the name.
+    It reads ``max_bytes`` of a page, unpacked. ``connect`` makes the transport of one page, whose requests
+    name an address, and in ``Host`` the name.
     """
 
     def __init__(

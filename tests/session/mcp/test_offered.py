@@ -13,8 +13,8 @@ import pytest
 
 from session.context.scopes import Scopes
 from session.mcp.process import unconfined
-from session.mcp.servers import McpServers, NoServers, person_of, serves
-from session.mcp.spec import ServerSpec
+from session.mcp.servers import McpServers, person_of, serves
+from session.mcp.spec import NoServers, ServerSpec
 from session.models.model import ToolCall
 from session.tools import MAX_RESULT_BYTES, Toolbox, ToolPlace, ToolResult
 from tests.session.mcp.mcp_place import GOOD, WILD, spec_of
