@@ -62,7 +62,7 @@ check: $(VENV)/.dev ## ruff, mypy, import contracts, docs
 	$(BIN)/python -m pytest tests/test_house_rules.py tests/test_patterns.py tests/docs
 
 bench: $(VENV)/.dev install ## measures against peers in one run
-	@deploy/system-packages.sh rabbitmq-server chromium-headless-shell fonts-dejavu-core
+	@deploy/system-packages.sh rabbitmq-server postgresql chromium-headless-shell fonts-dejavu-core
 	$(BIN)/python -m bench
 
 metrics: $(VENV)/.dev ## counts the code base, and the functions that one message runs through

@@ -25,6 +25,7 @@ NOUNS = {
     "relay": "RabbitMQ compared with a bare relay, and the embedded queue",
     "latency": "latency added by the gateway, at half load and to the first word",
     "rates": "turns per second by number of chats, compared with two relays and two nanobots",
+    "durable": "turns per second compared with DBOS and PostgreSQL",
     "killed": "messages lost by kill -9, compared with the same four",
     "cached": "memory of 1,000 chats in the cache",
     "neighbours": "effect of 500 messages of one chat on the others",

@@ -77,6 +77,7 @@ NANOBOT_014_LOOP = Peer(
 # Its own start brings hundreds of packages: they are what it is.
 NANOBOT_035_LOOP = Peer("nanobot-0.3.5-loop", (), ("nanobot-ai==0.3.5",))
 FASTSTREAM = Peer("faststream-0.7.8", (), ("aio-pika==10.2.1", "faststream[rabbit]==0.7.8", "uvloop==0.23.0"))
+DBOS = Peer("dbos-3.4.0", (), ("dbos==3.4.0", "uvloop==0.23.0"))
 
 
 def _tokenizers() -> Path:
