@@ -282,7 +282,7 @@ class _Counted(httpx2.AsyncByteStream):
         await self._inner.aclose()
 
 
-class _Incoming:
+class _Incoming(ObjectReceiveStream[Any]):
     """What comes in, without what the session has no use for; a flood ends it."""
 
     def __init__(self, inner: Any, watch: Watch) -> None:
@@ -305,26 +305,11 @@ class _Incoming:
                 self._watch.end(fault)
                 raise anyio.EndOfStream from fault
 
-    def __aiter__(self) -> _Incoming:
-        return self
-
-    async def __anext__(self) -> Any:
-        try:
-            return await self.receive()
-        except anyio.EndOfStream:
-            raise StopAsyncIteration from None
-
     async def aclose(self) -> None:
         await self._inner.aclose()
 
-    async def __aenter__(self) -> _Incoming:
-        return self
 
-    async def __aexit__(self, *_: object) -> None:
-        await self.aclose()
-
-
-class _Outgoing:
+class _Outgoing(ObjectSendStream[SessionMessage]):
     """What goes out."""
 
     def __init__(self, inner: Any, watch: Watch) -> None:
@@ -337,12 +322,6 @@ class _Outgoing:
 
     async def aclose(self) -> None:
         await self._inner.aclose()
-
-    async def __aenter__(self) -> _Outgoing:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.aclose()
 
 
 MAX_PAGES: Final = 20

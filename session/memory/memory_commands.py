@@ -8,7 +8,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -106,8 +106,8 @@ class Remembered:
             if ids is None:
                 ids = [fact.id for fact in (await self._known.holding(scope))[::-1][:SHOWN]]
             chosen = _chosen(rest, ids)
-            if isinstance(chosen, _Refused):
-                return chosen.text
+            if isinstance(chosen, str):
+                return chosen
             id_ = ids[chosen]
             # On disk before the fact goes: done again, the number could mean another one.
             await self._keep(path, ids, {request.id: id_})
@@ -126,20 +126,15 @@ class Remembered:
         await start_thread(keep, name="facts")
 
 
-@dataclass(frozen=True, slots=True)
-class _Refused:
-    text: str
-
-
-def _chosen(rest: str, ids: Sequence[str]) -> int | _Refused:
-    """Read a number from 1 on as a place in ``ids``."""
+def _chosen(rest: str, ids: Sequence[str]) -> int | str:
+    """Read a number from 1 on as a place in ``ids``; return why not, where it is none."""
     if not ids:
-        return _Refused(NO_FACTS)
+        return NO_FACTS
     word = rest.strip().rstrip(".")
     if not (word.isascii() and word.isdigit() and len(word) < 9):
-        return _Refused(NO_NUMBER)
+        return NO_NUMBER
     if not 1 <= int(word) <= len(ids):
-        return _Refused(NO_SUCH_NUMBER.format(len(ids)))
+        return NO_SUCH_NUMBER.format(len(ids))
     return int(word) - 1
 
 
@@ -183,12 +178,7 @@ class Restored:
 
     def as_dict(self) -> dict[str, Any]:
         """Return what other programs see."""
-        return {
-            "version": self.version,
-            "file": self.file,
-            "changed": self.changed,
-            "former": self.former,
-        }
+        return asdict(self)
 
 
 class FormerMemory:

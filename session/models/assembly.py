@@ -6,7 +6,7 @@ import json
 import os
 import re
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Literal, NoReturn, Protocol
+from typing import Any, Literal, NoReturn
 
 from durable import is_blank, plain_value, whole_text
 from session.errors import BadAnswer, EmptyAnswer, ModelFailed, ModelRefused
@@ -233,18 +233,6 @@ _END_OF = {name: end for end, names in _ENDS.items() for name in names}
 _OUT_OF_TOKENS = "raise model.max_output_tokens; reasoning counts towards it"
 
 
-class Chunk(Protocol):
-    """One piece, in the shape of OpenAI's."""
-
-    choices: Sequence[Any]
-
-
-class Whole(Protocol):
-    """A whole answer, in the shape of OpenAI's."""
-
-    choices: Sequence[Any]
-
-
 class Assembly:
     """An answer as it comes in, whole or piece by piece."""
 
@@ -265,7 +253,7 @@ class Assembly:
         # The first half of a character that a piece ended with.
         self._half = ""
 
-    def add(self, chunk: Chunk) -> str:
+    def add(self, chunk: Any) -> str:
         """Take in one piece and return the text that is surely in it: no half of a character, no thoughts."""
         self.usage = getattr(chunk, "usage", None) or self.usage
         # Some servers keep a connection alive by what is no piece at all.
@@ -275,7 +263,7 @@ class Assembly:
         self._note_finish(choices[0])
         return self._take(choices[0].delta)
 
-    def take(self, response: Whole) -> str:
+    def take(self, response: Any) -> str:
         """Take in a whole answer, and return its text."""
         usage = getattr(response, "usage", None)
         # LiteLLM makes up a count of nothing where the provider gave none.

@@ -24,7 +24,7 @@ from session.errors import (
     ModelRefused,
 )
 from session.models import library
-from session.models.assembly import Assembly, Chunk, counts_of, put_back
+from session.models.assembly import Assembly, counts_of, put_back
 from session.models.credentials import lacks_key, no_key, owner_of
 from session.models.failure import classified, cleaned
 from session.models.library import OpenAIClients, dollars, raw_answers, whole_instead
@@ -600,7 +600,7 @@ def _is_wrapped(stream: Any) -> bool:
     return type(stream.completion_stream).__module__.partition(".")[0] != "openai"
 
 
-async def _pieces(stream: Any) -> AsyncIterator[Chunk]:
+async def _pieces(stream: Any) -> AsyncIterator[Any]:
     """Yield the pieces of an answer.
 
     Those of the OpenAI client have the right shape already: what LiteLLM does to each of them costs

@@ -7,18 +7,18 @@ import ipaddress
 import re
 import socket
 import ssl
-import threading
 import zlib
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import httpcore
 import httpx
 
 from durable import causes
+from session.disk.threads import start_thread
 from session.errors import ToolError
 
 PORTS: Final = {"http": 80, "https": 443}
@@ -186,16 +186,8 @@ class Page:
     cut: bool
 
 
-class Resolver(Protocol):
-    """Finds the addresses of a name."""
-
-    async def __call__(self, host: str, port: int) -> Sequence[str]:
-        """Return them, best first.
-
-        Raises:
-            OSError: there are none.
-        """
-        ...
+# Finds the addresses of a name, best first; raises OSError where there are none.
+Resolver = Callable[[str, int], Awaitable[Sequence[str]]]
 
 
 def direct(context: ssl.SSLContext) -> httpx.AsyncBaseTransport:
@@ -447,36 +439,15 @@ class Lookups:
                 await self._places.acquire()
         except TimeoutError as error:
             raise _none_free() from error
-        loop = asyncio.get_running_loop()
-        found: asyncio.Future[Sequence[str]] = loop.create_future()
-
-        def deliver(addresses: Sequence[str], error: Exception | None) -> None:
-            self._places.release()
-            if found.done():
-                return
-            if error is None:
-                found.set_result(addresses)
-            else:
-                found.set_exception(error)
-
-        def look() -> None:
-            addresses: Sequence[str] = ()
-            failed: Exception | None = None
-            try:
-                rows = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-                addresses = [str(row[4][0]) for row in rows]
-            except Exception as error:  # noqa: BLE001 - it belongs to whoever awaits the future
-                failed = error
-            # The loop may have ended long before the lookup.
-            with suppress(RuntimeError):
-                loop.call_soon_threadsafe(deliver, addresses, failed)
-
         try:
-            threading.Thread(target=look, name="web-lookup", daemon=True).start()
+            job = start_thread(
+                lambda: socket.getaddrinfo(host, port, type=socket.SOCK_STREAM), name="web-lookup"
+            )
         except RuntimeError as error:
             self._places.release()
             raise _none_free() from error
-        return await found
+        job.add_done_callback(lambda _: self._places.release())
+        return [str(row[4][0]) for row in await asyncio.shield(job)]
 
 
 def _none_free() -> ToolError:
