@@ -7,9 +7,7 @@ import contextlib
 import hashlib
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass, field
-from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -280,18 +278,7 @@ class FormerMemory:
         Raises:
             NotNow: somebody works on it for longer than that.
         """
-        async with AsyncExitStack() as held:
-            try:
-                async with asyncio.timeout(within_s):
-                    await held.enter_async_context(self._memory.scope_states.open(scope.name))
-            except TimeoutError as error:
-                until = self._memory.clock() + timedelta(seconds=within_s)
-                raise NotNow(
-                    "this memory is being changed right now",
-                    reason="busy",
-                    until=until,
-                    hint="try again in a moment",
-                ) from error
+        async with self._memory.scope_states.open(scope.name, within_s=within_s):
             stem = await self._store.stem(SessionKey(key))
             layout = self._store.layout
 

@@ -25,29 +25,12 @@ PORTS: Final = {"http": 80, "https": 443}
 ALLOWED_PORTS: Final = (80, 443, 8080, 8443)
 MAX_URL_CHARS: Final = 4096
 
-_V4_CLOSED = tuple(
-    map(
-        ipaddress.IPv4Network,
-        (
-            "0.0.0.0/8",
-            "10.0.0.0/8",
-            "100.64.0.0/10",
-            "127.0.0.0/8",
-            "169.254.0.0/16",
-            "172.16.0.0/12",
-            "192.0.0.0/24",
-            "192.0.2.0/24",
-            "192.88.99.0/24",
-            "192.168.0.0/16",
-            "198.18.0.0/15",
-            "198.51.100.0/24",
-            "203.0.113.0/24",
-            "224.0.0.0/3",
-            # A public address by which a provider tells its virtual machines about themselves.
-            "168.63.129.16/32",
-        ),
-    )
-)
+# The last is a public address by which a provider tells its virtual machines about themselves.
+_V4_CLOSED_NAMES = """
+0.0.0.0/8 10.0.0.0/8 100.64.0.0/10 127.0.0.0/8 169.254.0.0/16 172.16.0.0/12 192.0.0.0/24 192.0.2.0/24
+192.88.99.0/24 192.168.0.0/16 198.18.0.0/15 198.51.100.0/24 203.0.113.0/24 224.0.0.0/3 168.63.129.16/32
+"""
+_V4_CLOSED = tuple(map(ipaddress.IPv4Network, _V4_CLOSED_NAMES.split()))
 _V6_OPEN = ipaddress.IPv6Network("2000::/3")
 # Among them what carries an address of version 4 within: whoever unpacks it reaches that.
 _V6_CLOSED = tuple(
