@@ -448,26 +448,16 @@ async def connected(streams: Any, watch: Watch, *, within_s: float) -> AsyncIter
         if isinstance(message, ToolListChangedNotification):
             changed.set()
 
+    info = Implementation(name="chat-gateway", version=version("chat-gateway"))
+    client = Client(streams, client_info=info, message_handler=news, cache=None)
     try:
-        async with _entered(_client(streams, news), within_s) as client:
+        async with asyncio.timeout(within_s) as limit, client:
+            limit.reschedule(None)
             yield Connection(client, watch, changed)
     except ServerFailed:
         raise
     except Exception as error:
         raise watch.fault or as_failure(error, watch) from error
-
-
-@asynccontextmanager
-async def _entered(client: Client, within_s: float) -> AsyncIterator[Client]:
-    """Enter a client within a time, and leave it whenever that may be."""
-    async with asyncio.timeout(within_s) as limit, client:
-        limit.reschedule(None)
-        yield client
-
-
-def _client(streams: Any, news: Any) -> Client:
-    info = Implementation(name="chat-gateway", version=version("chat-gateway"))
-    return Client(streams, client_info=info, message_handler=news, cache=None)
 
 
 def as_failure(error: BaseException, watch: Watch) -> ServerFailed:

@@ -531,7 +531,6 @@ class FactExtraction:
     async def _failed(
         self, scope_state: ScopeState, subject: str, upto: int, error: Exception
     ) -> list[Found]:
-        """Count a failure, over restarts; after the third these messages go without."""
         now = self._memory.clock()
         self.totals["failures"] += 1
         tries = scope_state.failure(subject, upto).count + 1
@@ -581,7 +580,6 @@ class FactExtraction:
         return now + left if timedelta(0) < left <= 2 * idle else None
 
     async def _end(self, key: str, session_id: str) -> _End | None:
-        """Read the last messages of a session, active or ended; None where it has none, or is gone."""
         view = await self._store.look(SessionKey(key))
 
         def read() -> _End | None:
@@ -601,7 +599,6 @@ def _source(one: Found, sources: Sources) -> str:
 
 
 def _count(layout: Layout, path: Path) -> tuple[str, str, int] | None:
-    """Return key, ULID and number of messages of an active session; None where it is gone."""
     found = load(path, path.stem, layout.index(path.stem))
     if found is None:
         return None

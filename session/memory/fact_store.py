@@ -250,7 +250,6 @@ def merged(known: Sequence[Fact], drawn: Sequence[Drawn]) -> tuple[list[Fact], d
 
 
 def _confirms(fact: Fact, known: Fact) -> bool:
-    """Say whether a person says what was only quoted so far."""
     if not is_quoted(known.source) or is_quoted(fact.source):
         return False
     return repeats(known.text, fact.text)
@@ -318,7 +317,6 @@ def _rows_of(data: bytes) -> list[_Row]:
 
 
 def _former(rows: Sequence[_Row], lines: Sequence[bytes], *, without: Collection[str] = ()) -> bytes:
-    """Return the lines of facts that do not stand among ``lines`` as they are."""
     there = set(lines)
     return b"".join(
         row.raw + b"\n"

@@ -125,7 +125,6 @@ class Remembered:
 
 
 def _chosen(rest: str, ids: Sequence[str]) -> int | str:
-    """Read a number from 1 on as a place in ``ids``; return why not, where it is none."""
     if not ids:
         return NO_FACTS
     word = rest.strip().rstrip(".")

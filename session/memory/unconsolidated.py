@@ -163,7 +163,6 @@ class UnconsolidatedReader:
         )
 
     def _renew(self, stem: str, mark: Mark) -> None:
-        """Renew line 1 of an ended session, under the lock of its key."""
         store = self._store
 
         def head_of(transcript: Transcript) -> bytes | None:

@@ -188,7 +188,6 @@ class TaggedThoughts:
         return ""
 
     def _thought(self, text: str) -> str:
-        """Take thoughts up to their end; return what stands behind it."""
         closing = f"</{self._tag}>".lower()
         at = text.lower().find(closing)
         if at < 0:
@@ -293,7 +292,6 @@ class Assembly:
                 return
 
     def _take(self, said: Any, *, whole: bool = False) -> str:
-        """Take in a message, or a piece of one."""
         if said is None:
             return ""
         self._add_thoughts(said)
@@ -395,7 +393,6 @@ class Assembly:
                 self._add_thinking(dict(block))
 
     def _add_call(self, fragment: Any, number: int | None) -> None:
-        """Take in a call, or a piece of one; ``number`` is its place in a whole answer."""
         function = getattr(fragment, "function", None)
         call_id = fragment.id or ""
         index = number if number is not None else fragment.index or 0
@@ -446,7 +443,6 @@ def _text(said: object, name: str = "text") -> str:
 
 
 def _arguments(written: object) -> str:
-    """Return the JSON text of arguments; some providers write an object itself."""
     if isinstance(written, Mapping):
         return json.dumps(plain_value(written), ensure_ascii=False)
     return written if isinstance(written, str) else ""

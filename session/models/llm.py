@@ -422,7 +422,6 @@ class LiteLLM:
         return self._supported[model]
 
     def _cost(self, model: str, usage: Any) -> float | None:
-        """Return dollars from LiteLLM's price map, None for a model that has no price there."""
         prompt, completion = counts_of(usage)
         if not (prompt or completion):
             return 0.0
@@ -494,7 +493,6 @@ class LiteLLMEmbedder:
 
 
 def _files_in(prompt: Prompt) -> set[PartKind]:
-    """Name the kinds of files in a request."""
     kinds: dict[object, PartKind] = {"image_url": "image", "file": "pdf"}
     contents = (message.get("content") for message in prompt.messages)
     blocks = (block for content in contents if isinstance(content, list) for block in content)
@@ -516,7 +514,6 @@ def provider_of(model: str) -> str:
 
 
 def _access(api_base: str, api_key: str) -> dict[str, str]:
-    """Build the arguments that say where a model is served, and the key; none for the provider's own."""
     if not api_base:
         return {"api_key": api_key} if api_key else {}
     return {"api_base": api_base, "api_key": api_key or library.DUMMY_KEY}
@@ -525,7 +522,6 @@ def _access(api_base: str, api_key: str) -> dict[str, str]:
 async def _read(
     arguments: Mapping[str, Any], answer: Assembly, written: Written, moved: Callable[[], None]
 ) -> None:
-    """Put an answer together from its stream; ``moved`` is called for each piece."""
     rounds = FIRST_ROUNDS if written.shown else 0
     async with _streamed(arguments) as stream:
         if not _is_wrapped(stream) and (instead := await whole_instead(stream.completion_stream)):

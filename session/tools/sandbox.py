@@ -236,7 +236,6 @@ def _programs() -> list[str]:
 
 
 def _settings(rules: Rules) -> list[Path]:
-    """List what is there of the system's settings that a command may read."""
     names = f"{_SETTINGS} {_NETWORK_SETTINGS}" if rules.network else _SETTINGS
     return [path for name in names.split() if (path := Path("/etc", name)).exists()]
 
@@ -269,7 +268,6 @@ def _readable(rules: Rules) -> Sequence[Path]:
 
 
 def _environment(rules: Rules) -> dict[str, str]:
-    """Return the environment of a command: nothing of ours, then what the rules add."""
     clean = {
         "HOME": str(rules.folder),
         "LANG": "C.UTF-8",

@@ -279,7 +279,6 @@ class Fetcher:
         raise ToolError(f"over {MAX_REDIRECTS} redirects, the last to {target.host}")
 
     async def _ask(self, transport: httpx.AsyncBaseTransport, target: Target) -> Page | Target:
-        """Ask one server; return what it answers, or where it redirects to."""
         addresses = await self._public(target)
         for number, ip in enumerate(addresses, 1):
             try:
@@ -374,7 +373,6 @@ def _status(code: int) -> str:
 
 
 def _charset(parameters: str) -> str:
-    """Return the charset of a media type, empty where it names none."""
     for parameter in parameters.split(";"):
         name, _, value = parameter.partition("=")
         if name.strip().lower() == "charset":
