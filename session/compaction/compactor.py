@@ -362,7 +362,6 @@ class _Work:
         return summary
 
     def _limit(self, previous: str) -> int:
-        """Return how many characters of conversation fit into a request beside the previous summary."""
         fitting = int((self.window - self.output) * USED_OF_WINDOW * self.rules.chars_per_token)
         return max(fitting - INSTRUCTIONS_CHARS - len(previous), MIN_CHARS)
 

@@ -71,7 +71,6 @@ def _spoken(line: Line) -> Iterator[tuple[str, str]]:
 
 
 def _call(call: object) -> str:
-    """Write a call as ``name(argument="value")``."""
     function = call.get("function") if isinstance(call, Mapping) else None
     if not isinstance(function, Mapping) or not function.get("name"):
         return ""
@@ -164,7 +163,6 @@ def _names(value: object) -> list[str]:
 
 
 def _operations(line: Line) -> Iterable[tuple[str, str]]:
-    """Yield tool and path of each call of a line that reads or changes a file."""
     calls = line.get("tool_calls")
     for call in calls if isinstance(calls, list) else ():
         function = call.get("function") if isinstance(call, Mapping) else None

@@ -167,7 +167,6 @@ def plan(
 
 
 def _running(live: Region, running_from: int | None) -> int:
-    """Return where the running turn begins; behind the last line if none of its lines is stored."""
     begins = (
         i for i, (index, _) in enumerate(live.lines) if running_from is not None and index >= running_from
     )
@@ -179,7 +178,6 @@ def _turns(rules: CompactionRules) -> int:
 
 
 def _most(rules: CompactionRules, count: int, *, forced: bool) -> int:
-    """Return how many lines may stay at most."""
     most = rules.history_messages // 2 if rules.preset == "budget" else count
     return min(most, count // 2) if forced else most
 

@@ -282,7 +282,7 @@ class _Counted(httpx2.AsyncByteStream):
         await self._inner.aclose()
 
 
-class _Incoming:
+class _Incoming(ObjectReceiveStream[Any]):
     """What comes in, without what the session has no use for; a flood ends it."""
 
     def __init__(self, inner: Any, watch: Watch) -> None:
@@ -305,26 +305,11 @@ class _Incoming:
                 self._watch.end(fault)
                 raise anyio.EndOfStream from fault
 
-    def __aiter__(self) -> _Incoming:
-        return self
-
-    async def __anext__(self) -> Any:
-        try:
-            return await self.receive()
-        except anyio.EndOfStream:
-            raise StopAsyncIteration from None
-
     async def aclose(self) -> None:
         await self._inner.aclose()
 
-    async def __aenter__(self) -> _Incoming:
-        return self
 
-    async def __aexit__(self, *_: object) -> None:
-        await self.aclose()
-
-
-class _Outgoing:
+class _Outgoing(ObjectSendStream[SessionMessage]):
     """What goes out."""
 
     def __init__(self, inner: Any, watch: Watch) -> None:
@@ -337,12 +322,6 @@ class _Outgoing:
 
     async def aclose(self) -> None:
         await self._inner.aclose()
-
-    async def __aenter__(self) -> _Outgoing:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.aclose()
 
 
 MAX_PAGES: Final = 20
@@ -469,26 +448,16 @@ async def connected(streams: Any, watch: Watch, *, within_s: float) -> AsyncIter
         if isinstance(message, ToolListChangedNotification):
             changed.set()
 
+    info = Implementation(name="chat-gateway", version=version("chat-gateway"))
+    client = Client(streams, client_info=info, message_handler=news, cache=None)
     try:
-        async with _entered(_client(streams, news), within_s) as client:
+        async with asyncio.timeout(within_s) as limit, client:
+            limit.reschedule(None)
             yield Connection(client, watch, changed)
     except ServerFailed:
         raise
     except Exception as error:
         raise watch.fault or as_failure(error, watch) from error
-
-
-@asynccontextmanager
-async def _entered(client: Client, within_s: float) -> AsyncIterator[Client]:
-    """Enter a client within a time, and leave it whenever that may be."""
-    async with asyncio.timeout(within_s) as limit, client:
-        limit.reschedule(None)
-        yield client
-
-
-def _client(streams: Any, news: Any) -> Client:
-    info = Implementation(name="chat-gateway", version=version("chat-gateway"))
-    return Client(streams, client_info=info, message_handler=news, cache=None)
 
 
 def as_failure(error: BaseException, watch: Watch) -> ServerFailed:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -208,20 +209,19 @@ class RecordFile:
 
     def settle(self, listing: Listing, *, identity: str, trusted: bool) -> Record:
         """Record a list that a server gave."""
-        make_folder(self.path.parent)
-        with locked(self.path.with_suffix(".lock")):
-            before = self.read()
-            after = settled(before, listing, identity=identity, trusted=trusted)
-            if after != before:
-                self._write(after)
-        return after
+        return self._change(partial(settled, listing=listing, identity=identity, trusted=trusted))
 
     def approve(self) -> Record:
         """Approve of everything that the server listed last."""
+        return self._change(approve)
+
+    def _change(self, change: Callable[[Record], Record]) -> Record:
         make_folder(self.path.parent)
         with locked(self.path.with_suffix(".lock")):
-            after = approve(self.read())
-            self._write(after)
+            before = self.read()
+            after = change(before)
+            if after != before:
+                self._write(after)
         return after
 
     def _write(self, record: Record) -> None:

@@ -184,7 +184,6 @@ async def running(spec: ServerSpec, folder: Path, launch: Launch) -> AsyncIterat
 
 
 def _prepared(spec: ServerSpec, folder: Path) -> Sequence[str]:
-    """Make the folder and find the program; for threads."""
     try:
         make_folder(folder)
     except OSError as error:

@@ -410,7 +410,6 @@ def _property_names(part: Any) -> Iterator[str]:
 
 
 def _described(schemas: Iterable[Any], root: Schema) -> Iterator[Schema]:
-    """Yield schemas and all that they combine or refer to, each once."""
     left, seen = list(schemas), set[int]()
     while left:
         each = left.pop()

@@ -159,7 +159,6 @@ class Circles:
         return agent_in(self._ended(view, session_id))
 
     def _ended(self, view: View, session_id: str) -> Mapping[str, Any]:
-        """Return the metadata in line 1 of an ended session; empty where it is gone."""
         found = archive.find(self._store.layout, session_id, stem=view.stem)
         head = read_beginning(found.path, view.stem) if found is not None else None
         return head.inner if head is not None and head.key == view.key else {}
@@ -215,7 +214,6 @@ class Circles:
         )
 
     def _is_direct(self, key: str) -> bool:
-        """Say whether the newest session of a key knows its chat as direct, by line 1 alone."""
         layout = self._store.layout
         for stem in (plain_stem(key), marked_stem(key)):
             paths = [layout.transcript(stem), *(found.path for found in archive.of_stem(layout, stem)[-1:])]

@@ -414,7 +414,6 @@ class _Work:
         return NotNow("MEMORY.md is being edited", reason="edited", until=until, hint=hint)
 
     async def _failed(self, unconsolidated: Unconsolidated, mark: Mark, error: ModelError) -> Stored:
-        """Count a failure; after the third in a row return what is kept of the messages themselves."""
         memory, state = self._memory, self._scope_state
         memory.totals["failures"] += 1
         session_id, start = unconsolidated.session_id, unconsolidated.start

@@ -33,8 +33,8 @@ from session.memory.consolidation import MIN_CHARS, MemoryNotes
 from session.memory.fact_store import CATEGORIES, Drawn, Fact, KnownFacts
 from session.memory.scope_state import ScopeState
 from session.memory.text_similarity import Sources, words
+from session.memory.unconsolidated import session_of
 from session.models.model import Answer, Prompt, ToolSpec, is_error_page
-from session.store import archived
 from session.store.listing import said_since
 from session.store.store import Store
 from session.store.view import View
@@ -42,7 +42,7 @@ from session.transcript import history
 from session.transcript.key import SUBAGENTS, SessionKey
 from session.transcript.loading import load
 from session.transcript.repair import plain_text
-from session.transcript.transcript import Transcript, decode, read_time
+from session.transcript.transcript import decode, read_time
 
 Line = Mapping[str, Any]
 
@@ -531,7 +531,6 @@ class FactExtraction:
     async def _failed(
         self, scope_state: ScopeState, subject: str, upto: int, error: Exception
     ) -> list[Found]:
-        """Count a failure, over restarts; after the third these messages go without."""
         now = self._memory.clock()
         self.totals["failures"] += 1
         tries = scope_state.failure(subject, upto).count + 1
@@ -581,14 +580,10 @@ class FactExtraction:
         return now + left if timedelta(0) < left <= 2 * idle else None
 
     async def _end(self, key: str, session_id: str) -> _End | None:
-        """Read the last messages of a session, active or ended; None where it has none, or is gone."""
         view = await self._store.look(SessionKey(key))
 
         def read() -> _End | None:
-            transcript: Transcript | None = view.transcript
-            if view.session_id != session_id:
-                found = archived.find(self._store.layout, view.stem, session_id)
-                transcript = found[1] if found is not None else None
+            transcript = session_of(view, self._store.layout, session_id)
             if transcript is None or not transcript.messages:
                 return None
             start = max(len(transcript.messages) - MOST_LINES, 0)
@@ -604,7 +599,6 @@ def _source(one: Found, sources: Sources) -> str:
 
 
 def _count(layout: Layout, path: Path) -> tuple[str, str, int] | None:
-    """Return key, ULID and number of messages of an active session; None where it is gone."""
     found = load(path, path.stem, layout.index(path.stem))
     if found is None:
         return None

@@ -25,7 +25,7 @@ from session.disk.state import locked, replace_file
 from session.disk.threads import start_thread
 from session.errors import StoreError
 from session.memory.notes import BY_HAND, Version, VersionRules, Versions
-from session.memory.text_similarity import WordIndex, repeats, same
+from session.memory.text_similarity import nearest, repeats, same
 from session.models.model import Payer
 from session.models.spending import Meter, OwnMeter, Spending
 from session.store.key_lock import key_locked
@@ -250,7 +250,6 @@ def merged(known: Sequence[Fact], drawn: Sequence[Drawn]) -> tuple[list[Fact], d
 
 
 def _confirms(fact: Fact, known: Fact) -> bool:
-    """Say whether a person says what was only quoted so far."""
     if not is_quoted(known.source) or is_quoted(fact.source):
         return False
     return repeats(known.text, fact.text)
@@ -318,7 +317,6 @@ def _rows_of(data: bytes) -> list[_Row]:
 
 
 def _former(rows: Sequence[_Row], lines: Sequence[bytes], *, without: Collection[str] = ()) -> bytes:
-    """Return the lines of facts that do not stand among ``lines`` as they are."""
     there = set(lines)
     return b"".join(
         row.raw + b"\n"
@@ -378,7 +376,6 @@ class _Read:
     seen: Seen | None
     facts: Sequence[Fact]
     holding: Sequence[Fact]
-    index: WordIndex
 
 
 class KnownFacts:
@@ -434,7 +431,7 @@ class KnownFacts:
         if len(read.holding) <= TOLD:
             return [fact.told for fact in reversed(read.holding)]
         question = comparable(text)
-        near = await asyncio.to_thread(read.index.nearest, question, COMPARED)
+        near = await _nearest(read.holding, question, COMPARED)
         facts = {read.holding[at].text: read.holding[at] for at in reversed(near)}
         texts = list(dict.fromkeys(read.holding[at].text for at in near))
         scores = await self._compared(session, question, texts, payer)
@@ -445,7 +442,7 @@ class KnownFacts:
     async def among(self, scope: Scope, text: str, most: int) -> list[Fact]:
         """List the facts that hold and share the most words with a text, in the order of their storing."""
         read = await self._read(scope)
-        near = await asyncio.to_thread(read.index.nearest, text, most)
+        near = await _nearest(read.holding, text, most)
         return [read.holding[at] for at in sorted(near)]
 
     async def forget(self, key: str, scope: Scope, id_: str) -> Fact | None:
@@ -508,5 +505,8 @@ class KnownFacts:
 
     def _load(self, scope: Scope, now: Seen | None) -> _Read:
         facts = self.file(scope).facts() if now is not None else []
-        holding = active(facts)
-        return _Read(now, facts, holding, WordIndex([fact.text for fact in holding]))
+        return _Read(now, facts, active(facts))
+
+
+async def _nearest(facts: Sequence[Fact], text: str, most: int) -> list[int]:
+    return await asyncio.to_thread(nearest, [fact.text for fact in facts], text, most)

@@ -7,9 +7,7 @@ import contextlib
 import hashlib
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
-from datetime import timedelta
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -106,8 +104,8 @@ class Remembered:
             if ids is None:
                 ids = [fact.id for fact in (await self._known.holding(scope))[::-1][:SHOWN]]
             chosen = _chosen(rest, ids)
-            if isinstance(chosen, _Refused):
-                return chosen.text
+            if isinstance(chosen, str):
+                return chosen
             id_ = ids[chosen]
             # On disk before the fact goes: done again, the number could mean another one.
             await self._keep(path, ids, {request.id: id_})
@@ -126,20 +124,14 @@ class Remembered:
         await start_thread(keep, name="facts")
 
 
-@dataclass(frozen=True, slots=True)
-class _Refused:
-    text: str
-
-
-def _chosen(rest: str, ids: Sequence[str]) -> int | _Refused:
-    """Read a number from 1 on as a place in ``ids``."""
+def _chosen(rest: str, ids: Sequence[str]) -> int | str:
     if not ids:
-        return _Refused(NO_FACTS)
+        return NO_FACTS
     word = rest.strip().rstrip(".")
     if not (word.isascii() and word.isdigit() and len(word) < 9):
-        return _Refused(NO_NUMBER)
+        return NO_NUMBER
     if not 1 <= int(word) <= len(ids):
-        return _Refused(NO_SUCH_NUMBER.format(len(ids)))
+        return NO_SUCH_NUMBER.format(len(ids))
     return int(word) - 1
 
 
@@ -183,12 +175,7 @@ class Restored:
 
     def as_dict(self) -> dict[str, Any]:
         """Return what other programs see."""
-        return {
-            "version": self.version,
-            "file": self.file,
-            "changed": self.changed,
-            "former": self.former,
-        }
+        return asdict(self)
 
 
 class FormerMemory:
@@ -290,18 +277,7 @@ class FormerMemory:
         Raises:
             NotNow: somebody works on it for longer than that.
         """
-        async with AsyncExitStack() as held:
-            try:
-                async with asyncio.timeout(within_s):
-                    await held.enter_async_context(self._memory.scope_states.open(scope.name))
-            except TimeoutError as error:
-                until = self._memory.clock() + timedelta(seconds=within_s)
-                raise NotNow(
-                    "this memory is being changed right now",
-                    reason="busy",
-                    until=until,
-                    hint="try again in a moment",
-                ) from error
+        async with self._memory.scope_states.open(scope.name, within_s=within_s):
             stem = await self._store.stem(SessionKey(key))
             layout = self._store.layout
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from contextlib import AsyncExitStack
 from typing import Any, ClassVar
 
 import structlog
@@ -99,12 +98,7 @@ class Profile:
     async def _changed(self, place: ToolPlace, change: Callable[[str], str]) -> str:
         memory = self._memory
         notes = memory.notes(memory.scopes.named(place.scope))
-        async with AsyncExitStack() as held:
-            try:
-                async with asyncio.timeout(BUSY_S):
-                    await held.enter_async_context(memory.scope_states.open(place.scope))
-            except TimeoutError as error:
-                raise ToolError("the notes are being changed right now; try again later") from error
+        async with memory.scope_states.open(place.scope, within_s=BUSY_S):
             old = await asyncio.to_thread(notes.profile)
             before = old.decode("utf-8", "replace")
             new = await asyncio.to_thread(change, before)

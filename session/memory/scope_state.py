@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import MISSING, asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -195,16 +195,21 @@ class ScopeStates:
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     @asynccontextmanager
-    async def open(self, name: str) -> AsyncIterator[ScopeState]:
+    async def open(self, name: str, *, within_s: float | None = None) -> AsyncIterator[ScopeState]:
         """Hold the state of a scope for the block; whoever else of this process wants it waits in line.
 
         Raises:
-            NotNow: another process holds it.
+            NotNow: another process holds it, or this one for longer than ``within_s``.
             NewerFormat, StoreError: its file cannot be used.
         """
         lock = self._locks.setdefault(name, asyncio.Lock())
         path = self._folder / f"{name}.json"
-        async with lock:
+        async with AsyncExitStack() as held:
+            try:
+                async with asyncio.timeout(within_s):
+                    await held.enter_async_context(lock)
+            except TimeoutError as error:
+                raise self._busy("this memory is being changed right now") from error
             taking = start_thread(lambda: self._take(path), name="scope-state")
             try:
                 fd, scope_state = await taking
@@ -233,16 +238,14 @@ class ScopeStates:
 
         return await asyncio.to_thread(look)
 
+    def _busy(self, words: str) -> NotNow:
+        until = self._clock() + timedelta(seconds=BUSY_S)
+        return NotNow(words, reason="busy", until=until, hint="try again in a moment")
+
     def _take(self, path: Path) -> tuple[int, ScopeState]:
         fd = try_lock(path.with_suffix(".lock") if path.suffix else path)
         if fd is None:
-            until = self._clock() + timedelta(seconds=BUSY_S)
-            raise NotNow(
-                "another process is changing this memory",
-                reason="busy",
-                until=until,
-                hint="try again in a moment",
-            )
+            raise self._busy("another process is changing this memory")
         try:
             return fd, _read(path)
         except BaseException:

@@ -8,7 +8,7 @@ less so in what the chat's own people said, gets the mark of that source.
 from __future__ import annotations
 
 import re
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from itertools import chain, pairwise
@@ -71,37 +71,20 @@ def repeats(new: str, known: str) -> bool:
     return bool(mine) and mine <= theirs and _denies(mine) == _denies(theirs)
 
 
-class WordIndex:
-    """Finds the texts that share the rarest words with a message."""
+def nearest(texts: Sequence[str], text: str, most: int) -> list[int]:
+    """Return the places of at most ``most`` texts, those first that share the rarest words with ``text``.
 
-    def __init__(self, texts: Sequence[str]) -> None:
-        self._count = len(texts)
-        places: defaultdict[str, list[int]] = defaultdict(list)
-        self._places: Mapping[str, Sequence[int]] = places
-        self._lengths = [1.0] * len(texts)
-        for at, text in enumerate(texts):
-            found = words(text)
-            self._lengths[at] = sqrt(len(found) or 1)
-            for word in found:
-                places[word].append(at)
-
-    def nearest(self, text: str, most: int) -> list[int]:
-        """Return the places of at most ``most`` texts, the nearest first; those that share none fill it up.
-
-        Of equals the later one comes first.
-        """
-        scores: Counter[int] = Counter()
-        for word in words(text[:MAX_QUERY_CHARS]):
-            places = self._places.get(word, ())
-            if len(places) > MAX_SHARED:
-                continue
-            weight = log(1 + self._count / len(places)) if places else 0.0
-            for at in places:
-                scores[at] += weight / self._lengths[at]  # type: ignore[assignment]
-        near = sorted(scores, key=lambda at: (-scores[at], -at))[:most]
-        taken = set(near)
-        rest = (at for at in range(self._count - 1, -1, -1) if at not in taken)
-        return [*near, *(at for at, _ in zip(rest, range(most - len(near)), strict=False))]
+    Texts that share none fill it up; of equals the later one comes first.
+    """
+    wanted = words(text[:MAX_QUERY_CHARS])
+    shared = {at: found for at, each in enumerate(texts) if (found := words(each) & wanted)}
+    counts = Counter(word for found in shared.values() for word in found)
+    weights = {word: log(1 + len(texts) / n) for word, n in counts.items() if n <= MAX_SHARED}
+    scores = {
+        at: sum(weights.get(word, 0.0) for word in found) / sqrt(len(words(texts[at])))
+        for at, found in shared.items()
+    }
+    return sorted(range(len(texts)), key=lambda at: (-scores.get(at, 0.0), -at))[:most]
 
 
 def _stem(word: str) -> str:

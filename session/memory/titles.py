@@ -273,7 +273,6 @@ class SessionTitles:
         return ""
 
     async def _failed(self, scope_state: ScopeState, subject: str, error: ModelError) -> str:
-        """Count a failure, over restarts; the second is the last."""
         now, tries = self._memory.clock(), scope_state.failure(subject, 0).count + 1
         self.totals["failures"] += 1
         log.warning("title.failed", subject=subject, tries=tries, error=loggable(error))
@@ -290,7 +289,6 @@ class SessionTitles:
         return None if self._compacted(stem, session_id) else found[1]
 
     def _to_name(self, key: str, stem: str, session_id: str) -> Sequence[Mapping[str, Any]]:
-        """Read how an ended session began; nothing where it is gone or has a name."""
         found = archive.find(self._store.layout, session_id, stem=stem)
         head = read_beginning(found.path, stem) if found is not None else None
         if head is None or head.key != key or head.inner.get("name"):

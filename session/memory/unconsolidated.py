@@ -21,7 +21,6 @@ from session.store.listing import transcripts
 from session.store.store import Store, View
 from session.transcript import archive
 from session.transcript.agent import agent_in
-from session.transcript.archive import Archived
 from session.transcript.key import SessionKey
 from session.transcript.line import is_ulid
 from session.transcript.loading import load, read_beginning
@@ -73,17 +72,16 @@ class UnconsolidatedReader:
 
         ``session_id`` names the session, None the active one.
         """
-        view = await self._store.look(SessionKey(key))
-        if session_id is None or view.session_id == session_id:
-            transcript, has_ended = view.transcript, False
-        else:
-            found = await asyncio.to_thread(self._archived, view.stem, session_id)
-            if found is None:
+        view, layout = await self._store.look(SessionKey(key)), self._store.layout
+        has_ended = session_id not in (None, view.session_id)
+
+        def read() -> Unconsolidated | None:
+            transcript = session_of(view, layout, session_id)
+            if transcript is None or not transcript.messages:
                 return None
-            transcript, has_ended = found[1], True
-        if not transcript.messages:
-            return None
-        return await asyncio.to_thread(self._behind, key, view, transcript, has_ended)
+            return self._behind(key, view, transcript, has_ended)
+
+        return await asyncio.to_thread(read)
 
     async def stem(self, key: str) -> str:
         """Return the name of a conversation's files."""
@@ -94,10 +92,7 @@ class UnconsolidatedReader:
         view = await self._store.look(SessionKey(key))
 
         def look() -> bool:
-            transcript: Transcript | None = view.transcript
-            if view.session_id != mark.session_id:
-                found = self._archived(view.stem, mark.session_id)
-                transcript = found[1] if found is not None else None
+            transcript = session_of(view, self._store.layout, mark.session_id)
             raw = transcript.messages[mark.start : mark.stop] if transcript is not None else []
             return len(raw) == mark.stop - mark.start and digest(map(decode, raw)) == mark.digest
 
@@ -152,9 +147,6 @@ class UnconsolidatedReader:
                 of=mark.session_id,
             )
 
-    def _archived(self, stem: str, session_id: str) -> tuple[Archived, Transcript] | None:
-        return archived.find(self._store.layout, stem, session_id)
-
     def _behind(self, key: str, view: View, transcript: Transcript, has_ended: bool) -> Unconsolidated:
         start = transcript.last_consolidated
         return Unconsolidated(
@@ -171,7 +163,6 @@ class UnconsolidatedReader:
         )
 
     def _renew(self, stem: str, mark: Mark) -> None:
-        """Renew line 1 of an ended session, under the lock of its key."""
         store = self._store
 
         def head_of(transcript: Transcript) -> bytes | None:
@@ -185,9 +176,12 @@ class UnconsolidatedReader:
         archived.renew_head(store.layout, stem, mark.session_id, head_of)
 
 
-def _read(found: Archived) -> Transcript | None:
-    read = load(found.path, found.stem)
-    return read[0] if read is not None else None
+def session_of(view: View, layout: Layout, session_id: str | None) -> Transcript | None:
+    """Return a session of a conversation, None: the active one; None where it is gone. For threads."""
+    if session_id in (None, view.session_id):
+        return view.transcript
+    found = archived.find(layout, view.stem, str(session_id))
+    return found[1] if found is not None else None
 
 
 def _before(transcript: Transcript) -> str | None:
@@ -199,8 +193,8 @@ def known_chat(view: View, layout: Layout) -> Chat | None:
     """Return what the active session of a key, else the newest ended one that knows, says of the chat."""
     known = chat_in(view.transcript)
     for found in reversed(archive.of_stem(layout, view.stem)) if known is None else ():
-        transcript = _read(found)
-        known = chat_in(transcript) if transcript is not None else None
+        read = load(found.path, found.stem)
+        known = chat_in(read[0]) if read is not None else None
         if known is not None:
             break
     return known

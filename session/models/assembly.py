@@ -6,7 +6,7 @@ import json
 import os
 import re
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Literal, NoReturn, Protocol
+from typing import Any, Literal, NoReturn
 
 from durable import is_blank, plain_value, whole_text
 from session.errors import BadAnswer, EmptyAnswer, ModelFailed, ModelRefused
@@ -188,7 +188,6 @@ class TaggedThoughts:
         return ""
 
     def _thought(self, text: str) -> str:
-        """Take thoughts up to their end; return what stands behind it."""
         closing = f"</{self._tag}>".lower()
         at = text.lower().find(closing)
         if at < 0:
@@ -233,18 +232,6 @@ _END_OF = {name: end for end, names in _ENDS.items() for name in names}
 _OUT_OF_TOKENS = "raise model.max_output_tokens; reasoning counts towards it"
 
 
-class Chunk(Protocol):
-    """One piece, in the shape of OpenAI's."""
-
-    choices: Sequence[Any]
-
-
-class Whole(Protocol):
-    """A whole answer, in the shape of OpenAI's."""
-
-    choices: Sequence[Any]
-
-
 class Assembly:
     """An answer as it comes in, whole or piece by piece."""
 
@@ -265,7 +252,7 @@ class Assembly:
         # The first half of a character that a piece ended with.
         self._half = ""
 
-    def add(self, chunk: Chunk) -> str:
+    def add(self, chunk: Any) -> str:
         """Take in one piece and return the text that is surely in it: no half of a character, no thoughts."""
         self.usage = getattr(chunk, "usage", None) or self.usage
         # Some servers keep a connection alive by what is no piece at all.
@@ -275,7 +262,7 @@ class Assembly:
         self._note_finish(choices[0])
         return self._take(choices[0].delta)
 
-    def take(self, response: Whole) -> str:
+    def take(self, response: Any) -> str:
         """Take in a whole answer, and return its text."""
         usage = getattr(response, "usage", None)
         # LiteLLM makes up a count of nothing where the provider gave none.
@@ -305,7 +292,6 @@ class Assembly:
                 return
 
     def _take(self, said: Any, *, whole: bool = False) -> str:
-        """Take in a message, or a piece of one."""
         if said is None:
             return ""
         self._add_thoughts(said)
@@ -407,7 +393,6 @@ class Assembly:
                 self._add_thinking(dict(block))
 
     def _add_call(self, fragment: Any, number: int | None) -> None:
-        """Take in a call, or a piece of one; ``number`` is its place in a whole answer."""
         function = getattr(fragment, "function", None)
         call_id = fragment.id or ""
         index = number if number is not None else fragment.index or 0
@@ -458,7 +443,6 @@ def _text(said: object, name: str = "text") -> str:
 
 
 def _arguments(written: object) -> str:
-    """Return the JSON text of arguments; some providers write an object itself."""
     if isinstance(written, Mapping):
         return json.dumps(plain_value(written), ensure_ascii=False)
     return written if isinstance(written, str) else ""

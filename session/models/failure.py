@@ -210,7 +210,6 @@ def _meant(chain: list[BaseException], *, model: str, secrets: Collection[str], 
 
 
 def _is_over_limit(words: str) -> bool:
-    """Say whether a provider writes that the request alone is larger than its rate limit."""
     numbers = _REQUESTED.search(words)
     if numbers is None:
         return bool(_OVER_LIMIT.search(words))
@@ -261,7 +260,6 @@ def _is_real(error: BaseException) -> bool:
 
 
 def _status_in(body: Mapping[str, Any]) -> int | None:
-    """Read the status of an error that came inside a stream."""
     inner = body.get("error")
     fields = inner if isinstance(inner, Mapping) else body
     for value in (fields.get("code"), fields.get("status")):
@@ -326,7 +324,6 @@ def _served(chain: list[BaseException]) -> dict[str, str]:
 
 
 def _parsed(text: str) -> object:
-    """Read a JSON body out of the text of one of LiteLLM's errors."""
     begin, end = text.find("{"), text.rfind("}") + 1
     try:
         return json.loads(text[begin:end]) if begin >= 0 else text
@@ -345,7 +342,6 @@ def _is_transport(error: BaseException) -> bool:
 
 
 def _is_cut_body(error: BaseException) -> bool:
-    """Say whether the connection broke within an answer."""
     return "aiohttp.ClientPayloadError" in _names(error) or (
         "httpx.RemoteProtocolError" in _names(error) and bool(_CUT_BODY.search(str(error)))
     )

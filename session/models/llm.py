@@ -24,7 +24,7 @@ from session.errors import (
     ModelRefused,
 )
 from session.models import library
-from session.models.assembly import Assembly, Chunk, counts_of, put_back
+from session.models.assembly import Assembly, counts_of, put_back
 from session.models.credentials import lacks_key, no_key, owner_of
 from session.models.failure import classified, cleaned
 from session.models.library import OpenAIClients, dollars, raw_answers, whole_instead
@@ -422,7 +422,6 @@ class LiteLLM:
         return self._supported[model]
 
     def _cost(self, model: str, usage: Any) -> float | None:
-        """Return dollars from LiteLLM's price map, None for a model that has no price there."""
         prompt, completion = counts_of(usage)
         if not (prompt or completion):
             return 0.0
@@ -494,7 +493,6 @@ class LiteLLMEmbedder:
 
 
 def _files_in(prompt: Prompt) -> set[PartKind]:
-    """Name the kinds of files in a request."""
     kinds: dict[object, PartKind] = {"image_url": "image", "file": "pdf"}
     contents = (message.get("content") for message in prompt.messages)
     blocks = (block for content in contents if isinstance(content, list) for block in content)
@@ -516,7 +514,6 @@ def provider_of(model: str) -> str:
 
 
 def _access(api_base: str, api_key: str) -> dict[str, str]:
-    """Build the arguments that say where a model is served, and the key; none for the provider's own."""
     if not api_base:
         return {"api_key": api_key} if api_key else {}
     return {"api_base": api_base, "api_key": api_key or library.DUMMY_KEY}
@@ -525,7 +522,6 @@ def _access(api_base: str, api_key: str) -> dict[str, str]:
 async def _read(
     arguments: Mapping[str, Any], answer: Assembly, written: Written, moved: Callable[[], None]
 ) -> None:
-    """Put an answer together from its stream; ``moved`` is called for each piece."""
     rounds = FIRST_ROUNDS if written.shown else 0
     async with _streamed(arguments) as stream:
         if not _is_wrapped(stream) and (instead := await whole_instead(stream.completion_stream)):
@@ -600,7 +596,7 @@ def _is_wrapped(stream: Any) -> bool:
     return type(stream.completion_stream).__module__.partition(".")[0] != "openai"
 
 
-async def _pieces(stream: Any) -> AsyncIterator[Chunk]:
+async def _pieces(stream: Any) -> AsyncIterator[Any]:
     """Yield the pieces of an answer.
 
     Those of the OpenAI client have the right shape already: what LiteLLM does to each of them costs

@@ -8,10 +8,10 @@ import re
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from functools import cached_property
 from math import hypot, isfinite
-from operator import mul
+from operator import add, mul
 from typing import Any, Literal, Protocol, runtime_checkable
 
 import durable
@@ -84,14 +84,7 @@ class Usage:
 
     def __add__(self, other: Usage) -> Usage:
         """Sum up what two requests cost."""
-        return Usage(
-            self.prompt + other.prompt,
-            self.completion + other.completion,
-            self.cost_usd + other.cost_usd,
-            self.cached + other.cached,
-            self.cache_written + other.cache_written,
-            self.unpriced + other.unpriced,
-        )
+        return Usage(*map(add, astuple(self), astuple(other)))
 
     @property
     def price(self) -> float | None:

@@ -328,7 +328,6 @@ class Spending:
             raise self._not_now(self.over(refusal) if again is None else self._over(refusal.cap), again)
 
     def _tell(self, cap: Cap) -> None:
-        """Log once a day that a cap is reached."""
         until = self._until()
         if self._told.get(cap.about) != until:
             self._told = {about: at for about, at in self._told.items() if at == until} | {cap.about: until}

@@ -132,7 +132,6 @@ def find(index: WordIndex, question: Question) -> list[Match]:
 def _placed(
     index: WordIndex, ranked: Sequence[tuple[Row, float]], *, at_once: int
 ) -> Iterator[tuple[Place, float]]:
-    """Look up where rows stand, as far as they are wanted."""
     for at in range(0, len(ranked), at_once):
         some = ranked[at : at + at_once]
         places = index.places(row for row, _ in some)
@@ -169,7 +168,6 @@ def _candidates(scores: Sequence[Mapping[Row, float]]) -> list[Row]:
 
 
 def _asked(speakers: Mapping[int, str], wanted: Sequence[str]) -> set[int]:
-    """Return the speakers whose name stands in the question."""
     named = {number: name for number, name in speakers.items() if number != ASSISTANT and name != "user"}
     return {number for number, name in named.items() if not {*terms(name)}.isdisjoint(wanted)}
 

@@ -172,20 +172,13 @@ class WordIndex:
 
     def ghosts(self) -> tuple[int, int]:
         """Count the rows whose words are still in it though they are found no more, and all others."""
-
-        def look(file: sqlite3.Connection) -> tuple[int, int]:
-            count = file.execute("SELECT ghosts FROM state").fetchone()[0]
-            return int(count), int(file.execute("SELECT count(*) FROM places").fetchone()[0])
-
-        return self._file.run(look) or (0, 0)
+        query = "SELECT ghosts, (SELECT count(*) FROM places) FROM state"
+        return self._file.run(lambda file: tuple(file.execute(query).fetchone())) or (0, 0)
 
     def places_of(self, source: Source) -> list[Place]:
         """List the rows of a source."""
-
-        def look(file: sqlite3.Connection) -> list[Place]:
-            return [_place(row) for row in file.execute(f"{_PLACE} source = ?", (source.id,))]
-
-        return self._file.run(look) or []
+        query = f"{_PLACE} source = ?"
+        return self._file.run(lambda file: [*map(_place, file.execute(query, (source.id,)))]) or []
 
     def begin(self, source: Source) -> Source | None:
         """Take a file in, of which nothing is known yet; None where another process was first."""

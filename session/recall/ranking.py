@@ -95,7 +95,6 @@ def _around(rows: Collection[Row], scores: Sequence[Mapping[Row, float]]) -> dic
 
 
 def _of_sessions(whole: Mapping[Row, float], traits: Mapping[Row, Traits]) -> dict[int, float]:
-    """Sum up the best rows of each session, each counting half as much as the one before."""
     rows: defaultdict[int, list[float]] = defaultdict(list)
     for row, score in whole.items():
         if row in traits:

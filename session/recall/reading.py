@@ -123,7 +123,6 @@ def of_notes(data: bytes, kind: Kind) -> list[Piece]:
 
 
 def _lines(data: bytes) -> Iterator[tuple[int, int, bytes]]:
-    """Yield the number, the place and the bytes of each line that is not blank."""
     at = 0
     for number, line in enumerate(data.split(b"\n"), 1):
         if line.strip():

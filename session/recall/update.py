@@ -250,7 +250,6 @@ class Update:
         return answers is None or whose.answers in answers
 
     def _named(self, file: ScopeFile, known: Source | None) -> ScopeFile:
-        """Find out which session an active transcript holds."""
         if file.kind != "message" or file.session:
             return file
         if known is not None and known.seen == file.seen and known.key == file.key:
@@ -319,7 +318,6 @@ class Update:
         return lines if whole == file.seen[1] else None
 
     def _take_lines(self, file: ScopeFile, before: Source, lines: Iterable[bytes]) -> None:
-        """Add lines behind those that are in the index, some at a time."""
         batch: list[bytes] = []
         for raw in lines:
             batch.append(raw)
@@ -432,7 +430,6 @@ def _only_grew(file: ScopeFile, source: Source) -> bool:
 
 
 def _continues(transcript: Transcript, source: Source) -> bool:
-    """Say whether a transcript still begins with the lines that were taken in."""
     if len(transcript.messages) < source.lines:
         return False
     chain = 0

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 import structlog
 
@@ -92,15 +92,6 @@ class Tool(Protocol):
         Raises:
             ToolError: it cannot be done; the text goes to the model.
         """
-        ...
-
-
-@runtime_checkable
-class Choosy(Protocol):
-    """A tool that is not on offer everywhere."""
-
-    def serves(self, place: ToolPlace) -> bool:
-        """Say whether there is anything for it to do at ``place``."""
         ...
 
 

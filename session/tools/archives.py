@@ -141,7 +141,6 @@ def _time(at: datetime, zone: tzinfo) -> str:
 
 
 def _withdrawn(transcript: Transcript) -> set[int]:
-    """Return the indexes of the lines that a record took back."""
     records = {at: decode(transcript.messages[at]) for at in transcript.index.records}
     indexes = set[int]()
     if any(map(is_deletion, records.values())):

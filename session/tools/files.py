@@ -159,7 +159,6 @@ def _page(data: bytes, *, first: int, limit: int | None) -> str:
 
 
 def _start_of(data: bytes, line: int) -> int:
-    """Return the offset at which a line begins, counted from 1."""
     at, left = 0, line - 1
     while left and (passed := data.count(b"\n", at, at + _BLOCK_BYTES)) < left:
         at, left = at + _BLOCK_BYTES, left - passed
@@ -305,7 +304,6 @@ def _walk(
     depth: int,
     hidden: frozenset[str] = frozenset(),
 ) -> Iterator[tuple[str, bytes]]:
-    """Yield the text files below an open folder by name; links are not followed."""
     with os.scandir(fd) as entries:
         rows = sorted((entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries)
     for name, is_folder in rows:

@@ -155,31 +155,10 @@ MAX_ARGUMENT_BYTES = 128 * 1024 - 1
 _PROGRAMS = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/libx32", "/lib64")
 # One by one: the folder also holds shadow, keys, and the configuration of whatever else runs here.
 _SETTINGS = (
-    "/etc/alternatives",
-    "/etc/bash.bashrc",
-    "/etc/group",
-    "/etc/ld.so.cache",
-    "/etc/ld.so.conf",
-    "/etc/ld.so.conf.d",
-    "/etc/localtime",
-    "/etc/magic",
-    "/etc/mime.types",
-    "/etc/nsswitch.conf",
-    "/etc/os-release",
-    "/etc/passwd",
-    "/etc/profile",
-    "/etc/timezone",
+    "alternatives bash.bashrc group ld.so.cache ld.so.conf ld.so.conf.d localtime magic mime.types "
+    "nsswitch.conf os-release passwd profile timezone"
 )
-_NETWORK_SETTINGS = (
-    "/etc/ca-certificates",
-    "/etc/gai.conf",
-    "/etc/hosts",
-    "/etc/protocols",
-    "/etc/resolv.conf",
-    "/etc/services",
-    "/etc/ssl/certs",
-    "/etc/ssl/openssl.cnf",
-)
+_NETWORK_SETTINGS = "ca-certificates gai.conf hosts protocols resolv.conf services ssl/certs ssl/openssl.cnf"
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 # Of the user namespace alone is the number counted there. dash and bash name it differently.
 _LIMITED = 'ulimit -u "$0" 2>/dev/null || ulimit -p "$0" 2>/dev/null; exec "$@"'
@@ -257,9 +236,8 @@ def _programs() -> list[str]:
 
 
 def _settings(rules: Rules) -> list[Path]:
-    """List what is there of the system's settings that a command may read."""
-    names = (*_SETTINGS, *_NETWORK_SETTINGS) if rules.network else _SETTINGS
-    return [Path(name) for name in names if os.path.exists(name)]  # noqa: PTH110 - names, not paths yet
+    names = f"{_SETTINGS} {_NETWORK_SETTINGS}" if rules.network else _SETTINGS
+    return [path for name in names.split() if (path := Path("/etc", name)).exists()]
 
 
 def _readable(rules: Rules) -> Sequence[Path]:
@@ -290,7 +268,6 @@ def _readable(rules: Rules) -> Sequence[Path]:
 
 
 def _environment(rules: Rules) -> dict[str, str]:
-    """Return the environment of a command: nothing of ours, then what the rules add."""
     clean = {
         "HOME": str(rules.folder),
         "LANG": "C.UTF-8",

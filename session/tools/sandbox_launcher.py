@@ -61,7 +61,6 @@ def main() -> NoReturn:
 
 
 def _watched(order: dict[str, Any], argv: list[str]) -> int:
-    """Start the command, and wait until it ends or has to."""
     alive, ours = os.pipe()
     child = os.fork()
     if child == 0:
@@ -94,7 +93,6 @@ def _watched(order: dict[str, Any], argv: list[str]) -> int:
 
 
 def _as_child(order: dict[str, Any], argv: list[str], alive: int) -> NoReturn:
-    """Become bubblewrap, or say why not."""
     try:
         _prctl(_SET_DEATH_SIGNAL, signal.SIGKILL)
         # A launcher that died before that has let go of its end of the pipe.
@@ -128,7 +126,6 @@ def _limit(kind: int, most: int) -> None:
 
 
 def _hand_over(program: bytes) -> None:
-    """Lay the filter where bubblewrap reads it."""
     file = os.memfd_create("filter")
     os.write(file, program)
     os.lseek(file, 0, os.SEEK_SET)
@@ -168,7 +165,6 @@ def _used_by_all(order: dict[str, Any]) -> tuple[int, int]:
 
 
 def _used(pid: int) -> tuple[int, int]:
-    """Return the bytes that a process holds, files that it maps aside, and its threads."""
     memory, threads = 0, 0
     with suppress(OSError, ValueError), Path(f"/proc/{pid}/status").open("rb") as status:
         for line in status:
@@ -203,7 +199,6 @@ def _sockets_around(pid: int) -> int:
 
 
 def _descendants(pid: int) -> Iterator[int]:
-    """Yield the processes below one, each before its own children."""
     left = _children(pid)
     while left:
         child = left.pop()
@@ -212,7 +207,6 @@ def _descendants(pid: int) -> Iterator[int]:
 
 
 def _children(pid: int) -> list[int]:
-    """List the children of a process; of one that is gone, none."""
     try:
         threads = os.listdir(f"/proc/{pid}/task")  # noqa: PTH208 - names are enough
         found = []

@@ -7,47 +7,30 @@ import ipaddress
 import re
 import socket
 import ssl
-import threading
 import zlib
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import httpcore
 import httpx
 
 from durable import causes
+from session.disk.threads import start_thread
 from session.errors import ToolError
 
 PORTS: Final = {"http": 80, "https": 443}
 ALLOWED_PORTS: Final = (80, 443, 8080, 8443)
 MAX_URL_CHARS: Final = 4096
 
-_V4_CLOSED = tuple(
-    map(
-        ipaddress.IPv4Network,
-        (
-            "0.0.0.0/8",
-            "10.0.0.0/8",
-            "100.64.0.0/10",
-            "127.0.0.0/8",
-            "169.254.0.0/16",
-            "172.16.0.0/12",
-            "192.0.0.0/24",
-            "192.0.2.0/24",
-            "192.88.99.0/24",
-            "192.168.0.0/16",
-            "198.18.0.0/15",
-            "198.51.100.0/24",
-            "203.0.113.0/24",
-            "224.0.0.0/3",
-            # A public address by which a provider tells its virtual machines about themselves.
-            "168.63.129.16/32",
-        ),
-    )
-)
+# The last is a public address by which a provider tells its virtual machines about themselves.
+_V4_CLOSED_NAMES = """
+0.0.0.0/8 10.0.0.0/8 100.64.0.0/10 127.0.0.0/8 169.254.0.0/16 172.16.0.0/12 192.0.0.0/24 192.0.2.0/24
+192.88.99.0/24 192.168.0.0/16 198.18.0.0/15 198.51.100.0/24 203.0.113.0/24 224.0.0.0/3 168.63.129.16/32
+"""
+_V4_CLOSED = tuple(map(ipaddress.IPv4Network, _V4_CLOSED_NAMES.split()))
 _V6_OPEN = ipaddress.IPv6Network("2000::/3")
 # Among them what carries an address of version 4 within: whoever unpacks it reaches that.
 _V6_CLOSED = tuple(
@@ -186,16 +169,8 @@ class Page:
     cut: bool
 
 
-class Resolver(Protocol):
-    """Finds the addresses of a name."""
-
-    async def __call__(self, host: str, port: int) -> Sequence[str]:
-        """Return them, best first.
-
-        Raises:
-            OSError: there are none.
-        """
-        ...
+# Finds the addresses of a name, best first; raises OSError where there are none.
+Resolver = Callable[[str, int], Awaitable[Sequence[str]]]
 
 
 def direct(context: ssl.SSLContext) -> httpx.AsyncBaseTransport:
@@ -304,7 +279,6 @@ class Fetcher:
         raise ToolError(f"over {MAX_REDIRECTS} redirects, the last to {target.host}")
 
     async def _ask(self, transport: httpx.AsyncBaseTransport, target: Target) -> Page | Target:
-        """Ask one server; return what it answers, or where it redirects to."""
         addresses = await self._public(target)
         for number, ip in enumerate(addresses, 1):
             try:
@@ -399,7 +373,6 @@ def _status(code: int) -> str:
 
 
 def _charset(parameters: str) -> str:
-    """Return the charset of a media type, empty where it names none."""
     for parameter in parameters.split(";"):
         name, _, value = parameter.partition("=")
         if name.strip().lower() == "charset":
@@ -447,36 +420,15 @@ class Lookups:
                 await self._places.acquire()
         except TimeoutError as error:
             raise _none_free() from error
-        loop = asyncio.get_running_loop()
-        found: asyncio.Future[Sequence[str]] = loop.create_future()
-
-        def deliver(addresses: Sequence[str], error: Exception | None) -> None:
-            self._places.release()
-            if found.done():
-                return
-            if error is None:
-                found.set_result(addresses)
-            else:
-                found.set_exception(error)
-
-        def look() -> None:
-            addresses: Sequence[str] = ()
-            failed: Exception | None = None
-            try:
-                rows = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-                addresses = [str(row[4][0]) for row in rows]
-            except Exception as error:  # noqa: BLE001 - it belongs to whoever awaits the future
-                failed = error
-            # The loop may have ended long before the lookup.
-            with suppress(RuntimeError):
-                loop.call_soon_threadsafe(deliver, addresses, failed)
-
         try:
-            threading.Thread(target=look, name="web-lookup", daemon=True).start()
+            job = start_thread(
+                lambda: socket.getaddrinfo(host, port, type=socket.SOCK_STREAM), name="web-lookup"
+            )
         except RuntimeError as error:
             self._places.release()
             raise _none_free() from error
-        return await found
+        job.add_done_callback(lambda _: self._places.release())
+        return [str(row[4][0]) for row in await asyncio.shield(job)]
 
 
 def _none_free() -> ToolError:

@@ -165,7 +165,6 @@ def told(page: Page, text: Text, *, offset: int) -> str:
 
 
 def _quoted(first: list[str], text: str, room: int) -> tuple[list[str], int]:
-    """Mark each line, so that none looks like one of ours; and say how many characters of ``text`` fitted."""
     rows = [_MARK + line for line in first]
     room -= sum(len(row.encode()) + 1 for row in rows)
     taken = 0

@@ -12,7 +12,7 @@ import pytest
 
 from session.memory.fact_store import Drawn, Fact, FactsFile, active
 from session.memory.notes import Versions
-from session.memory.text_similarity import WordIndex
+from session.memory.text_similarity import nearest
 
 
 def fact(id_: str, text: str, **more: Any) -> Fact:
@@ -166,11 +166,11 @@ def test_the_file_is_private(tmp_path: Path) -> None:
 
 def test_the_nearest_share_the_rarest_words() -> None:
     """Of equals the later comes first, and those that share nothing fill up."""
-    index = WordIndex(["Ada likes tea.", "Ada has a dog.", "Ada lives in Rome.", "Ada plays chess."])
+    texts = ["Ada likes tea.", "Ada has a dog.", "Ada lives in Rome.", "Ada plays chess."]
 
-    assert index.nearest("does ada's dog eat?", 2) == [1, 3]
-    assert index.nearest("hello", 3) == [3, 2, 1]
-    assert index.nearest("", 9) == [3, 2, 1, 0]
+    assert nearest(texts, "does ada's dog eat?", 2) == [1, 3]
+    assert nearest(texts, "hello", 3) == [3, 2, 1]
+    assert nearest(texts, "", 9) == [3, 2, 1, 0]
 
 
 # -- former facts ----------------------------------------------------------------------------------------
