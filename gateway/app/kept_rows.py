@@ -17,7 +17,7 @@ from channels.cron.job import read_job
 from channels.cron.jobs_file import CronFile
 from channels.errors import ChannelError
 from channels.pairing import Pairing
-from channels.rows import read_rows
+from channels.storage import read_rows
 from gateway.errors import GatewayError
 from session.kept.export import Extra
 from session.kept.subject import Subject

@@ -10,7 +10,7 @@ import structlog
 
 from channels.errors import ChannelError
 from channels.message import Inbound
-from channels.rows import change_rows, read_rows
+from channels.storage import change_rows, read_rows
 from gateway.turns.replies import target
 from session.transcript.key import SUBAGENTS
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from channels import registry
+from channels import plugins
 from channels.base import Kind
 from channels.tables import Platform
 from gateway.config.settings import Settings
@@ -12,7 +12,7 @@ CHANNELS_OF_SESSION = ("web", "cli", "cron")
 
 def enabled(settings: Settings) -> list[tuple[Kind, Platform]]:
     """List the platforms that are switched on, with their tables."""
-    kinds = registry.installed().kinds
+    kinds = plugins.installed().kinds
     tables = [(kind, getattr(settings.channels, name, None)) for name, kind in kinds.items()]
     return [(kind, table) for kind, table in tables if isinstance(table, Platform) and table.enabled]
 

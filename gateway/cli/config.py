@@ -143,11 +143,11 @@ def _commands_of_root(settings: Settings) -> list[str]:
 @config.command()
 def schema(_: GlobalOptions) -> None:
     """Print a JSON Schema of the configuration, for editors."""
-    from channels import registry
+    from channels import plugins
     from gateway.config.load import with_tables
     from gateway.config.reference import json_schema
 
-    output.document(json_schema(with_tables(registry.installed().tables())))
+    output.document(json_schema(with_tables(plugins.installed().tables())))
 
 
 @config.command()

@@ -108,7 +108,7 @@ def _free(host: str, port: int) -> bool:
 
 async def _telegram(table: TelegramTable) -> str:
     # Only who asks this platform waits for the import of its client.
-    from channels.telegram.wire import Wire
+    from channels.telegram.client import Wire
 
     wire = Wire(table, grace_s=_GRACE_S)
     try:

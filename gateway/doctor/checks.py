@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Final
 
-from channels import registry
+from channels import plugins
 from durable import StateUnavailable
 from gateway.app.served import enabled
 from gateway.config.checking import exposed_files
@@ -173,7 +173,7 @@ def _channels(settings: Settings) -> list[Check]:
     """Show how each platform stands, and what other packages offer in vain."""
     checks = [
         Check("channels", "warn", problem, "update or remove that package")
-        for problem in registry.installed().problems
+        for problem in plugins.installed().problems
     ]
     platforms = enabled(settings)
     if not platforms:

@@ -15,7 +15,7 @@ from jsonschema import Draft202012Validator
 
 from channels.errors import Unreadable
 from channels.message import read_inbound, read_outbound
-from channels.telegram.format import MAX_ENTITIES, render
+from channels.telegram.formatting import MAX_ENTITIES, render
 from channels.text import split_markdown, utf16_len
 from durable import is_blank
 from gateway.config.load import load

@@ -86,4 +86,4 @@ def build(kind: Kind, table: Platform, site: Site) -> Channel:
     except (ImportError, AttributeError) as error:
         hint = "install the package that the adapter needs"
         raise ChannelError(f"channel {kind.name} cannot be loaded: {error}", hint=hint) from error
-    return cast(Channel, make(table, site))
+    return cast("Channel", make(table, site))
