@@ -185,7 +185,7 @@ def run(opts: GlobalOptions, id: str, as_json: bool) -> None:
                 return await client.run_job(id)
         # `cron` starts sooner without the scheduler where a daemon answers, or for another verb.
         from channels.cron.by_hand import run_now
-        from gateway.app.heartbeat import Texts
+        from gateway.app.wiring_cron import Texts
         from gateway.inbound.intake import Intake
 
         async with attach.queue(settings) as mailbox:

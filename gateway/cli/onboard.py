@@ -16,9 +16,9 @@ from gateway.cli import output
 from gateway.cli.questions import Questions
 from gateway.cli.root import FILE, FOLDER, GlobalOptions, Verb
 from gateway.config import edit
-from gateway.config.amend import amend, amended
+from gateway.config.edit import amend, amended
 from gateway.config.finding import MAX_BYTES, file_to_change
-from gateway.config.toml_lines import KeyPath
+from gateway.config.schema import KeyPath
 from gateway.errors import GatewayError
 from gateway.systemd import units
 

@@ -9,7 +9,7 @@ from typing import Literal
 
 from channels.errors import ChannelError
 from channels.tables import DiscordTable, Platform, TelegramTable
-from gateway.app.model import opened_model, try_model
+from gateway.app.wiring_model import opened_model, try_model
 from gateway.config.checking import unknown_provider
 from gateway.config.settings import Settings
 from gateway.errors import GatewayError

@@ -127,7 +127,7 @@ def _platforms(settings: Settings) -> dict[str, Any]:
 async def _usage_today(settings: Settings) -> dict[str, Any]:
     """Read what was spent today, and what is left of the caps."""
     # `status` starts twice as fast without the session side where a daemon answers.
-    from gateway.app.spending import build_spending, spent_today
+    from gateway.app.wiring_session import build_spending, spent_today
     from session.store.store import Store
 
     store = Store(settings.workspace, zone=settings.zone)
@@ -140,8 +140,8 @@ async def _usage_today(settings: Settings) -> dict[str, Any]:
 
 async def _queues(settings: Settings) -> dict[str, Any]:
     from gateway.app.daemons import DaemonRegistry
-    from gateway.app.replied import RepliedChannels
     from gateway.app.served import served
+    from gateway.app.wiring_broker import RepliedChannels
 
     # One that is ending holds the embedded queue until its last turn has ended.
     held = bool(DaemonRegistry(settings.workspace).ending())

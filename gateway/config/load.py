@@ -28,10 +28,8 @@ from gateway.config.finding import (
     find_file,
     usual_file,
 )
-from gateway.config.presets import effective_compaction, effective_history
-from gateway.config.schema import Schema, expected, got, parse_text
-from gateway.config.settings import Channels, Settings
-from gateway.config.toml_lines import KeyPath, lines_of
+from gateway.config.schema import KeyPath, Schema, expected, got, lines_of, parse_text
+from gateway.config.settings import Channels, Settings, effective_compaction, effective_history
 from gateway.errors import ConfigError
 from session.disk.local_files import overlap
 

@@ -7,13 +7,23 @@ import os
 import re
 import unicodedata
 from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
 from datetime import UTC, tzinfo
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal, get_args
 from urllib.parse import unquote, urlsplit
 from zoneinfo import ZoneInfo
 
-from pydantic import ConfigDict, Field, PrivateAttr, SecretStr, ValidationInfo, field_validator
+from pydantic import (
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    SecretStr,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from channels.tables import (
     MOST,
@@ -30,9 +40,113 @@ from channels.tables import (
     hide_password,
     sound_secret,
 )
-from gateway.config.settings_agents import Bindings
-from gateway.config.settings_mcp import McpServer, check_servers
-from session.compaction.presets import Preset
+from session.compaction.presets import Numbers, Preset, numbers_of
+from session.context.agents import By
+
+# It names files, tools and policies.
+SERVER_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,31}")
+
+
+class McpServer(ConfigTable):
+    """``[mcp.NAME]``: a server on its stdio by ``command``, or over HTTP at ``url``."""
+
+    command: Strings = ()
+    url: HttpUrl = Field(default="", repr=False)
+    headers_file: str = ""
+    env: Mapping[str, SecretStr] = Field(default_factory=dict)
+    network: bool = False
+    readable: Strings = ()
+    channels: Strings = ()
+    people: Strings = ()
+    repeatable: Strings = ()
+    trusted: bool = False
+    timeout_s: Seconds = 60.0
+
+    @field_validator("command")
+    @classmethod
+    def _found_anywhere(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        # The server works in a folder of its own, where a relative path means another place.
+        if value and os.sep in value[0] and not os.path.isabs(value[0]):  # noqa: PTH117 - a word, not a path yet
+            raise ValueError("use the program's absolute path, or a name found in PATH")
+        return value
+
+    @field_validator("readable")
+    @classmethod
+    def _whole_paths(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        if any(not os.path.isabs(each) for each in value):  # noqa: PTH117 - words, not paths yet
+            raise ValueError("use absolute paths")
+        return value
+
+    @model_validator(mode="after")
+    def _one_way(self) -> McpServer:
+        if bool(self.command) == bool(self.url):
+            raise ValueError("set command for a stdio server, or url for an HTTP server")
+        mine = ("headers_file",) if self.command else ("env", "network", "readable")
+        wrong = [name for name in mine if getattr(self, name)]
+        if wrong:
+            raise ValueError(
+                f"{wrong[0]} cannot be set for a server with {'command' if self.command else 'url'}"
+            )
+        return self
+
+
+def check_servers(servers: Mapping[str, McpServer], people: Mapping[str, object]) -> Mapping[str, McpServer]:
+    """Return the tables of all servers.
+
+    Raises:
+        ValueError: a name cannot be that of a server, or of a person who is listed.
+    """
+    for name, server in servers.items():
+        if not SERVER_NAME.fullmatch(name):
+            raise ValueError(
+                f"{name!r}: expected a name of at most 32 letters, digits, '_' and '-', "
+                "that starts with a letter or a digit"
+            )
+        unknown = [person for person in server.people if person not in people]
+        if unknown:
+            raise ValueError(f"{name}: people: [people] has no {unknown[0]!r}")
+    return servers
+
+
+# As the menus of platforms take it.
+_COMMAND: Final = re.compile(r"[a-z][a-z0-9_]{0,31}")
+# What a binding may name; one thing each.
+BY: Final = (*get_args(By), "command")
+
+
+class Binding(ConfigTable):
+    """One of ``[[bindings]]``: an agent, and one thing that is sent to it."""
+
+    agent: str = Field(min_length=1)
+    channel: str = ""
+    chat: str = ""
+    topic: str = ""
+    person: str = ""
+    command: str = ""
+    fixed: bool = False
+
+    @field_validator("command")
+    @classmethod
+    def _a_name(cls, value: str) -> str:
+        if value and _COMMAND.fullmatch(value) is None:
+            raise ValueError(
+                "expected a name of up to 32 lower-case letters, digits and '_', without the slash"
+            )
+        return value
+
+    @model_validator(mode="after")
+    def _one_thing(self) -> Binding:
+        if len([name for name in BY if getattr(self, name)]) != 1:
+            raise ValueError(f"expected exactly one of {', '.join(BY)}")
+        if self.fixed and self.command:
+            raise ValueError("fixed applies to chats; remove it from a binding with command")
+        return self
+
+
+Bindings = Annotated[
+    tuple[Binding, ...],
+    BeforeValidator(lambda value: tuple(value) if isinstance(value, list) else value),
+]
 
 
 def is_address(value: str, schemes: Sequence[str]) -> bool:
@@ -507,3 +621,26 @@ class Settings(ConfigTable):
     def local_dir(self) -> Path | None:
         """Where the files of this machine alone are wanted; None: in the workspace."""
         return Path(self.state_table.local_dir) if self.state_table.local_dir else None
+
+
+def effective_compaction(settings: Settings) -> Numbers:
+    """Return the preset's numbers, each replaced by the one that the configuration sets."""
+    given = {
+        field.name: value
+        for field in fields(Numbers)
+        if (value := getattr(settings.compaction, field.name)) is not None
+    }
+    return replace(numbers_of(settings.compaction.preset), **given)
+
+
+def effective_history(settings: Settings) -> History:
+    """Return ``[history]`` with the preset's ``mode`` and ``changing_parts`` where they were not set."""
+    by_preset: dict[str, str] = {}
+    if settings.compaction.preset == "annabelle":
+        by_preset = {"mode": "relevant", "changing_parts": "system"}
+    elif settings.compaction.preset == "budget":
+        by_preset = {"mode": "last"}
+    history = settings.history
+    return history.model_copy(
+        update={name: value for name, value in by_preset.items() if name not in history.model_fields_set}
+    )

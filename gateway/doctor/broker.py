@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import durable
 from gateway.app.daemons import DaemonRegistry, Running
-from gateway.app.mailboxes import open_mailbox
-from gateway.app.replied import RepliedChannels
 from gateway.app.served import served
+from gateway.app.wiring_broker import RepliedChannels, open_mailbox
 from gateway.config.settings import Settings
 from gateway.doctor import certificates
 from gateway.doctor.finding import DISK_CURE, GRACE_S, LOCAL_S, Check, bounded, in_own_loop, looked, patient
