@@ -55,7 +55,7 @@ def test_a_workspace_that_is_no_folder_is_named(
     assert code == 78
     assert said == [
         f"error: workspace {blocked} cannot be used: {in_the_way} is not a folder",
-        f"try: {finding.CURE}",
+        f"try: {finding.FOLDER_CURE}",
     ]
 
 
@@ -63,7 +63,7 @@ def test_doctor_fails_a_workspace_that_is_no_folder_and_checks_the_rest(blocked:
     """The folder fails with a cure; what needs none is checked, what does is left out."""
     found = checks(blocked)
 
-    assert (found["workspace"].level, found["workspace"].cure) == ("fail", finding.CURE)
+    assert (found["workspace"].level, found["workspace"].cure) == ("fail", finding.FOLDER_CURE)
     assert "is not a folder" in found["workspace"].text
     assert found["model"].level == "warn"
     assert {"permissions", "transcripts"}.isdisjoint(found)
