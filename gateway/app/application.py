@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 import durable
+from channels import plugins
 from channels.message import Inbound
 from gateway.app import state_folder, status
 from gateway.app.daemons import others
-from gateway.app.served import CHANNELS_OF_SESSION, enabled
 from gateway.app.status import Role, status_of
 from gateway.app.wiring_agents import letter_rules
 from gateway.app.wiring_broker import RepliedChannels, awaited_files, open_mailbox
@@ -273,7 +273,7 @@ class Application:
                 group=group,
                 workspace=self.settings.workspace,
             )
-            for channel in CHANNELS_OF_SESSION
+            for channel in plugins.OWN
         ]
 
     async def _changed_by_command(self, key: str, cleared: bool) -> None:
@@ -339,7 +339,7 @@ class Application:
             group.create_task(self.replied.note(channel), name="note channel")
 
     def _open_channels(self, group: asyncio.TaskGroup, tasks: list[asyncio.Task[None]]) -> None:
-        if enabled(self.settings):
+        if plugins.enabled(self.settings.channels):
             self._open_adapters(group)
         self.clock = Clock(self.settings, self.intake)
         self._outside.append(group.create_task(self.clock.run(), name="clock"))
@@ -364,7 +364,7 @@ class Application:
             folders=folders_by(settings),
             observer=self.observer,
         )
-        for kind, table in enabled(settings):
+        for kind, table in plugins.enabled(settings.channels):
             adapter = Adapter(kind, table, around)
             self.adapters.append(adapter)
             self._outside.append(group.create_task(adapter.run(), name=f"adapter {kind.name}"))

@@ -29,7 +29,7 @@ from gateway.config.settings import Settings
 from gateway.errors import GatewayError
 from gateway.observer import Observer, Observers
 from gateway.queue.embedded.left import CURE, left_behind
-from gateway.systemd.notify import Manager
+from gateway.systemd import Manager
 from gateway.workers.workers import Workers
 from session.store.state import workspace_state
 

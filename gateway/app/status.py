@@ -10,7 +10,7 @@ from datetime import datetime
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from gateway.app.served import enabled, served
+from channels.plugins import enabled, served
 from gateway.app.wiring_broker import RepliedChannels
 from gateway.app.wiring_cron import Clock
 from gateway.app.wiring_session import SessionServices
@@ -85,7 +85,7 @@ def readiness_of(application: Parts) -> tuple[bool, Standing]:
             "error": state.down or waiting,
         }
     here = {adapter.name: adapter.part() for adapter in application.adapters}
-    for kind, _ in enabled(settings):
+    for kind, _ in enabled(settings.channels):
         part = here.get(kind.name) or standing(settings.state, kind.name)
         if cause := held_of(application, kind.name):
             part |= {"up": False, "error": part["error"] or cause}
@@ -243,7 +243,7 @@ async def _depths(
         return None, str(error)
     except TimeoutError:
         return None, f"the queue did not report its messages within {within_s:g} s"
-    application.unserved = unserved(depths, served(application.settings))
+    application.unserved = unserved(depths, served(application.settings.channels))
     in_hand = sum(lane["waiting"] + (lane["id"] is not None) for each in said for lane in each["lanes"])
     return {box: depth.as_dict() for box, depth in with_letters(depths, in_hand).items()}, ""
 

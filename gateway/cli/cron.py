@@ -219,10 +219,10 @@ def _say_kept(file: CronFile) -> None:
 
 def _say_unserved(settings: Settings, answer_to: str | None) -> None:
     """Tell at once of answers that nobody would take."""
-    from gateway.app.served import served
+    from channels.plugins import served
 
     channel = (answer_to or "").partition(":")[0]
-    if channel and channel not in served(settings):
+    if channel and channel not in served(settings.channels):
         output.words(f"no channel named {channel} is enabled, so answers will wait: {cure_of(channel)}")
 
 

@@ -119,9 +119,9 @@ def _of_workspace(settings: Settings) -> dict[str, Any]:
 
 def _platforms(settings: Settings) -> dict[str, Any]:
     """Say how each platform stood last, as its file tells it."""
-    from gateway.app.served import enabled
+    from channels.plugins import enabled
 
-    return {kind.name: standing(settings.state, kind.name) for kind, _ in enabled(settings)}
+    return {kind.name: standing(settings.state, kind.name) for kind, _ in enabled(settings.channels)}
 
 
 async def _usage_today(settings: Settings) -> dict[str, Any]:
@@ -139,8 +139,8 @@ async def _usage_today(settings: Settings) -> dict[str, Any]:
 
 
 async def _queues(settings: Settings) -> dict[str, Any]:
+    from channels.plugins import served
     from gateway.app.daemons import DaemonRegistry
-    from gateway.app.served import served
     from gateway.app.wiring_broker import RepliedChannels
 
     # One that is ending holds the embedded queue until its last turn has ended.
@@ -151,7 +151,7 @@ async def _queues(settings: Settings) -> dict[str, Any]:
         depths = await mailbox.depths(RepliedChannels(settings.state).names())
     return {
         "queues": {box: depth.as_dict() for box, depth in depths.items()},
-        "unserved": unserved(depths, served(settings)),
+        "unserved": unserved(depths, served(settings.channels)),
     }
 
 

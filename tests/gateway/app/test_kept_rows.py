@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from gateway.app.erasure import TORN, answering, jobs_of, remove_jobs
+from gateway.app.erasure import TORN as TOLD
+from gateway.app.erasure import answering, jobs_of, remove_jobs
 from session.kept.subject import Conversation, Subject
 from tests.gateway.erasing_place import ADA, BOB, eraser
 from tests.support.place import write
@@ -137,7 +138,7 @@ async def test_what_stands_torn_in_a_damaged_file_is_named(tmp_path: Path, text:
 
     assert path.read_bytes() == before
     assert [words for words in bob.stays if words.startswith("cron/jobs.json")] == [
-        TORN.format("cron/jobs.json")
+        TOLD.format("cron/jobs.json")
     ]
     assert not [words for words in ada.stays if words.startswith("cron/")]
 
@@ -151,4 +152,4 @@ async def test_changes_that_cannot_be_read_are_named(tmp_path: Path) -> None:
         done, _ = await erasure.key(BOB)
 
     assert messages(tmp_path) == []
-    assert TORN.format("cron/action.jsonl") in done.stays
+    assert TOLD.format("cron/action.jsonl") in done.stays
