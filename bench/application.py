@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 
 import uvloop
 
-from gateway.app import log as logs
-from gateway.app.app import Application
+from gateway.app import logging as logs
+from gateway.app.application import Application
 from gateway.config.load import load
 from gateway.config.settings import Settings
 from gateway.queue.mailbox import INBOUND, Post

@@ -11,7 +11,7 @@ from bench.application import application, kept_up, letter, settings
 from bench.application import run as run_loop
 from bench.place import folder
 from bench.row import Row, median
-from gateway.app.app import Application
+from gateway.app.application import Application
 from gateway.queue.mailbox import outbound
 from tests.support import peers
 

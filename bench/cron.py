@@ -21,7 +21,7 @@ from channels.base import Pulse
 from channels.cron.schedule import ms_of
 from channels.cron.scheduler import build
 from channels.message import Inbound
-from gateway.app import log as logs
+from gateway.app import logging as logs
 from gateway.inbound.intake import Intake
 from gateway.queue.embedded.mailbox import EmbeddedMailbox
 

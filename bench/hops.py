@@ -20,7 +20,7 @@ from typing import Any
 
 from bench.application import kept_up, run, settings
 from bench.place import folder
-from gateway.app.app import Application
+from gateway.app.application import Application
 from gateway.app.metrics import Metrics
 from tests.support.telegram_server import TelegramServer
 

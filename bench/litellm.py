@@ -16,7 +16,7 @@ from bench.bare_calls import side_by_side
 from bench.place import folder
 from bench.rates import daemon_rate
 from bench.row import Row, median, rate
-from gateway.app.app import Application
+from gateway.app.application import Application
 from gateway.queue.mailbox import outbound
 from session.models.llm import LiteLLM
 from session.models.model import Prompt

@@ -17,7 +17,7 @@ from mcp.client.stdio import StdioServerParameters
 from bench.application import run as run_loop
 from bench.place import folder
 from bench.row import Row, median
-from gateway.app.mcp import Confined
+from gateway.app.wiring_mcp import Confined
 from session.context.scopes import Scopes
 from session.mcp.process import Launch, unconfined
 from session.mcp.servers import McpServers

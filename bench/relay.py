@@ -24,7 +24,7 @@ from bench.application import run as run_loop
 from bench.backlog import OUT, Backlog, declare_out, of_ours, of_relay, running
 from bench.place import folder
 from bench.row import Row, rate
-from gateway.app.app import Application
+from gateway.app.application import Application
 from gateway.queue.mailbox import Mailbox, Post, outbound
 from tests.support.broker import Broker
 

@@ -19,7 +19,7 @@ from bench.application import settings
 from bench.place import folder
 from bench.recall import ADA, Words, ended, lateness
 from bench.row import Row, median, quantile
-from gateway.app.sessions import SessionServices
+from gateway.app.wiring_session import SessionServices
 from session.context.request import Request, TurnContext, place_of
 from session.recall.recall import MemorySearch
 from session.store.store import Session

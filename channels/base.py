@@ -2,16 +2,49 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
 import durable
 from channels.message import Button, Sender
-from channels.platform_time import steady_s
 from channels.tables import Platform
+
+# Where there is such a clock, it counts on while the machine sleeps.
+_STEADY = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
+def steady_s() -> float:
+    """Return seconds since some moment; setting the clock changes nothing."""
+    return time.clock_gettime(_STEADY)
+
+
+class PlatformTime:
+    """What the newest answer told; its second is whole, so that it is never ahead of the platform."""
+
+    def __init__(self) -> None:
+        self._told: datetime | None = None
+        self._heard_s = 0.0
+
+    def note(self, date: str | None) -> None:
+        """Take the ``Date`` header of an answer; what is none is left out."""
+        try:
+            told = parsedate_to_datetime(date or "")
+        except (TypeError, ValueError):
+            return
+        self._told = told.astimezone(UTC) if told.tzinfo else told.replace(tzinfo=UTC)
+        self._heard_s = steady_s()
+
+    def now(self) -> datetime | None:
+        """Return the platform's time now; None before the first answer that told it."""
+        if self._told is None:
+            return None
+        return self._told + timedelta(seconds=steady_s() - self._heard_s)
+
 
 FileKind = Literal["photo", "document", "voice", "audio", "video"]
 # An adapter that says what is wrong may go on without a round trip for so many times as long.

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from channels.platform_time import steady_s
+from channels.base import steady_s
 
 # The name under which what holds for every chat is kept.
 _ALL: Final = ""

@@ -13,7 +13,7 @@ from typing import Any, Final, Literal, TypeVar
 import durable
 from channels.errors import ChannelError
 from channels.message import now_text
-from channels.rows import change_rows, from_ms, read_rows, to_ms
+from channels.storage import change_rows, from_ms, read_rows, to_ms
 
 T = TypeVar("T")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Final, Literal
 from urllib.parse import urlsplit, urlunsplit
 
 from pydantic import (
@@ -98,18 +98,31 @@ def hide_password(url: str) -> str:
     return urlunsplit(parts._replace(netloc=f"{user.partition(':')[0]}:{HIDDEN}{at}{place}"))
 
 
+# The pattern of an address takes none.
+_NOT_EMPTY: Final[dict[str, Any]] = {"minLength": 1}
+
+
 class Platform(ConfigTable):
     """What every chat platform's table has: a token, and who may talk to the bot."""
 
     enabled: bool = False
+    """Start this bot."""
     token: SecretStr = Field(default=SecretStr(""), validate_default=True)
+    """Bot token, from Telegram's @BotFather or Discord's developer portal. Secret."""
     request_timeout_s: Seconds = 30.0
+    """Time limit for one request to the platform, in seconds."""
     allow_from: Ids = ()
+    """Ids of people who may use the bot; `*` allows everyone."""
     direct: Literal["pairing", "allowlist", "open"] = "pairing"
+    """What strangers get: a pairing code, nothing, or answers."""
     groups: Literal["mention", "all", "off"] = "mention"
+    """When to answer in groups, or on Discord servers: when mentioned, always, or never."""
     group_allow: Ids = ()
+    """Ids of groups, or of Discord's servers or channels, in which the bot answers; `*` allows all."""
     stream: bool = True
+    """Show answers while they are written, by editing a message."""
     queue_mode: Literal["", "followup", "collect", "steer", "interrupt"] = ""
+    """Queue mode for this channel. If empty, `limits.queue_mode` applies."""
 
     @field_validator("token")
     @classmethod
@@ -120,24 +133,39 @@ class Platform(ConfigTable):
 
 
 class TelegramTable(Platform):
-    """``[channels.telegram]``."""
+    """A Telegram bot."""
 
-    base_url: HttpUrl = Field(default="https://api.telegram.org/bot", min_length=1)
-    base_file_url: HttpUrl = Field(default="https://api.telegram.org/file/bot", min_length=1)
+    base_url: HttpUrl = Field(
+        default="https://api.telegram.org/bot", min_length=1, json_schema_extra=_NOT_EMPTY
+    )
+    """URL of the Bot API; change it to use your own server."""
+    base_file_url: HttpUrl = Field(
+        default="https://api.telegram.org/file/bot", min_length=1, json_schema_extra=_NOT_EMPTY
+    )
+    """URL from which the Bot API serves files."""
     poll_timeout_s: int = Field(default=30, ge=0)
+    """Time-out for long polling, in seconds."""
 
 
 class DiscordTable(Platform):
-    """``[channels.discord]``. Empty addresses stand for what Discord itself names."""
+    """A Discord bot."""
 
-    api_base_url: HttpUrl = Field(default="https://discord.com/api/v10", min_length=1)
+    api_base_url: HttpUrl = Field(
+        default="https://discord.com/api/v10", min_length=1, json_schema_extra=_NOT_EMPTY
+    )
+    """URL of Discord's API."""
     gateway_url: SocketUrl = ""
+    """URL of Discord's gateway. If empty, the one that Discord announces."""
     cdn_base_url: HttpUrl = ""
+    """URL of Discord's CDN. If empty, the one that Discord announces."""
     heartbeat_timeout_s: Seconds = 60.0
+    """How long Discord's gateway may be silent, in seconds."""
     sweep_s: Seconds = 60.0
+    """Interval between searches for missed messages, in seconds."""
 
 
 class Web(ConfigTable):
-    """``[channels.web]``."""
+    """The web console and HTTP API as a channel."""
 
     enabled: bool = True
+    """Enable it. Not implemented yet: no effect."""

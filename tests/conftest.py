@@ -18,7 +18,7 @@ import pytest
 import structlog
 from hypothesis import HealthCheck, settings
 
-from gateway.app.log import LOUD
+from gateway.app.logging import LOUD
 from tests.support import harness, ordinary_user, prepared
 from tests.support.broker import BIN, Broker
 from tests.support.everyday import is_slow
@@ -153,7 +153,7 @@ def _given_back() -> Iterator[None]:
     if structlog.is_configured():
         structlog.reset_defaults()
         root = logging.getLogger()
-        root.handlers[:] = [one for one in root.handlers if type(one).__module__ != "gateway.app.log"]
+        root.handlers[:] = [one for one in root.handlers if type(one).__module__ != "gateway.app.logging"]
         logging.captureWarnings(capture=False)
         for name in LOUD:
             logging.getLogger(name).filters.clear()

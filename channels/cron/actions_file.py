@@ -12,7 +12,7 @@ from typing import Any, Final
 import structlog
 
 import durable
-from channels import state_file
+from channels import storage
 from channels.errors import ChannelError
 
 log = structlog.get_logger("cron")
@@ -44,7 +44,7 @@ class Left:
         """
         if not self.waits():
             return b""
-        with state_file.locked(self._lock), self._told("read"):
+        with storage.locked(self._lock), self._told("read"):
             return self._path.read_bytes()
 
     def damaged(self) -> int:
@@ -53,7 +53,7 @@ class Left:
 
     def mend(self) -> None:
         """Leave those lines out, with the whole file as it was in a copy beside it."""
-        with state_file.locked(self._lock):
+        with storage.locked(self._lock):
             content = self._path.read_bytes()
             lines = [line for line in content.splitlines() if line.strip()]
             sound = [line for line in lines if _action(line) is not None]
@@ -76,7 +76,7 @@ class Left:
             log.warning("actions.kept", error=str(error), hint=error.hint)
 
     def _remove(self, taken: bytes) -> None:
-        with state_file.locked(self._lock), self._told("emptied"):
+        with storage.locked(self._lock), self._told("emptied"):
             content = self._path.read_bytes()
             if any(_action(line) is None for line in taken.splitlines() if line.strip()):
                 durable.replace(self._path.with_name(f"{self._path.name}.corrupt-{durable.new_id()}"), taken)

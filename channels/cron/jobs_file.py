@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import durable
-from channels import state_file
+from channels import storage
 from channels.cron import chat_jobs, jobs_text
 from channels.cron.actions_file import Left, merged
 from channels.cron.job import BadJob, CronJob, Ran, Row, read_job, shown
@@ -331,7 +331,7 @@ class CronFile:
     def _edit(self, change: Callable[[list[Any]], list[Any]], *, by_hand: bool) -> Contents:
         """Read, change and replace the file under the lock; nothing is written where nothing changes."""
         self.kept = None
-        with state_file.locked(self._lock, wait_s=LOCK_WAIT_S):
+        with storage.locked(self._lock, wait_s=LOCK_WAIT_S):
             while (found := self._edit_once(change, by_hand)) is None:
                 # Somebody who takes no lock wrote meanwhile: what he wrote counts.
                 pass

@@ -19,8 +19,8 @@ from channels.cron.job import CHANNEL, CLOCK_WAS_WRONG, CronJob, Ran, due, lette
 from channels.cron.jobs_file import Contents, CronFile, Damaged
 from channels.cron.schedule import missed, ms_of, newest, next_after, slot_name
 from channels.errors import ChannelError
-from channels.lease import lease
 from channels.message import Inbound
+from channels.storage import lease
 
 log = structlog.get_logger("cron")
 

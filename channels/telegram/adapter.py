@@ -12,15 +12,14 @@ from typing import Any, Final
 import structlog
 
 import durable
-from channels.admins import KnownAdmins
+from channels.access import KnownAdmins
 from channels.base import Channel, Chunk, Emit, Rendered, Site
 from channels.errors import ChannelError, MessageGone, SendNever, SendUnknown
 from channels.tables import TelegramTable as Table
-from channels.telegram.format import render
-from channels.telegram.ingress import TelegramIngress, Times
-from channels.telegram.presses import OpenPresses
+from channels.telegram.client import Wire
+from channels.telegram.formatting import render
+from channels.telegram.polling import OpenPresses, TelegramIngress, Times
 from channels.telegram.updates import PRESS, chat_and_topic
-from channels.telegram.wire import Wire
 from channels.text import best_cut, reach, utf16_len
 
 log = structlog.get_logger(__name__)

@@ -6,32 +6,161 @@ import asyncio
 import contextlib
 import gc
 import os
+import signal
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from typing import Any, Protocol
 
 import structlog
 
 from durable import first_of
-from gateway.app import descriptors
-from gateway.app import log as logs
-from gateway.app.app import Application
+from gateway.app import logging as logs
+from gateway.app import wiring_tools
+from gateway.app.application import Application
 from gateway.app.daemons import DaemonRegistry
-from gateway.app.ending import Ending
 from gateway.app.metrics import Metrics
-from gateway.app.optional_tools import lacking
-from gateway.app.parts import Role
-from gateway.app.telemetry import OTEL_MISSING, lacks_otel, tracers
-from gateway.config import extras, memory_scope
+from gateway.app.status import Role
+from gateway.app.wiring_tools import lacking
+from gateway.config import agents
 from gateway.config.settings import Settings
 from gateway.errors import GatewayError
-from gateway.observer import Observers
+from gateway.observer import Observer, Observers
 from gateway.queue.embedded.left import CURE, left_behind
-from gateway.systemd.notify import Manager
+from gateway.systemd import Manager
 from gateway.workers.workers import Workers
 from session.store.state import workspace_state
+
+try:
+    import resource
+except ImportError:
+    # Windows has no such limit to ask for.
+    resource = None  # type: ignore[assignment]
+
+# macOS calls its hard limit infinite and yet refuses more than this.
+MOST_ON_MACOS = 10_240
+WITHOUT_A_LIMIT = 1_048_576
+
+
+def raise_limit() -> int:
+    """Raise the soft limit to the hard one; return how many descriptors this process may hold."""
+    if resource is None:
+        return WITHOUT_A_LIMIT
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    for wanted in (hard, MOST_ON_MACOS):
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+            break
+    return limit()
+
+
+def limit() -> int:
+    """Return how many descriptors this process may hold."""
+    if resource is None:
+        return WITHOUT_A_LIMIT
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return WITHOUT_A_LIMIT if soft == resource.RLIM_INFINITY else soft
+
+
+LAST_WORDS_S = 3.0
+
+
+class Ending:
+    """Turns signals into an orderly end: the first drains, the second ends it at once."""
+
+    def __init__(self, application: Application) -> None:
+        self.asked = asyncio.Event()
+        self._application = application
+        self._task: asyncio.Task[None] | None = None
+        self._main = asyncio.current_task()
+
+    def listen(self) -> None:
+        """Take the signals over."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._signalled)
+        self._listen_for_hangup(loop)
+
+    def listen_once(self) -> None:
+        """Take the signals over as a worker does, whose gateway alone may say that it shall end at once.
+
+        A service manager signals each process of a service, and so does the gateway: that is one wish.
+        """
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGTERM, self.ask)
+        loop.add_signal_handler(signal.SIGINT, self.ask)
+        self._listen_for_hangup(loop)
+
+    def _listen_for_hangup(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Take the end of a terminal for a wish to end, unless whoever started this said that it is none."""
+        # Kernel and shell both tell of one terminal: a second time is no further wish.
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+            loop.add_signal_handler(signal.SIGHUP, self.ask)
+
+    def ask(self) -> None:
+        """Ask for an end in good order; asked again, nothing changes."""
+        if not self.asked.is_set():
+            self.asked.set()
+            if not self._application.ready.is_set() and self._main is not None:
+                self._main.cancel()
+
+    def at_once(self) -> None:
+        """End it at once: turns under way are cancelled, and come again."""
+        self.ask()
+        if self._task is None:
+            self._task = asyncio.ensure_future(self._now())
+
+    def _signalled(self) -> None:
+        if self.asked.is_set():
+            self.at_once()
+        else:
+            self.ask()
+
+    async def _now(self) -> None:
+        # A thread in a call that nothing can stop would hold the process beyond the time that was promised.
+        asyncio.get_running_loop().call_later(LAST_WORDS_S - 0.5, self._exit)
+        await self._application.end_now()
+
+    def _exit(self) -> None:
+        # One that stands still hears no word, and would outlive this process.
+        if self._application.workers is not None:
+            self._application.workers.kill()
+        os._exit(0)
+
+
+OTEL_MISSING = "its packages are not installed, so no traces are sent; pip install chat-gateway[otel]"
+# Any of them configures the exporter of the official SDK.
+VARIABLES = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
+
+
+def wanted(settings: Settings) -> bool:
+    """Say whether traces are to go anywhere."""
+    if os.environ.get("OTEL_SDK_DISABLED", "").lower() == "true":
+        return False
+    return bool(settings.telemetry.endpoint) or any(os.environ.get(name) for name in VARIABLES)
+
+
+def lacks_otel(settings: Settings) -> bool:
+    """Say whether traces are wanted and what sends them is not installed."""
+    if not wanted(settings):
+        return False
+    try:
+        return find_spec("opentelemetry.exporter.otlp.proto.http.trace_exporter") is None
+    except ModuleNotFoundError:
+        return True
+
+
+def tracers(settings: Settings, role: str) -> list[Observer]:
+    """Build what sends traces; nothing where none are wanted, or can be sent."""
+    if not wanted(settings) or lacks_otel(settings):
+        return []
+    # It takes its time, and nearly nobody needs it.
+    from gateway.app.tracing import Tracing
+
+    return [Tracing(settings.telemetry.endpoint, sample=settings.telemetry.sample, role=role)]
+
 
 log = structlog.get_logger("daemon")
 
@@ -82,7 +211,7 @@ def run(
         GatewayError, SessionError, OSError: it cannot start, or a worker could not be started anew.
     """
     logs.setup(settings)
-    descriptors.raise_limit()
+    raise_limit()
     leaving = threading.Timer(LEAVES_WITHIN_S, os._exit, (0,))
     leaving.daemon = True
     try:
@@ -158,8 +287,8 @@ async def _serve(
             )
         for text, cure in lacking(settings):
             logs.say(f"{text}; {cure}")
-        if extras.lacks_mcp(settings):
-            logs.say(f"mcp: {extras.MCP_MISSING}; {extras.CURE}")
+        if wiring_tools.lacks_mcp(settings):
+            logs.say(f"mcp: {wiring_tools.MCP_MISSING}; {wiring_tools.MCP_CURE}")
         if lacks_otel(settings):
             logs.say(f"telemetry: {OTEL_MISSING}")
         for remark in team.remarks:
@@ -168,7 +297,7 @@ async def _serve(
             left = await left_behind(settings.state)
             if left:
                 logs.say(f"{left}; {CURE}")
-        level, text, cure = memory_scope.check(settings)
+        level, text, cure = agents.check_memory(settings)
         if level == "warn":
             logs.say(f"{text}; {cure}")
         logs.say(f"ready {url}".rstrip())

@@ -3,36 +3,270 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping
+import contextlib
+import re
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, timedelta
 from functools import partial
+from pathlib import Path
+from typing import Any, Final
 
 import orjson
 import structlog
 
+import durable
+from channels.cron.actions_file import Left
+from channels.cron.job import read_job
+from channels.cron.jobs_file import CronFile
 from channels.errors import ChannelError
-from gateway.app import kept_rows
-from gateway.app.awaited import awaited_at_once, files_named
-from gateway.app.clearing import clear
-from gateway.app.sessions import SessionServices
-from gateway.app.subagents import end_all
+from channels.pairing import Pairing
+from channels.storage import read_rows
+from gateway.app.wiring_agents import end_all
+from gateway.app.wiring_broker import awaited_at_once, files_named
+from gateway.app.wiring_session import SessionServices
 from gateway.config.settings import Settings
 from gateway.errors import GatewayError
 from gateway.outbound import send_log
 from gateway.queue.embedded.mailbox import EmbeddedMailbox
 from gateway.queue.mailbox import Mailbox
 from gateway.turns.open_letters import OpenLetter, OpenLetters
+from session.approvals.files import ApprovalFiles
 from session.disk.local_files import homes_of
 from session.disk.threads import start_thread
 from session.errors import SessionError
 from session.kept import erasing
 from session.kept.erasing import Erased, Owed
+from session.kept.export import Extra
 from session.kept.rows import forget_usage
 from session.kept.subject import Subject, Subjects, check_text
 from session.store.enclosed import AwaitedFiles, Named, let_go
+from session.store.store import Store
 from session.transcript.key import SessionKey, split
 from session.transcript.line import dump
+
+
+async def clear(
+    key: str,
+    store: Store,
+    *,
+    state: Path,
+    services: SessionServices | None = None,
+    letters: OpenLetters | None = None,
+    ids: Iterable[str] = (),
+    of: str | None = None,
+    everything: bool = False,
+    awaited: Callable[[], Awaitable[AwaitedFiles]] | None = None,
+) -> bool:
+    """Delete the transcript of a key, then end what the conversation has under way.
+
+    That is its turn, whose id is known as cleared, so that it is not begun again; its subagents, of whose
+    results nobody hears any more; a compaction behind a turn; and the calls that wait for a person's word.
+
+    Args:
+        key: the conversation.
+        store: where it is kept.
+        state: the folder ``state/`` of the workspace.
+        services: the session side of this process; None: nothing of the conversation runs in it.
+        letters: those of the lanes of this gateway; None: no turn runs here.
+        ids: see ``Store.clear``, as the next three; the turn that runs has its own added.
+        of: where the session is another one by now, nothing is deleted and nothing ends.
+        everything: what else of the key goes.
+        awaited: names the files that stay.
+
+    Returns:
+        Whether there was a transcript.
+
+    Raises:
+        StoreError: call it again.
+    """
+    begun = [each.id for each in await letters.of([key]) if each.begun] if letters is not None else []
+    ids = [*ids, *begun]
+    cleared = await store.clear(SessionKey(key), ids=ids, of=of, everything=everything, awaited=awaited)
+    if not cleared and of is not None:
+        return False
+    if letters is not None:
+        # The turn that runs by now may be of a letter that came behind.
+        for message_id in begun:
+            await letters.stop(key, only=message_id)
+        await letters.cleared(key)
+    await end_all(services.spawning if services is not None else None, state, key)
+    if services is not None:
+        await services.end_compactions(key)
+    await start_thread(lambda: ApprovalFiles(state).forget(key), name="approvals")
+    return cleared
+
+
+CRON = "cron"
+_NUMBER: Final = re.compile(rb'"(?:to|originChatId)"\s*:\s*(-?[0-9]+)')
+TORN: Final = "{} cannot be read to its end and may contain more jobs; correct it, then run this again"
+
+
+def answering(workspace: Path) -> dict[str, str]:
+    """Return which chat each job answers: the key of its conversation, and the key of that chat.
+
+    Of several rows of one id the conversation is that of the one which can run.
+
+    Raises:
+        ChannelError: the file of jobs cannot be opened.
+    """
+    contents = CronFile(workspace).read()
+    found: dict[str, str | None] = {}
+    # What cannot run holds words of the chat all the same.
+    for bad in contents.bad:
+        if bad.id and (chat := _chat_of(bad.row)):
+            found.setdefault(f"{CRON}:{bad.id}", chat)
+    found |= {f"{CRON}:{id_}": job.answer_to for id_, job in contents.jobs.items()}
+    return {key: to for key, to in found.items() if to}
+
+
+def jobs_of(workspace: Path, subject: Subject) -> list[dict[str, Any]]:
+    """Return the rows of the subject's jobs as they stand in their file."""
+    return [row for row in CronFile(workspace).every_row() if _is_of(row, subject)]
+
+
+def remove_jobs(workspace: Path, subject: Subject) -> int:
+    """Remove the subject's jobs, and the copies of damaged files in which their words stand.
+
+    Raises:
+        ChannelError: the disk refused; call it again.
+    """
+    count = CronFile(workspace).remove_all(lambda row: _is_of(row, subject))
+    copies = [path for path in (workspace / CRON).glob("*.corrupt-*") if _names_any(path, subject)]
+    for path in copies:
+        path.unlink(missing_ok=True)
+    return count + len(copies)
+
+
+def unread_jobs(workspace: Path, subject: Subject) -> list[str]:
+    """Say which files of jobs nobody can read, so that the subject's may stand there after ``remove_jobs``.
+
+    Raises:
+        ChannelError: the file of jobs cannot be opened.
+    """
+    file = CronFile(workspace)
+    torn = file.read().fault is not None and _names_any(file.path, subject)
+    found = [TORN.format("cron/jobs.json")] if torn else []
+    try:
+        Left(workspace).read()
+    except ChannelError:
+        found.append(TORN.format("cron/action.jsonl"))
+    return found
+
+
+def _is_of(row: object, subject: Subject) -> bool:
+    """Say whether a row is the subject's: by the chat that it names, for several may have one id."""
+    if not isinstance(row, Mapping):
+        return False
+    chat = _chat_of(row)
+    # One that names no chat answers into the conversation of its id.
+    return row.get("id") in subject.jobs if chat is None else chat in subject.keys
+
+
+def _names_any(path: Path, subject: Subject) -> bool:
+    try:
+        data = path.read_bytes()
+    except OSError:
+        return False
+    chats = {split(key)[1] for key in subject.keys}
+    if any(f'"{text}"'.encode() in data for text in (*subject.jobs, *chats)):
+        return True
+    # A chat may stand there as a number, which others are as well.
+    return any(found[1].decode() in chats for found in _NUMBER.finditer(data))
+
+
+def _chat_of(row: object) -> str | None:
+    """Return the key of the chat that a row names; of one that cannot run, as far as it can be told."""
+    try:
+        return read_job(row, UTC).answer_to
+    except ChannelError:
+        return _chat_named_in(row)
+
+
+def _chat_named_in(row: object) -> str | None:
+    payload = row.get("payload") if isinstance(row, Mapping) else None
+    if not isinstance(payload, Mapping):
+        return None
+    for channel, chat in (("channel", "to"), ("originChannel", "originChatId")):
+        if payload.get(channel) not in (None, "", CRON) and payload.get(chat):
+            return f"{payload[channel]}:{payload[chat]}"
+    return None
+
+
+# -- who was let in --------------------------------------------------------------------------------
+
+
+def _asked_from(state: Path, subject: Subject) -> set[tuple[str, str]]:
+    """Return by channel and id who the subject is to the table of access."""
+    chats = {split(key) for key in subject.keys}
+    with contextlib.suppress(ChannelError), read_rows(state) as file:
+        direct = file.execute("SELECT person, chat FROM cursors WHERE person IS NOT NULL").fetchall()
+        return chats | {("discord", person) for person, chat in direct if ("discord", chat) in chats}
+    return chats
+
+
+def access_of(state: Path, subject: Subject) -> list[dict[str, Any]]:
+    """Return who of the subject has access or asked for it."""
+    return Pairing(state).records(_asked_from(state, subject))
+
+
+def forget_access(state: Path, subject: Subject) -> int:
+    """Forget the names of those who asked for access; a person has to ask again, a chat has not.
+
+    Raises:
+        ChannelError: the disk refused; call it again.
+    """
+    return Pairing(state).forget(_asked_from(state, subject), access=subject.is_person)
+
+
+# -- what was sent, and what was typed ---------------------------------------------------------------
+
+
+def forget_typed(state: Path, subject: Subject) -> int:
+    """Forget what was typed at this machine's terminal: no line of it tells for whom it was.
+
+    Raises:
+        GatewayError: the disk refused; call it again.
+    """
+    path = state / "chat_history"
+    if not path.exists() or not subject.typed:
+        return 0
+    try:
+        count = path.read_bytes().count(b"\n#")
+        durable.replace(path, b"")
+    except OSError as error:
+        raise GatewayError(f"{path.name} could not be emptied: {error.strerror}") from error
+    return count
+
+
+def logs(state: Path) -> list[str]:
+    """Name the files of logs that lie here."""
+    return [path.name for path in sorted(state.glob("chat.log*"))]
+
+
+def extras(
+    workspace: Path,
+    subject: Subject,
+    letters: Collection[Mapping[str, Any]],
+    journals: Mapping[str, Collection[Mapping[str, Any]]],
+) -> Iterator[Extra]:
+    """Yield the parts of an export that are rows of files of all.
+
+    ``letters`` are the parked ones; ``journals`` has the entries of each key.
+    """
+    state = workspace / "state"
+    found = (
+        ("schedule", "rows/jobs.json", jobs_of(workspace, subject), "cron/jobs.json"),
+        ("pairing", "rows/pairing.json", access_of(state, subject), "state/channels.db"),
+        ("letter", "rows/parked.json", list(letters), "the queue"),
+    )
+    for kind, name, rows, source in found:
+        if rows:
+            yield Extra(kind, name, orjson.dumps(rows, option=orjson.OPT_INDENT_2), source)
+    lines = [dump({"key": key, **entry}) + b"\n" for key in journals for entry in journals[key]]
+    if lines:
+        yield Extra("journal", "rows/journal.jsonl", b"".join(lines), "state/gateway.db")
+
 
 log = structlog.get_logger("erasing")
 
@@ -98,11 +332,11 @@ class Erasure:
     async def subject(self, *, key: str = "", person: str = "") -> Subject:
         """Find out what belongs to a key or a person; raises ``NoText`` where it is none."""
         check_text(person or key)
-        answering = await asyncio.to_thread(kept_rows.answering, self._settings.workspace)
+        chats = await asyncio.to_thread(answering, self._settings.workspace)
         waiting = await self._waiting()
         if person:
-            return await self._subjects.of_person(person, answering=answering, waiting=waiting)
-        return await self._subjects.of_key(key, answering=answering, waiting=waiting)
+            return await self._subjects.of_person(person, answering=chats, waiting=waiting)
+        return await self._subjects.of_key(key, answering=chats, waiting=waiting)
 
     async def finish(self) -> None:
         """End what a killed process began, each by itself; what fails is tried at the next start."""
@@ -138,7 +372,7 @@ class Erasure:
         left, left_size = await self._journal(subject)
         erased.add("journal", entries - left, size - left_size)
         workspace = self._settings.workspace
-        erased.stays += await start_thread(partial(kept_rows.unread_jobs, workspace, subject), name="erasing")
+        erased.stays += await start_thread(partial(unread_jobs, workspace, subject), name="erasing")
         return erased
 
     async def _carry_out(self, subject: Subject, erased: Erased, *, spare_new: bool = False) -> None:
@@ -242,13 +476,13 @@ class Erasure:
         """Return the chats that letters of jobs are to answer; what a broker holds elsewhere is not seen."""
         bodies = list[bytes]()
         if isinstance(self._mailbox, EmbeddedMailbox):
-            bodies = await self._mailbox.bodies_with(f"{kept_rows.CRON}:".encode())
+            bodies = await self._mailbox.bodies_with(f"{CRON}:".encode())
         elif self._mailbox is not None:
             bodies = [each.body for each in await self._mailbox.parked()]
         found: dict[str, set[str]] = {}
         for body in bodies:
             key, to = _named_in(body, "key"), _named_in(body, "answer_to")
-            if to and split(key)[0] == kept_rows.CRON:
+            if to and split(key)[0] == CRON:
                 found.setdefault(key, set()).add(to)
         return found
 
@@ -274,10 +508,10 @@ class Erasure:
             await self._store.state.compact()
         before = None if self._settings.broker.embedded else self._store.clock() - AGAIN_WITHIN
         steps = (
-            ("schedule", partial(kept_rows.remove_jobs, workspace, subject)),
-            ("pairing", partial(kept_rows.forget_access, state, subject)),
+            ("schedule", partial(remove_jobs, workspace, subject)),
+            ("pairing", partial(forget_access, state, subject)),
             ("delivery", partial(send_log.forget, state, subject.keys, before=before)),
-            ("typed", partial(kept_rows.forget_typed, state, subject)),
+            ("typed", partial(forget_typed, state, subject)),
         )
         for kind, step in steps:
             erased.add(kind, await start_thread(step, name="erasing"))
@@ -305,7 +539,7 @@ class Erasure:
 
     def _what_stays(self, subject: Subject) -> list[str]:
         stays = [JOURNAL_STAYS, *([CONFIGURED] if subject.is_person else [])]
-        if not subject.is_person and kept_rows.access_of(self._settings.state, subject):
+        if not subject.is_person and access_of(self._settings.state, subject):
             stays.append(ACCESS_STAYS)
         if not self._settings.broker.embedded:
             stays.append(BROKER_STAYS)
@@ -314,11 +548,9 @@ class Erasure:
         channels = {split(key)[0] for key in subject.keys}
         if "discord" in channels:
             stays.append(CURSOR_STAYS)
-        own = [key for key in subject.keys if split(key)[0] == kept_rows.CRON and subject.name == key]
+        own = [key for key in subject.keys if split(key)[0] == CRON and subject.name == key]
         stays += [f"the job itself: chat-gateway cron remove {split(key)[1]}" for key in own]
-        stays += [
-            f"state/{name}: a log without message texts" for name in kept_rows.logs(self._settings.state)
-        ]
+        stays += [f"state/{name}: a log without message texts" for name in logs(self._settings.state)]
         return stays
 
 

@@ -16,7 +16,7 @@ import durable
 from channels.cron.job import CronJob
 from channels.cron.jobs_file import CronFile, Seen
 from channels.errors import ChannelError
-from gateway.app.served import enabled
+from channels.plugins import enabled
 from gateway.config.settings import Settings
 from gateway.outbound.standing import standing
 from session.context.profile import PROFILE_FILE
@@ -88,7 +88,7 @@ class SurroundingsReader:
             if durable.monotonic() - at >= CHANNELS_EVERY_S or not all(each.up for each in known):
                 known = [
                     ChannelStanding(kind.name, bool(found["up"]), _instant(found.get("last_round_trip")))
-                    for kind, _ in enabled(self._settings)
+                    for kind, _ in enabled(self._settings.channels)
                     for found in (standing(self._settings.state, kind.name),)
                 ]
                 self._channels = (durable.monotonic(), known)

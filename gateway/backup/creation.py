@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 import durable
-from channels.rows import Positions, positions_of, set_positions
+from channels.storage import Positions, positions_of, set_positions
 from gateway.backup.manifest import CONFIG, WORKSPACE, Manifest, row_bytes, text_of, unused
 from gateway.backup.stages import Stage, is_of_tools, is_somebodys, stage_of
 from gateway.backup.tar import TarWriter

@@ -65,7 +65,7 @@ async def queue(settings: Settings) -> AsyncIterator[Mailbox]:
     """
     await until_ended(settings)
     # A verb that a daemon answers starts twice as fast without an application in this process.
-    from gateway.app.mailboxes import open_mailbox
+    from gateway.app.wiring_broker import open_mailbox
 
     mailbox = open_mailbox(settings, reports=False)
     async with asyncio.TaskGroup() as group:
@@ -113,10 +113,10 @@ async def parked_files(settings: Settings) -> frozenset[str]:
             rows = await client.parked(files=True)
             return frozenset(name for row in rows for name in row["files"])
     # A verb that a daemon answers starts twice as fast without an application in this process.
-    from gateway.app import awaited
+    from gateway.app import wiring_broker
 
     async with queue(settings) as mailbox:
-        return await awaited.parked_files(mailbox)
+        return await wiring_broker.parked_files(mailbox)
 
 
 def _listed(settings: Settings) -> Iterator[Client]:

@@ -76,7 +76,7 @@ def chat(
     Connects to the gateway that runs on this workspace. If none runs and the queue is embedded, answers in
     its own process.
     """
-    from gateway.app import log as logs
+    from gateway.app import logging as logs
     from gateway.cli.conversation import converse
     from gateway.config.load import load
     from gateway.service.client_message import NoAddress, inbound

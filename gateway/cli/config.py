@@ -31,11 +31,11 @@ def settings_of(opts: GlobalOptions, *, named: bool = False) -> Settings:
         ConfigError: with all problems.
         EarlierState: an earlier development version wrote the state folder.
     """
-    from gateway.app import log, state_folder
+    from gateway.app import logging, state_folder
     from gateway.config.load import load
 
     settings = load(opts.config, opts.workspace)
-    log.setup(settings, at_least="warning")
+    logging.setup(settings, at_least="warning")
     name_place(opts, settings if named else None)
     state_folder.check(settings.state)
     return settings
@@ -82,7 +82,7 @@ def shown_file(settings: Settings) -> str:
 def show(opts: GlobalOptions, as_json: bool) -> None:
     """Print the effective configuration without secrets."""
     from gateway.config.load import load
-    from gateway.config.shown import shown_settings
+    from gateway.config.redact import shown_settings
 
     shown = shown_settings(load(opts.config, opts.workspace))
     if as_json:
@@ -95,9 +95,9 @@ def show(opts: GlobalOptions, as_json: bool) -> None:
 @as_json
 def check(opts: GlobalOptions, as_json: bool) -> int:
     """List all problems of the configuration."""
-    from gateway.app.model import model_warnings
+    from gateway.app.wiring_model import model_warnings
+    from gateway.app.wiring_tools import MCP_CURE, MCP_MISSING, lacks_mcp
     from gateway.config import checking
-    from gateway.config.extras import CURE, MCP_MISSING, lacks_mcp
     from gateway.config.load import load
 
     file = settings_file(opts)
@@ -114,7 +114,7 @@ def check(opts: GlobalOptions, as_json: bool) -> int:
         where = f" in {file}" if file is not None else ""
         cure = f"correct {count}{where}; docs/configuration.md lists every key"
         raise ConfigError(error.problems, hint=cure) from None
-    warnings = [f"mcp: {MCP_MISSING}; {CURE}"] if lacks_mcp(settings) else []
+    warnings = [f"mcp: {MCP_MISSING}; {MCP_CURE}"] if lacks_mcp(settings) else []
     warnings += _commands_of_root(settings)
     warnings += [f"model: {text}; {cure}" for text, cure in model_warnings(settings)]
     with contextlib.suppress(OSError):
@@ -143,11 +143,11 @@ def _commands_of_root(settings: Settings) -> list[str]:
 @config.command()
 def schema(_: GlobalOptions) -> None:
     """Print a JSON Schema of the configuration, for editors."""
-    from channels import registry
+    from channels import plugins
     from gateway.config.load import with_tables
     from gateway.config.reference import json_schema
 
-    output.document(json_schema(with_tables(registry.installed().tables())))
+    output.document(json_schema(with_tables(plugins.installed().tables())))
 
 
 @config.command()

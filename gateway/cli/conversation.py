@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import durable
 from channels.message import Attachment
-from gateway.app.model import build_model
+from gateway.app.wiring_model import build_model
 from gateway.cli import attach, enclosing, markdown, output
 from gateway.cli.known import plain
 from gateway.cli.markdown import MarkdownInk
@@ -477,7 +477,7 @@ async def _here(settings: Settings, *, message: str | None) -> AsyncIterator[_He
         raise no_answer(standing)
     await attach.until_ended(settings)
     # `chat` starts sooner without an application in this process where a daemon answers.
-    from gateway.app.app import Application
+    from gateway.app.application import Application
     from gateway.service.chats import ChatService
 
     application = Application(settings, role="all")

@@ -185,7 +185,7 @@ def run(opts: GlobalOptions, id: str, as_json: bool) -> None:
                 return await client.run_job(id)
         # `cron` starts sooner without the scheduler where a daemon answers, or for another verb.
         from channels.cron.by_hand import run_now
-        from gateway.app.heartbeat import Texts
+        from gateway.app.wiring_cron import Texts
         from gateway.inbound.intake import Intake
 
         async with attach.queue(settings) as mailbox:
@@ -219,10 +219,10 @@ def _say_kept(file: CronFile) -> None:
 
 def _say_unserved(settings: Settings, answer_to: str | None) -> None:
     """Tell at once of answers that nobody would take."""
-    from gateway.app.served import served
+    from channels.plugins import served
 
     channel = (answer_to or "").partition(":")[0]
-    if channel and channel not in served(settings):
+    if channel and channel not in served(settings.channels):
         output.words(f"no channel named {channel} is enabled, so answers will wait: {cure_of(channel)}")
 
 

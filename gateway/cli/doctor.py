@@ -37,12 +37,12 @@ def doctor(opts: GlobalOptions, fix: bool, within: float | None, as_json: bool) 
 
     Each check reports ok, warn or fail, and what to do. Exit 1 if a check failed.
     """
-    from gateway.app import log
+    from gateway.app import logging
 
     within_s = LOCAL_S if within is None else within
     read = asyncio.run(_read(opts, within_s))
     if not isinstance(read, Check):
-        log.setup(read, at_least="warning")
+        logging.setup(read, at_least="warning")
         if fix:
             _mend(read, within_s)
     return asyncio.run(_told(_checks(read, opts, within_s, quiet=as_json), as_json=as_json))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import durable
 from channels.message import key_fault
-from gateway.app.sessions import SessionServices, build_session_services
+from gateway.app.wiring_session import SessionServices, build_session_services
 from gateway.cli import attach, output, takeover, takeover_texts
 from gateway.cli.config import settings_of
 from gateway.cli.root import GlobalOptions

@@ -24,7 +24,7 @@ COLUMNS = ("server", "state", "tools", "changed", "error")
 @as_json
 def list_(opts: GlobalOptions, as_json: bool) -> None:
     """List MCP servers, their tools, and unapproved changes."""
-    from gateway.config.extras import CURE, MCP_MISSING, lacks_mcp
+    from gateway.app.wiring_tools import MCP_CURE, MCP_MISSING, lacks_mcp
 
     settings = settings_of(opts)
     rows = _rows(settings, attach.complete(_parts(settings)))
@@ -44,7 +44,7 @@ def list_(opts: GlobalOptions, as_json: bool) -> None:
     elif any(row["changed"] for row in rows):
         output.words("new and changed tools are not offered until approved: chat-gateway mcp approve NAME")
     if lacks_mcp(settings):
-        output.words(f"{MCP_MISSING}; {CURE}")
+        output.words(f"{MCP_MISSING}; {MCP_CURE}")
 
 
 @mcp.command()
@@ -71,10 +71,10 @@ def approve(opts: GlobalOptions, name: str) -> None:
 
 
 def _servers(settings: Settings) -> Sequence[Server]:
-    from gateway.app import mcp
-    from gateway.config.memory_scope import scopes_of
+    from gateway.app import wiring_mcp
+    from gateway.config.agents import scopes_of
 
-    return mcp.build_servers(settings, scopes_of(settings)).servers
+    return wiring_mcp.build_servers(settings, scopes_of(settings)).servers
 
 
 def _server(settings: Settings, name: str) -> Server:

@@ -17,7 +17,7 @@ from gateway.errors import GatewayError, Unreachable
 from session.errors import ModelAway
 
 if TYPE_CHECKING:
-    from gateway.app.sessions import SessionServices
+    from gateway.app.wiring_session import SessionServices
     from gateway.config.settings import Settings
     from session.background.report import Report
     from session.memory.fact_store import Fact
@@ -300,7 +300,7 @@ def _said(report: Report, *, newest: int) -> list[str]:
 
 @asynccontextmanager
 async def _services(settings: Settings) -> AsyncIterator[SessionServices]:
-    from gateway.app.sessions import build_session_services
+    from gateway.app.wiring_session import build_session_services
 
     services = build_session_services(settings, status=lambda *_: [])
     try:

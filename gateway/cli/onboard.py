@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import durable
+from gateway import systemd
 from gateway.cli import output
 from gateway.cli.questions import Questions
 from gateway.cli.root import FILE, FOLDER, GlobalOptions, Verb
 from gateway.config import edit
-from gateway.config.amend import amend, amended
+from gateway.config.edit import amend, amended
 from gateway.config.finding import MAX_BYTES, file_to_change
-from gateway.config.toml_lines import KeyPath
+from gateway.config.schema import KeyPath
 from gateway.errors import GatewayError
-from gateway.systemd import units
 
 if TYPE_CHECKING:
     from gateway.config.settings import Settings
@@ -345,16 +345,16 @@ def _unit(given: _Given, settings: Settings, questions: Questions, config: Path)
             "Write a systemd unit, so that it runs whenever you are logged in?", default=False
         ):
             return
-        folder = units.USER_FOLDER
-    unit = units.user_text(units.program(), config, settings.workspace)
+        folder = systemd.USER_FOLDER
+    unit = systemd.user_text(systemd.program(), config, settings.workspace)
     if given.dry_run:
-        output.data(f"# {folder.expanduser() / units.USER_NAME}\n{unit}")
+        output.data(f"# {folder.expanduser() / systemd.USER_NAME}\n{unit}")
         return
     if not config.exists():
         # It names its configuration, and would not start without.
         _write_file(config, "# Every key with its default: docs/configuration.md\n")
     output.words(
-        f"wrote {units.install_user(folder, unit, settings.workspace)}; "
+        f"wrote {systemd.install_user(folder, unit, settings.workspace)}; "
         "load it with: systemctl --user daemon-reload"
     )
     output.words(

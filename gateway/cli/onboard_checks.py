@@ -9,7 +9,7 @@ from typing import Literal
 
 from channels.errors import ChannelError
 from channels.tables import DiscordTable, Platform, TelegramTable
-from gateway.app.model import opened_model, try_model
+from gateway.app.wiring_model import opened_model, try_model
 from gateway.config.checking import unknown_provider
 from gateway.config.settings import Settings
 from gateway.errors import GatewayError
@@ -108,7 +108,7 @@ def _free(host: str, port: int) -> bool:
 
 async def _telegram(table: TelegramTable) -> str:
     # Only who asks this platform waits for the import of its client.
-    from channels.telegram.wire import Wire
+    from channels.telegram.client import Wire
 
     wire = Wire(table, grace_s=_GRACE_S)
     try:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TextIO
 
 from durable import HintedError, NewerVersion
-from gateway.config import folder
+from gateway.config import finding
 from gateway.errors import ConfigError, GatewayError, StateInUse
 from session.errors import WorkspaceInUse
 
@@ -167,7 +167,7 @@ def explained(fault: BaseException, settings: Settings | None) -> Explained:
     from gateway.config.redact import Redactor
 
     fault = _leaf(fault)
-    if settings is not None and (said := folder.explain(settings.workspace, fault)) is not None:
+    if settings is not None and (said := finding.explain(settings.workspace, fault)) is not None:
         said.__cause__, fault = fault, said
     if isinstance(fault, ConfigError):
         return Explained(str(fault), fault.hint, fault.exit_code, fault.problems)

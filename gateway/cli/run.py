@@ -17,7 +17,7 @@ from gateway.errors import GatewayError
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from gateway.app.app import Application
+    from gateway.app.application import Application
     from gateway.http.server import HttpServer
 
 

@@ -19,7 +19,7 @@ from gateway.errors import GatewayError, Unreachable
 from session.transcript.key import SessionKey
 
 if TYPE_CHECKING:
-    from gateway.app.sessions import SessionServices
+    from gateway.app.wiring_session import SessionServices
     from gateway.config.settings import Settings
     from session.store.enclosed import AwaitedFiles
     from session.store.search import SearchResult
@@ -76,7 +76,7 @@ def show(opts: GlobalOptions, target: str, as_json: bool) -> None:
 def new(opts: GlobalOptions, key: str) -> None:
     """Close the session and start a new one, like /new."""
     from channels.message import key_fault
-    from gateway.app.subagents import end_all
+    from gateway.app.wiring_agents import end_all
 
     async def work(settings: Settings) -> bool:
         async with _services(settings) as services, services.store.open(SessionKey(key)) as session:
@@ -102,7 +102,7 @@ def new(opts: GlobalOptions, key: str) -> None:
 @key
 def close(opts: GlobalOptions, key: str) -> None:
     """Close the session of a chat."""
-    from gateway.app.subagents import end_all
+    from gateway.app.wiring_agents import end_all
     from session.store import switch_session
 
     async def work(settings: Settings) -> str | None:
@@ -132,7 +132,7 @@ def resume(opts: GlobalOptions, key: str, ulid: str) -> None:
 
     The active session is archived first, and can be reopened later.
     """
-    from gateway.app.subagents import end_all
+    from gateway.app.wiring_agents import end_all
     from session.store import switch_session
 
     async def work(settings: Settings) -> Swap:
@@ -331,7 +331,7 @@ def _store(settings: Settings) -> aclosing[Store]:
 
 
 def _services(settings: Settings) -> aclosing[SessionServices]:
-    from gateway.app.sessions import build_session_services
+    from gateway.app.wiring_session import build_session_services
 
     return aclosing(build_session_services(settings, status=lambda *_: []))
 
@@ -362,7 +362,7 @@ async def _find(store: Store, target: str) -> View:
 
 async def _clear(settings: Settings, store: Store, key: SessionKey) -> bool:
     """Have the daemon clear the key, which ends the turn too; without one, do it here."""
-    from gateway.app import clearing
+    from gateway.app import erasure
     from gateway.cli import whole
 
     async with attach.daemon(settings) as client:
@@ -370,7 +370,7 @@ async def _clear(settings: Settings, store: Store, key: SessionKey) -> bool:
             # A daemon that ends just now ends its turns with it.
             with contextlib.suppress(Unreachable):
                 return await client.clear(key)
-    return await clearing.clear(key, store, state=settings.state)
+    return await erasure.clear(key, store, state=settings.state)
 
 
 def _shown(line: dict[str, Any]) -> str:

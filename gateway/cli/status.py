@@ -119,15 +119,15 @@ def _of_workspace(settings: Settings) -> dict[str, Any]:
 
 def _platforms(settings: Settings) -> dict[str, Any]:
     """Say how each platform stood last, as its file tells it."""
-    from gateway.app.served import enabled
+    from channels.plugins import enabled
 
-    return {kind.name: standing(settings.state, kind.name) for kind, _ in enabled(settings)}
+    return {kind.name: standing(settings.state, kind.name) for kind, _ in enabled(settings.channels)}
 
 
 async def _usage_today(settings: Settings) -> dict[str, Any]:
     """Read what was spent today, and what is left of the caps."""
     # `status` starts twice as fast without the session side where a daemon answers.
-    from gateway.app.spending import build_spending, spent_today
+    from gateway.app.wiring_session import build_spending, spent_today
     from session.store.store import Store
 
     store = Store(settings.workspace, zone=settings.zone)
@@ -139,9 +139,9 @@ async def _usage_today(settings: Settings) -> dict[str, Any]:
 
 
 async def _queues(settings: Settings) -> dict[str, Any]:
+    from channels.plugins import served
     from gateway.app.daemons import DaemonRegistry
-    from gateway.app.replied import RepliedChannels
-    from gateway.app.served import served
+    from gateway.app.wiring_broker import RepliedChannels
 
     # One that is ending holds the embedded queue until its last turn has ended.
     held = bool(DaemonRegistry(settings.workspace).ending())
@@ -151,7 +151,7 @@ async def _queues(settings: Settings) -> dict[str, Any]:
         depths = await mailbox.depths(RepliedChannels(settings.state).names())
     return {
         "queues": {box: depth.as_dict() for box, depth in depths.items()},
-        "unserved": unserved(depths, served(settings)),
+        "unserved": unserved(depths, served(settings.channels)),
     }
 
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import click
 
+from gateway import systemd as units
 from gateway.cli import output
 from gateway.cli.root import FILE, FOLDER, GlobalOptions, group
 from gateway.config.finding import file_to_change
 from gateway.errors import GatewayError
-from gateway.systemd import units
 
 systemd = group("systemd")
 _program_option = click.option(

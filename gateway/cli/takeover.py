@@ -201,7 +201,7 @@ def write_scope(file: Path, settings: Settings) -> list[Refused]:
         return [(problem, 'change it to "workspace" if you want that')]
     if (variable := f"{PREFIX}MEMORY__SCOPE") in os.environ:
         return [(f"{variable} is set and overrides {file}", f"unset {variable}")]
-    from gateway.config.amend import amend
+    from gateway.config.edit import amend
 
     amend(file, {SCOPE: WORKSPACE})
     output.words(f'wrote memory.scope = "workspace" to {file}; restart the gateway if it is running')

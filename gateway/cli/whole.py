@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 import durable
-from gateway.app.sessions import SessionServices, build_session_services
+from gateway.app.wiring_session import SessionServices, build_session_services
 from gateway.cli import attach, output
 from gateway.cli.config import settings_of
 from gateway.cli.root import GlobalOptions
-from gateway.config.memory_scope import scopes_of
+from gateway.config.agents import scopes_of
 from gateway.config.settings import Settings
 from gateway.errors import GatewayError, Unreachable
 from gateway.service.client_message import NoAddress, inbound
@@ -43,7 +43,7 @@ def export(opts: GlobalOptions, *, key: str, person: str, path: Path | None) -> 
 
 async def _export(settings: Settings, key: str, person: str, path: Path | None) -> Sequence[Any]:
     # Only here is a tar written.
-    from gateway.app import kept_rows
+    from gateway.app.erasure import extras as rows_of
     from session.disk.threads import start_thread
     from session.kept.export import write
     from session.kept.rows import usage_of
@@ -53,7 +53,7 @@ async def _export(settings: Settings, key: str, person: str, path: Path | None) 
         letters = await _parked(settings, subject)
         journals = await services.store.state.journals(subject.lanes)
         usage = await usage_of(services.store.state, subject)
-        extras = [*usage, *kept_rows.extras(settings.workspace, subject, letters, journals)]
+        extras = [*usage, *rows_of(settings.workspace, subject, letters, journals)]
 
         def work(out: IO[bytes]) -> Sequence[Any]:
             return write(

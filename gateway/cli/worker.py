@@ -26,15 +26,13 @@ from typing import Any, Final
 import structlog
 
 import durable
-from gateway.app import descriptors
-from gateway.app import log as logs
-from gateway.app.app import Application
-from gateway.app.daemon import END_BEYOND_DRAIN_S, loop_factory
+from gateway.app import daemon
+from gateway.app import logging as logs
+from gateway.app.application import Application
+from gateway.app.daemon import END_BEYOND_DRAIN_S, Ending, loop_factory, tracers
 from gateway.app.daemons import DaemonRegistry
-from gateway.app.ending import Ending
 from gateway.app.metrics import Metrics
-from gateway.app.standings import standing_of_worker
-from gateway.app.telemetry import tracers
+from gateway.app.status import standing_of_worker
 from gateway.config.agents import settings_of
 from gateway.config.load import of_values
 from gateway.config.settings import Settings
@@ -72,7 +70,7 @@ def main() -> int:
     threading.Thread(target=_end_behind, args=(end.fileno(),), name="gateway", daemon=True).start()
     logs.setup(settings)
     structlog.contextvars.bind_contextvars(worker=number)
-    descriptors.raise_limit()
+    daemon.raise_limit()
     try:
         with (
             contextlib.suppress(asyncio.CancelledError),

@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from gateway.config.agents import settings_of
-from gateway.config.finding import SERVICE_ENVIRONMENT, SERVICE_FILE, contents, named_files
-from gateway.config.folder import in_the_way
+from gateway.config.finding import SERVICE_ENVIRONMENT, SERVICE_FILE, contents, in_the_way, named_files
 from gateway.config.redact import Redactor, secrets_of
 from gateway.config.settings import Settings, Tools
 from session.models.credentials import PROVIDERS, cure, lacks_key, owner_of

@@ -1,16 +1,23 @@
-"""Reads and rewrites a person's configuration file, whose permissions and owner stay."""
+"""Reads and rewrites a person's configuration file; its comments, permissions and owner stay."""
 
 from __future__ import annotations
 
 import errno
+import json
 import os
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
+
+import tomlkit
+from tomlkit.container import OutOfOrderTableProxy
+from tomlkit.exceptions import TOMLKitError
+from tomlkit.items import InlineTable
 
 from durable import like, make_folder, replacing, write_all
 from gateway.config.finding import MAX_BYTES, contents
-from gateway.config.toml_lines import KeyPath, lines_of
+from gateway.config.schema import KeyPath, lines_of
 from gateway.errors import GatewayError
 
 _MARK = b"\xef\xbb\xbf"
@@ -63,3 +70,56 @@ def rewrite(file: Path, change: Callable[[str], str], *, cure: str) -> None:
             write_all(fd, mark + new.encode())
     except OSError as error:
         raise GatewayError(f"{file} cannot be written: {error.strerror}", hint=cure) from error
+
+
+Values = Mapping[KeyPath, str | bool | int]
+
+
+def amended(text: str, values: Values, gone: Sequence[KeyPath] = ()) -> str:
+    """Return a sound document with these keys, and without those that are to be gone.
+
+    Raises:
+        GatewayError: a table is one that cannot be changed so.
+    """
+    newline = "\r\n" if "\r\n" in text else "\n"
+    end = newline if text and not text.endswith("\n") else ""
+    new = text + end
+    try:
+        for path, value in values.items():
+            new = _with_key(new, path, value, newline)
+        document = tomlkit.parse(new)
+        for path in gone:
+            _table(document, path).pop(path[-1], None)
+        return tomlkit.dumps(document).removesuffix(end)
+    except (TOMLKitError, TypeError, AttributeError) as error:
+        names = ", ".join(".".join(path) for path in values)
+        raise GatewayError(
+            f"the configuration cannot be changed here: {names}", hint="edit the file by hand"
+        ) from error
+
+
+def amend(file: Path, values: Values, gone: Sequence[KeyPath] = ()) -> None:
+    """Write ``amended`` in the place of a file, which is made where there is none.
+
+    Raises:
+        GatewayError: as ``amended``, or it cannot be written; the file is as it was.
+    """
+    rewrite(file, lambda text: amended(text, values, gone), cure="check its permissions")
+
+
+def _with_key(text: str, path: KeyPath, value: str | bool | int, newline: str) -> str:
+    document = tomlkit.parse(text)
+    table, key = _table(document, path), path[-1]
+    if key in table or isinstance(table, InlineTable | OutOfOrderTableProxy):
+        table[key] = value
+    else:
+        # Below the header of its table: a comment at its end is often that of the next one.
+        line = tomlkit.parse(f"{key} = {json.dumps(value, ensure_ascii=False)}{newline}")
+        table.value.body.insert(0, line.body[0])
+    return tomlkit.dumps(document)
+
+
+def _table(document: Any, path: KeyPath) -> Any:
+    for name in path[:-1]:
+        document = document.setdefault(name, tomlkit.table())
+    return document

@@ -16,7 +16,7 @@ from typing import cast
 from pydantic import ValidationError, create_model
 
 import durable
-from channels import registry
+from channels import plugins
 from channels.tables import ConfigTable
 from gateway.config.agents import faults
 from gateway.config.finding import (
@@ -28,10 +28,8 @@ from gateway.config.finding import (
     find_file,
     usual_file,
 )
-from gateway.config.presets import effective_compaction, effective_history
-from gateway.config.schema import Schema, expected, got, parse_text
-from gateway.config.settings import Channels, Settings
-from gateway.config.toml_lines import KeyPath, lines_of
+from gateway.config.schema import KeyPath, Schema, expected, got, lines_of, parse_text
+from gateway.config.settings import Channels, Settings, effective_compaction, effective_history
 from gateway.errors import ConfigError
 from session.disk.local_files import overlap
 
@@ -104,7 +102,7 @@ def load_values(
 ) -> tuple[Settings, Mapping[str, object]]:
     """Read it as ``load``; return the values as well, with secrets, from which it can be had again."""
     environ = os.environ if environ is None else environ
-    tables = registry.installed().tables() if tables is None else tables
+    tables = plugins.installed().tables() if tables is None else tables
     reading = _Reading(with_tables(tables), environ, at)
     reading.read_file(find_file(config_file, environ))
     reading.read_environment()
@@ -115,7 +113,7 @@ def load_values(
 
 def of_values(values: Mapping[str, object]) -> Settings:
     """Return the configuration that another process read, by its values as they are after JSON."""
-    return with_tables(registry.installed().tables()).model_validate(
+    return with_tables(plugins.installed().tables()).model_validate(
         {**values, "workspace": Path(str(values["workspace"]))}
     )
 
@@ -126,7 +124,9 @@ def with_tables(tables: Mapping[str, type[ConfigTable]]) -> type[Settings]:
         return Settings
     extra = {name: (table, table()) for name, table in tables.items()}
     channels = create_model("Channels", __base__=Channels, **extra)  # type: ignore[call-overload]
-    return cast(type[Settings], create_model("Settings", __base__=Settings, channels=(channels, channels())))
+    return cast(
+        "type[Settings]", create_model("Settings", __base__=Settings, channels=(channels, channels()))
+    )
 
 
 class _Reading:

@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import durable
+from channels.plugins import served
 from gateway.app.daemons import DaemonRegistry, Running
-from gateway.app.mailboxes import open_mailbox
-from gateway.app.replied import RepliedChannels
-from gateway.app.served import served
+from gateway.app.wiring_broker import RepliedChannels, open_mailbox
 from gateway.config.settings import Settings
 from gateway.doctor import certificates
 from gateway.doctor.finding import DISK_CURE, GRACE_S, LOCAL_S, Check, bounded, in_own_loop, looked, patient
@@ -139,7 +138,7 @@ async def _queue(settings: Settings) -> list[Check] | Running:
             task.cancel()
         await asyncio.gather(serve, ready, return_exceptions=True)
     queues = {box: depth.as_dict() for box, depth in depths.items()}
-    return _of_queue(what, {"queues": queues, "unserved": unserved(depths, served(settings))})
+    return _of_queue(what, {"queues": queues, "unserved": unserved(depths, served(settings.channels))})
 
 
 def _of_queue(what: str, status: Mapping[str, Any] | None) -> list[Check]:

@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Final
 
-from channels import registry
+from channels import plugins
+from channels.plugins import enabled
 from durable import StateUnavailable
-from gateway.app.served import enabled
 from gateway.config.checking import exposed_files
 from gateway.config.finding import unread_files, usual_files
 from gateway.config.settings import Settings
@@ -173,9 +173,9 @@ def _channels(settings: Settings) -> list[Check]:
     """Show how each platform stands, and what other packages offer in vain."""
     checks = [
         Check("channels", "warn", problem, "update or remove that package")
-        for problem in registry.installed().problems
+        for problem in plugins.installed().problems
     ]
-    platforms = enabled(settings)
+    platforms = enabled(settings.channels)
     if not platforms:
         return [*checks, Check("channels", "ok", "no platform is enabled; console and terminal always work")]
     for kind, table in platforms:

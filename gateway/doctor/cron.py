@@ -13,7 +13,7 @@ from channels.cron.actions_file import Left
 from channels.cron.job import CHANNEL
 from channels.cron.jobs_file import Contents, CronFile
 from channels.errors import ChannelError
-from channels.lease import held
+from channels.storage import held
 from gateway.doctor.finding import Finding
 
 MOST_NAMED = 10

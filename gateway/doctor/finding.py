@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, TypeVar
 
 from channels.errors import ChannelError
-from gateway.config import folder
+from gateway.config import finding
 from gateway.errors import GatewayError
 from session.disk.threads import start_thread
 from session.errors import SessionError
@@ -106,7 +106,7 @@ async def bounded(
     except (GatewayError, SessionError, ChannelError) as error:
         return Check(name, "fail", str(error), error.hint or cure)
     except OSError as error:
-        said = folder.explain(where, error) if where is not None else ""
+        said = finding.explain(where, error) if where is not None else ""
         return Check(
             name, "fail", str(said or error), "check the files there, and who owns them" if said else cure
         )

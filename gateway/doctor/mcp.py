@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Sequence
 from typing import Final
 
-from gateway.app import mcp
-from gateway.config.extras import CURE, MCP_MISSING, lacks_mcp
-from gateway.config.memory_scope import scopes_of
+from gateway.app import wiring_mcp
+from gateway.app.wiring_tools import MCP_CURE, MCP_MISSING, lacks_mcp
+from gateway.config.agents import scopes_of
 from gateway.config.settings import Settings
 from gateway.doctor import owners
 from gateway.doctor.finding import DISK_CURE, LOCAL_S, Check, bounded, patient
@@ -27,7 +27,7 @@ async def check(settings: Settings, *, local_s: float = LOCAL_S) -> Sequence[Che
     if not settings.mcp:
         return []
     if lacks_mcp(settings):
-        return [Check("mcp", "fail", MCP_MISSING, CURE)]
+        return [Check("mcp", "fail", MCP_MISSING, MCP_CURE)]
     building = start_thread(lambda: _built(settings), name="doctor-mcp")
     records = settings.state / "mcp"
     servers = await bounded(
@@ -40,7 +40,7 @@ async def check(settings: Settings, *, local_s: float = LOCAL_S) -> Sequence[Che
 
 
 def _built(settings: Settings) -> list[tuple[Server, Check | None]]:
-    servers = mcp.build_servers(settings, scopes_of(settings)).servers
+    servers = wiring_mcp.build_servers(settings, scopes_of(settings)).servers
     return [
         (each, owners.untried(f"mcp.{each.spec.name}", settings.workspace) if each.spec.command else None)
         for each in servers

@@ -6,10 +6,8 @@ import asyncio
 from collections.abc import Callable
 
 import durable
-from gateway.app.embedding import build_embedder
-from gateway.app.model import model_warnings, opened_model, try_model
-from gateway.config.presets import effective_history
-from gateway.config.settings import Settings
+from gateway.app.wiring_model import build_embedder, model_warnings, opened_model, try_model
+from gateway.config.settings import Settings, effective_history
 from gateway.doctor.finding import Check, Finding
 from session.context.embeddings import LIMIT_S
 from session.errors import ModelAway, ModelRefused, SessionError

@@ -11,8 +11,8 @@ from typing import Final
 import httpx
 
 import durable
+from channels.plugins import BUILT_IN, enabled
 from channels.tables import Platform
-from gateway.app.served import enabled
 from gateway.config.settings import Settings
 from gateway.doctor.finding import NamedFinding
 
@@ -23,7 +23,8 @@ _REFUSED: Final = (401, 403, 404)
 
 async def check(settings: Settings) -> Sequence[NamedFinding]:
     """Return name, level, text and cure of each finding, all platforms asked at once; no token is shown."""
-    asked = [(kind.name, table) for kind, table in enabled(settings) if kind.name in ("telegram", "discord")]
+    own = {kind.name for kind in BUILT_IN}
+    asked = [(kind.name, table) for kind, table in enabled(settings.channels) if kind.name in own]
     found = await asyncio.gather(*(_asked(name, table) for name, table in asked))
     return [finding for findings in found for finding in findings]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from gateway.app.optional_tools import lacking
+from gateway.app.wiring_tools import lacking
 from gateway.config.settings import Settings
 from gateway.doctor import owners
 from gateway.doctor.finding import GRACE_S, LOCAL_S, Check, bounded, in_own_loop, patient

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import durable
 from gateway.app.daemons import DaemonRegistry
-from gateway.config import folder, memory_scope
+from gateway.config import agents, finding
 from gateway.config.settings import Settings
 from gateway.doctor import cron, machine, owners
 from gateway.doctor.finding import LOCAL_S, Check, looked, patient
@@ -66,8 +66,8 @@ async def _looked(name: str, look: Look, settings: Settings, within_s: float) ->
 
 
 def _folder(workspace: Path) -> Check:
-    if (blocking := folder.in_the_way(workspace)) is not None:
-        return Check("workspace", "fail", f"{blocking} is not a folder", folder.CURE)
+    if (blocking := finding.in_the_way(workspace)) is not None:
+        return Check("workspace", "fail", f"{blocking} is not a folder", finding.FOLDER_CURE)
     if not os.path.lexists(workspace):
         return Check("workspace", "ok", "does not exist yet; the first start creates it")
     if not os.access(workspace, os.R_OK | os.W_OK | os.X_OK):
@@ -126,7 +126,7 @@ def _machine(settings: Settings) -> list[Check]:
 
 
 def _memory(settings: Settings) -> list[Check]:
-    level, text, cure = memory_scope.check(settings)
+    level, text, cure = agents.check_memory(settings)
     return [Check("memory", level, text, cure)]
 
 

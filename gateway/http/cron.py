@@ -16,7 +16,7 @@ from channels.cron.job import CHANNEL, BadJob, coming, new_row, runs, shown
 from channels.cron.jobs_file import CronFile, NoJob
 from channels.cron.schedule import BadSchedule, asked, slot_name
 from channels.errors import ChannelError
-from gateway.app.heartbeat import Texts
+from gateway.app.wiring_cron import Texts
 from gateway.config.agents import agents_of, no_agent
 from gateway.config.settings import Settings
 from gateway.http.errors import HttpError, json_response, unavailable

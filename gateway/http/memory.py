@@ -9,7 +9,7 @@ from fastapi import APIRouter, Path, Query
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 from starlette.responses import Response
 
-from gateway.app.sessions import SessionServices
+from gateway.app.wiring_session import SessionServices
 from gateway.config.agents import settings_of
 from gateway.errors import MailboxDown
 from gateway.http.errors import HttpError, json_response, unavailable

@@ -9,7 +9,7 @@ from typing import Any
 from fastapi import APIRouter
 from starlette.responses import Response
 
-from gateway.app.sessions import SessionServices
+from gateway.app.wiring_session import SessionServices
 from gateway.http.errors import json_response
 from gateway.http.memory import Key, scope_of
 from gateway.http.shape import Shape, needs

@@ -12,7 +12,7 @@ from gateway.http.shape import needs
 from gateway.service.gauges import metrics
 
 if TYPE_CHECKING:
-    from gateway.app.app import Application
+    from gateway.app.application import Application
 
 
 def routes(application: Application) -> APIRouter:

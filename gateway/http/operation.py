@@ -9,7 +9,7 @@ from typing import Any, Literal
 from fastapi import APIRouter
 from starlette.responses import Response
 
-from gateway.config.shown import shown_settings
+from gateway.config.redact import shown_settings
 from gateway.http.errors import json_response
 from gateway.http.shape import Open, Shape, needs
 from gateway.service.chats import ChatService

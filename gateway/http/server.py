@@ -19,7 +19,7 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 from websockets.exceptions import InvalidState
 
 import durable
-from gateway.app import descriptors
+from gateway.app import daemon
 from gateway.errors import GatewayError
 from gateway.http import (
     approvals,
@@ -83,7 +83,7 @@ class Socket(WebSocketsSansIOProtocol):
 
 
 if TYPE_CHECKING:
-    from gateway.app.app import Application
+    from gateway.app.application import Application
 
 END_WITHIN_S = 2
 # Clients have nothing to say over a WebSocket.
@@ -110,7 +110,7 @@ class HttpServer:
         self._socket: socket.socket | None = None
         self.bound = asyncio.Event()
         self.chats = ChatService(application)
-        self.descriptors = descriptors.limit()
+        self.descriptors = daemon.limit()
         self._gate = Gate(
             host=http.host,
             allowed_hosts=http.allowed_hosts,

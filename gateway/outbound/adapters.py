@@ -16,15 +16,14 @@ import orjson
 import structlog
 
 import durable
-from channels import registry
-from channels.base import Admins, Channel, Edits, Kind, Pulse, Registers, Site, Types
+from channels import plugins
+from channels.base import Admins, Channel, Edits, Kind, Pulse, Registers, Site, Types, steady_s
 from channels.errors import ChannelDown, ChannelError, CredentialsRefused, NewerFile, SendNever
-from channels.lease import lease
 from channels.limiter import Limiter, rates_of
 from channels.media import MediaFolder
 from channels.message import Outbound, now_text
 from channels.pairing import AccessRequest, Pairing
-from channels.platform_time import steady_s
+from channels.storage import lease
 from channels.tables import Platform
 from gateway.errors import GatewayError, MailboxError, NewerState, SendLogDown
 from gateway.inbound.intake import Intake
@@ -94,7 +93,7 @@ class Adapter:
         table: Platform,
         context: AdapterContext,
         *,
-        build: Callable[[Kind, Platform, Site], Channel] = registry.build,
+        build: Callable[[Kind, Platform, Site], Channel] = plugins.build,
         pulse: Pulse | None = None,
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:

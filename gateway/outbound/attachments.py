@@ -22,7 +22,7 @@ import durable
 from channels.errors import ChannelDown, SendNever
 from channels.message import Attachment, Outbound
 from durable import is_at, make_folder, make_private, new_file, take_lock, try_lock, write_all
-from gateway.config.memory_scope import scopes_of
+from gateway.config.agents import scopes_of
 from gateway.config.settings import Settings
 from session.memory.circles import Circles
 from session.store.store import Store

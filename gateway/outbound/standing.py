@@ -9,8 +9,7 @@ from typing import Any
 import orjson
 
 from channels.errors import ChannelError
-from channels.lease import held
-from channels.rows import change_rows, read_rows
+from channels.storage import change_rows, held, read_rows
 
 _FIELDS = ("up", "since", "error", "last_round_trip")
 

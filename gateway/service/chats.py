@@ -20,8 +20,8 @@ from session.turn.joining import served, stopped_before
 from session.turn.turn import TOGETHER
 
 if TYPE_CHECKING:
-    from gateway.app.app import Application
-    from gateway.app.sessions import SessionServices
+    from gateway.app.application import Application
+    from gateway.app.wiring_session import SessionServices
     from session.store.store import Store, View
 
 # An event or a heartbeat (None), and the seq to resume from.

@@ -28,8 +28,8 @@ from session.transcript.key import SLOTS, slot_of
 from session.transcript.line import read_time
 
 if TYPE_CHECKING:
-    from gateway.app.app import Application
-    from gateway.app.sessions import SessionServices
+    from gateway.app.application import Application
+    from gateway.app.wiring_session import SessionServices
     from gateway.turns.lanes import Lanes
 
 T = TypeVar("T", str, datetime)

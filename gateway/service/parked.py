@@ -6,7 +6,7 @@ import base64
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from gateway.app.awaited import files_named
+from gateway.app.wiring_broker import files_named
 from gateway.errors import GatewayError
 from gateway.queue.mailbox import INBOUND, Mailbox, Parked
 from session.transcript.key import SessionKey

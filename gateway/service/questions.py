@@ -13,7 +13,7 @@ from gateway.workers.merging import packed
 from session.transcript.key import SessionKey
 
 if TYPE_CHECKING:
-    from gateway.app.app import Application
+    from gateway.app.application import Application
 
 
 class Questions:

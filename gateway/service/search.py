@@ -22,7 +22,7 @@ from session.store.listing import SessionRow
 from session.transcript.agent import named
 
 if TYPE_CHECKING:
-    from gateway.app.sessions import SessionServices
+    from gateway.app.wiring_session import SessionServices
     from gateway.service.chats import ChatService
 
 WITHIN_S = 1.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from datetime import tzinfo
 
-from gateway.config.memory_scope import scopes_of
+from gateway.config.agents import scopes_of
 from gateway.config.settings import Settings
 from session.context.profile import zone_in
 from session.errors import SessionError

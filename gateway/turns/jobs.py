@@ -12,7 +12,7 @@ from typing import Any, Final
 import structlog
 
 import durable
-from channels import state_file
+from channels import storage
 from channels.cron.job import ABOUT, ALL, letter_slot
 from channels.errors import ChannelError
 from channels.message import Inbound, now_text
@@ -62,14 +62,14 @@ class Jobs:
         """Note a failure; say whether it is the first one in a row."""
         job_id = str(inbound.cron_job_id)
         try:
-            with state_file.locked(self._lock):
+            with storage.locked(self._lock):
                 failed = self._read()
                 known = failed.get(job_id)
                 if isinstance(known, dict):
                     return bool(known.get("letter") == inbound.id)
                 kept = list(failed.items())[-(MAX_FAILED - 1) :]
                 entry = {"letter": inbound.id, "at": now_text(self._clock())}
-                state_file.write(self._path, {"jobs": {**dict(kept), job_id: entry}})
+                storage.write(self._path, {"jobs": {**dict(kept), job_id: entry}})
         except ChannelError as error:
             # Told twice is better than never.
             log.warning("failure.unnoted", job=job_id, error=str(error), hint=error.hint)
@@ -80,15 +80,15 @@ class Jobs:
         try:
             if job_id not in self._read():
                 return
-            with state_file.locked(self._lock):
+            with storage.locked(self._lock):
                 failed = self._read()
                 if failed.pop(job_id, None) is not None:
-                    state_file.write(self._path, {"jobs": failed})
+                    storage.write(self._path, {"jobs": failed})
         except ChannelError as error:
             log.warning("success.unnoted", job=job_id, error=str(error), hint=error.hint)
 
     def _read(self) -> dict[str, Any]:
-        jobs = state_file.read(self._path).get("jobs")
+        jobs = storage.read(self._path).get("jobs")
         return jobs if isinstance(jobs, dict) else {}
 
 

@@ -6,7 +6,7 @@ import asyncio
 import sys
 from pathlib import Path
 
-from channels.lease import lease
+from channels.storage import lease
 
 
 async def main(state: str, name: str) -> None:

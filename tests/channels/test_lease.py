@@ -8,7 +8,7 @@ import os
 import sys
 from pathlib import Path
 
-from channels.lease import held, lease
+from channels.storage import held, lease
 from tests.gateway.embedded_place import files_at_most
 
 

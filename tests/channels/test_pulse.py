@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from channels.base import PATIENCE, Pulse, Site
-from channels.platform_time import PlatformTime
+from channels.base import PATIENCE, PlatformTime, Pulse, Site
 from tests.support.clock import Clock
 
 WITHIN_S = 100.0

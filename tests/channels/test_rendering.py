@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from channels.discord.format import discord_markdown
-from channels.telegram.format import render as telegram
+from channels.discord.formatting import discord_markdown
+from channels.telegram.formatting import render as telegram
 from channels.text import split_markdown
 from tests.support.examples import drawn
 

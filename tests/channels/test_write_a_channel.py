@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from channels import registry
+from channels import plugins
 from channels.base import Kind, Pulse, Site
 from channels.errors import CredentialsRefused
 from tests.channels.parrot_server import TOKEN, parrot_server
@@ -49,16 +49,16 @@ def test_it_is_found_by_its_entry_point() -> None:
     declared = re.search(r'entry-points\."(.+?)"\]\n(\w+) = "(.+?)"', PAGE.read_text())
     assert declared is not None
     group, name, value = declared.groups()
-    assert group == registry.GROUP
+    assert group == plugins.GROUP
 
-    found = registry.look([EntryPoint(name, value, group)])
+    found = plugins.look([EntryPoint(name, value, group)])
 
     assert found.problems == ()
     assert found.tables() == {"parrot": package.Parrot}
     kind = found.kinds["parrot"]
     assert isinstance(kind, Kind)
     table = package.Parrot(enabled=True, token=TOKEN)
-    assert registry.build(kind, table, Site(Path(), Pulse(), {})).name == "parrot"
+    assert plugins.build(kind, table, Site(Path(), Pulse(), {})).name == "parrot"
 
 
 async def test_a_wrong_token_is_one_clear_error(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.systemd import units
+from gateway import systemd
 from tests.docs.page import read
 from tests.support.guarantee import guarantee
 from tests.support.harness import ROOT
@@ -236,13 +236,13 @@ def test_commands_of_tools_are_confined_under_the_unit_with_the_drop_in(
 ) -> None:
     """Without it they are refused: `doctor` tries it under the same."""
     write(service, CONFIG, "[tools.shell]\nenabled = true\n")
-    body = units.text(UNIT, Path("/usr/bin/chat-gateway"))
+    body = systemd.text(UNIT, Path("/usr/bin/chat-gateway"))
     body = body.replace("Type=notify", "Type=oneshot").replace("WatchdogSec=60\n", "")
     body = body.replace("config.toml run", "config.toml doctor --json")
     body = body.replace("Restart=on-failure\n", "StandardOutput=truncate:/run/share/doctor.json\n")
     write(service, Path("/etc/systemd/system/looks.service"), body)
     if more:
-        text = units.text(more, Path("/usr/bin/chat-gateway"))
+        text = systemd.text(more, Path("/usr/bin/chat-gateway"))
         write(service, Path("/etc/systemd/system/looks.service.d/sandbox.conf"), text)
     service.run("systemctl", "daemon-reload", check=True)
     service.run("systemctl", "start", "looks.service")

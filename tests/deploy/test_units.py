@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from gateway import systemd
 from gateway.__main__ import main
 from gateway.config.finding import DEFAULT_WORKSPACE, default_workspace, usual_file
 from gateway.config.schema import Schema
 from gateway.config.settings import LimitsSettings, Settings
 from gateway.errors import GatewayError
-from gateway.systemd import units
 from tests.docs.page import read
 from tests.support.command_line import parsed
 from tests.support.guarantee import guarantee
@@ -33,7 +33,7 @@ PROGRAM = Path("/usr/bin/env")
 
 def service(name: str) -> list[tuple[str, str]]:
     """The lines of ``[Service]``, in order."""
-    text = units.text(name, Path(units.PACKAGED_PROGRAM)).split("[Service]", 1)[1].split("\n[", 1)[0]
+    text = systemd.text(name, Path(systemd.PACKAGED_PROGRAM)).split("[Service]", 1)[1].split("\n[", 1)[0]
     return [
         (key, value)
         for key, _, value in (line.partition("=") for line in text.splitlines() if not line.startswith("#"))
@@ -61,7 +61,7 @@ def analyze(*words: str, root: Path) -> subprocess.CompletedProcess[str]:
 @pytest.fixture
 def installed(tmp_path: Path) -> Path:
     """The folder of units, as `systemd install` writes it, with a program that is there."""
-    units.install(tmp_path, PROGRAM)
+    systemd.install(tmp_path, PROGRAM)
     return tmp_path / "systemd" / "system"
 
 
@@ -73,18 +73,18 @@ def exposure(name: str, folder: Path) -> float:
     return float(found[1])
 
 
-@pytest.mark.parametrize("name", [*SERVICES, units.USER_UNIT])
+@pytest.mark.parametrize("name", [*SERVICES, systemd.USER_UNIT])
 def test_little_is_exposed(name: str, installed: Path) -> None:
-    (installed / units.USER_UNIT).write_text(units.text(units.USER_UNIT, PROGRAM))
+    (installed / systemd.USER_UNIT).write_text(systemd.text(systemd.USER_UNIT, PROGRAM))
 
     assert exposure(name, installed) <= MAX_EXPOSURE
 
 
-@pytest.mark.parametrize("name", ["chat-gateway.service", units.USER_UNIT])
+@pytest.mark.parametrize("name", ["chat-gateway.service", systemd.USER_UNIT])
 def test_with_bubblewrap_it_is_exposed_no_more_than_that_needs(name: str, tmp_path: Path) -> None:
     """The drop-in that gives bubblewrap its namespaces leaves capabilities and files as they were."""
-    more = units.text("sandbox.conf", PROGRAM).split("[Service]", 1)[1]
-    before, after = units.text(name, PROGRAM).split("\n[Install]")
+    more = systemd.text("sandbox.conf", PROGRAM).split("[Service]", 1)[1]
+    before, after = systemd.text(name, PROGRAM).split("\n[Install]")
     (tmp_path / name).write_text(f"{before}{more}\n[Install]{after}")
 
     assert exposure(name, tmp_path) <= 3.5
@@ -110,7 +110,7 @@ def test_nor_in_those_of_the_nightly_backup(tmp_path: Path) -> None:
     (tmp_path / "chat-gateway-backup.timer").write_text(timer)
 
     faultless("./chat-gateway-backup.timer", root=tmp_path)
-    for line in units.text("chat-gateway.service", PROGRAM).splitlines():
+    for line in systemd.text("chat-gateway.service", PROGRAM).splitlines():
         assert not line.startswith("LoadCredential=") or line in service.splitlines()
 
 
@@ -122,7 +122,7 @@ def test_they_start_what_there_is(name: str) -> None:
         program, *words = shlex.split(lines["ExecStart"].replace("%i", role))
         args = parsed(words)
 
-        assert program == units.PACKAGED_PROGRAM
+        assert program == systemd.PACKAGED_PROGRAM
         assert args.role == role
         # The one that a verb of root uses as well.
         assert args.workspace is None
@@ -143,7 +143,7 @@ def test_both_are_the_same_service() -> None:
 
 def test_the_unit_of_a_person_is_the_same_service() -> None:
     """But for where its files lie it says nothing that the service does not, and is watched as that is."""
-    own, whole = service(units.USER_UNIT), service(SERVICES[0])
+    own, whole = service(systemd.USER_UNIT), service(SERVICES[0])
     lines = dict(own)
 
     assert {line for line in own if line not in whole} == {
@@ -156,7 +156,7 @@ def test_the_unit_of_a_person_is_the_same_service() -> None:
         assert lines[name] == dict(whole)[name]
     program, *words = shlex.split(lines["ExecStart"].replace("%h", "/home/ada"))
     args = parsed(words)
-    assert program == units.PACKAGED_PROGRAM
+    assert program == systemd.PACKAGED_PROGRAM
     assert args.workspace == Path(DEFAULT_WORKSPACE.replace("~", "/home/ada"))
     assert args.config == usual_file({"HOME": "/home/ada"})
 
@@ -164,9 +164,9 @@ def test_the_unit_of_a_person_is_the_same_service() -> None:
 def test_systemd_finds_no_fault_in_the_unit_of_a_person(tmp_path: Path) -> None:
     """Nor with names of files that mean something to it."""
     config = tmp_path / "100% mine" / '$HOME; "x"' / "config.toml"
-    units.install_user(tmp_path, units.user_text(PROGRAM, config, tmp_path / "a b"), tmp_path / "a b")
+    systemd.install_user(tmp_path, systemd.user_text(PROGRAM, config, tmp_path / "a b"), tmp_path / "a b")
 
-    faultless("--user", f"./{units.USER_NAME}", root=tmp_path)
+    faultless("--user", f"./{systemd.USER_NAME}", root=tmp_path)
 
 
 def test_a_person_installs_the_unit_with_their_own_configuration(
@@ -180,7 +180,7 @@ def test_a_person_installs_the_unit_with_their_own_configuration(
 
     assert main(words) == 0
 
-    unit = tmp_path / units.USER_NAME
+    unit = tmp_path / systemd.USER_NAME
     assert capsys.readouterr().out == f"{unit}\n"
     assert f"--config {tmp_path}/config.toml --workspace {tmp_path}/w run\n" in unit.read_text()
 
@@ -208,7 +208,7 @@ def test_install_writes_them_with_the_program_that_it_is(
     assert main(["systemd", "install", "--to", str(tmp_path), "--program", "/opt/x/bin/chat-gateway"]) == 0
 
     written = capsys.readouterr().out.split()
-    assert written == [str(tmp_path / place) for place in units.PLACES.values()]
+    assert written == [str(tmp_path / place) for place in systemd.PLACES.values()]
     for place in written:
         assert Path(place).stat().st_mode & 0o777 == 0o644
         assert Path(place).parent.stat().st_mode & 0o777 == 0o755
@@ -225,7 +225,7 @@ def test_a_program_in_an_odd_place_is_one_word_for_systemd(tmp_path: Path) -> No
     program.parent.mkdir(parents=True)
     shutil.copy(PROGRAM, program)
 
-    units.install(tmp_path, program)
+    systemd.install(tmp_path, program)
 
     unit = tmp_path / "systemd" / "system" / "chat-gateway.service"
     words = f'"{str(program).replace("%", "%%")}" --config '
@@ -242,7 +242,7 @@ def test_a_program_is_named_from_the_root_on(
     assert main(["systemd", "show", "chat-gateway.service", "--program", "bin/chat-gateway"]) == 0
     assert start in capsys.readouterr().out
     assert main(["systemd", "install", "--to", "to", "--program", "bin/chat-gateway"]) == 0
-    assert start in (tmp_path / "to" / units.PLACES["chat-gateway.service"]).read_text()
+    assert start in (tmp_path / "to" / systemd.PLACES["chat-gateway.service"]).read_text()
 
 
 @pytest.mark.parametrize("name", ["chat-gateway", "python"])
@@ -254,14 +254,14 @@ def test_a_link_to_where_no_service_may_look_is_refused(tmp_path: Path, name: st
     (tmp_path / "bin" / name).symlink_to("/root/.local/it")
 
     with pytest.raises(GatewayError, match=r"/root/\.local/it.* where no service may look"):
-        units.install(tmp_path / "to", tmp_path / "bin" / "chat-gateway")
+        systemd.install(tmp_path / "to", tmp_path / "bin" / "chat-gateway")
     with pytest.raises(GatewayError, match="where no service may look"):
-        units.install(tmp_path / "to", Path("/home/ada/.local/bin/chat-gateway"))
+        systemd.install(tmp_path / "to", Path("/home/ada/.local/bin/chat-gateway"))
 
     assert not (tmp_path / "to").exists()
 
 
 def test_show_prints_each_of_them(capsys: pytest.CaptureFixture[str]) -> None:
-    for name in units.NAMES:
-        assert main(["systemd", "show", name, "--program", units.PACKAGED_PROGRAM]) == 0
+    for name in systemd.NAMES:
+        assert main(["systemd", "show", name, "--program", systemd.PACKAGED_PROGRAM]) == 0
         assert capsys.readouterr().out == (ROOT / "systemd" / name).read_text()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from gateway.app.app import Application
+from gateway.app.application import Application
 from gateway.config.settings import Settings
 from gateway.http.security import Gate
 from gateway.http.server import HttpServer, build_app

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from gateway import systemd
 from gateway.config.schema import Schema
 from gateway.config.settings import Settings
-from gateway.systemd import units
 from tests.docs.page import read
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -27,12 +27,12 @@ def test_the_page_names_what_the_unit_uses() -> None:
     """Its program, user and folders."""
     text = (DOCS / "systemd.md").read_text()
 
-    assert units.PACKAGED_PROGRAM in text
+    assert systemd.PACKAGED_PROGRAM in text
     for path in (f"/var/lib/{unit()['StateDirectory']}", "/etc/chat-gateway/config.toml", "/etc/credstore"):
         assert path in text
     assert f" -u {unit()['User']} " in text
     assert f"userdel {unit()['User']}" in text
-    for name in units.NAMES:
+    for name in systemd.NAMES:
         assert f"../systemd/{name}" in text
 
 

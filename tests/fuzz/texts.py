@@ -15,13 +15,13 @@ from jsonschema import Draft202012Validator
 
 from channels.errors import Unreadable
 from channels.message import read_inbound, read_outbound
-from channels.telegram.format import MAX_ENTITIES, render
+from channels.telegram.formatting import MAX_ENTITIES, render
 from channels.text import split_markdown, utf16_len
 from durable import is_blank
 from gateway.config.load import load
+from gateway.config.redact import shown_settings
 from gateway.config.reference import json_schema
 from gateway.config.settings import Settings
-from gateway.config.shown import shown_settings
 from gateway.errors import ConfigError
 from session.transcript import entries, records
 from session.transcript.history import visible

@@ -15,7 +15,7 @@ from channels.cron.schedule import At
 from channels.message import Attachment, Inbound
 from channels.pairing import Pairing
 from gateway.app.erasure import Erasure
-from gateway.app.sessions import SessionServices, build_session_services
+from gateway.app.wiring_session import SessionServices, build_session_services
 from gateway.config.settings import Settings
 from gateway.outbound.send_log import SendLog
 from gateway.queue.mailbox import INBOUND, ParkedAs, Post, outbound

@@ -17,7 +17,7 @@ import aio_pika
 import orjson
 from pamqp import commands
 
-from gateway.app.app import Application
+from gateway.app.application import Application
 from gateway.queue.mailbox import INBOUND, Mailbox, Post, Topic, outbound
 from session.transcript.key import slot_of
 from tests.gateway.delivery_place import Place

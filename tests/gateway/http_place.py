@@ -11,8 +11,8 @@ from typing import Any
 import httpx
 import orjson
 
-from gateway.app.app import Application
-from gateway.app.sessions import SessionServices
+from gateway.app.application import Application
+from gateway.app.wiring_session import SessionServices
 from gateway.config.settings import Settings
 from gateway.http.security import Gate
 from gateway.http.server import HttpServer, build_app

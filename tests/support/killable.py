@@ -46,7 +46,7 @@ POINTS: dict[str, list[str]] = {
     "notes": ["os:rename?MEMORY.md"],
     "state_file": ["os:rename?.json"],
     # Of who runs an adapter: the offset moves, an update is taken in, a send begins, is made, is noted.
-    "poll": ["channels.telegram.wire:Wire.poll"],
+    "poll": ["channels.telegram.client:Wire.poll"],
     "accept": ["gateway.inbound.reception:Reception.accept"],
     "trying": ["gateway.outbound.send_log:SendLog.trying"],
     "send": ["channels.telegram.adapter:Telegram.send"],

@@ -41,7 +41,7 @@ MODULES = (
     "gateway.cli.status",
     "gateway.cli.memory",
     "gateway.cli.whole",
-    "gateway.app.sessions",
+    "gateway.app.wiring_session",
     "gateway.workers.count",
     "channels.telegram.adapter",
     "channels.discord.adapter",

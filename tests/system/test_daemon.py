@@ -15,8 +15,8 @@ from typing import Any
 import httpx
 import pytest
 
+from gateway.app.daemon import LAST_WORDS_S
 from gateway.app.daemons import DaemonRegistry
-from gateway.app.ending import LAST_WORDS_S
 from tests.support.broker import Broker
 from tests.support.foreign import foreign, inbound
 from tests.support.guarantee import guarantee
@@ -186,7 +186,7 @@ async def test_a_second_sigterm_waits_for_nothing_that_hangs() -> None:
 
 HANGS = """
 import asyncio, types
-from gateway.app.ending import Ending
+from gateway.app.daemon import Ending
 
 async def end_now():
     print("hangs", flush=True)

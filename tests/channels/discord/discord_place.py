@@ -15,7 +15,7 @@ import durable
 from channels.base import Arrival, Chunk, Pulse, Rendered, Site
 from channels.discord.adapter import Discord
 from channels.discord.ingress import Tempo
-from channels.rows import from_ms, read_rows
+from channels.storage import from_ms, read_rows
 from channels.tables import DiscordTable as Table
 from tests.support.discord_server import DiscordServer
 

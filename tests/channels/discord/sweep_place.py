@@ -10,11 +10,10 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from channels.discord.cursors import Cursors
-from channels.discord.ingress import DiscordIngress
+from channels.discord.backfill import Sweeper
+from channels.discord.ingress import Cursors, DiscordIngress
 from channels.discord.messages import Location
 from channels.discord.rest import Rest
-from channels.discord.sweep import Sweeper
 from tests.channels.discord.discord_place import HURRY, Record, table
 from tests.support.discord_server import DiscordServer
 from tests.support.discord_world import Channel as Place

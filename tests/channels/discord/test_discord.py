@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from channels.base import Channel
-from channels.contract import Break, ChannelContract, FarSide, Shown
-from channels.rows import first_start
+from channels.storage import first_start
+from channels.testing import Break, ChannelContract, FarSide, Shown
 from tests.channels.discord.discord_place import CALM, SENDS, Record, book, running, sender
 from tests.support.discord_server import DiscordServer
 from tests.support.discord_world import Channel as Place

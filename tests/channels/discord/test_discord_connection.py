@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from channels.discord.cursors import Cursors
-from channels.discord.ingress import Tempo
+from channels.discord.ingress import Cursors, Tempo
 from channels.discord.messages import snowflake_at
 from channels.errors import (
     CredentialsRefused,

@@ -13,10 +13,9 @@ import structlog
 
 from channels.base import Pulse, Site
 from channels.discord.adapter import Discord
-from channels.discord.cursors import Cursors
-from channels.discord.ingress import MAX_WAITING, Tempo
+from channels.discord.ingress import MAX_WAITING, Cursors, Tempo
 from channels.discord.messages import snowflake_at
-from channels.rows import first_start
+from channels.storage import first_start
 from tests.channels.discord.discord_place import CALM, HURRY, Record, book, running, table
 from tests.support.discord_gateway import DIRECT_MESSAGES, GUILD_MESSAGES
 from tests.support.discord_server import REAL_LIMITS, DiscordServer

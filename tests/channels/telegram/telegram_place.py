@@ -10,11 +10,10 @@ from typing import Any
 
 from pydantic import SecretStr
 
-from channels.base import Arrival, Pulse, Site
-from channels.platform_time import steady_s
+from channels.base import Arrival, Pulse, Site, steady_s
 from channels.tables import TelegramTable as Table
 from channels.telegram.adapter import Telegram
-from channels.telegram.ingress import Times
+from channels.telegram.polling import Times
 from tests.support.telegram_server import TelegramServer
 
 ADA, BOB = 101, 102

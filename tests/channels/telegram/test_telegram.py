@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import structlog
 
-from channels.rows import first_start, from_ms, read_rows
+from channels.storage import first_start, from_ms, read_rows
 from tests.channels.telegram.telegram_place import ADA, BOB, Ears, Place
 from tests.support.guarantee import guarantee
 from tests.support.telegram_server import TelegramServer

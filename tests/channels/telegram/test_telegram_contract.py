@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from channels.base import Channel
-from channels.contract import Break, ChannelContract, FarSide, Shown
+from channels.testing import Break, ChannelContract, FarSide, Shown
 from tests.channels.telegram.telegram_place import ADA, Place
 from tests.support.guarantee import guarantee
 from tests.support.telegram_server import TelegramServer

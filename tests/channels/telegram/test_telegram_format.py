@@ -17,8 +17,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from channels.base import Rendered
-from channels.telegram.format import MAX_ENTITIES, render
-from channels.telegram.parts import MAX_BLOCK_BYTES, PART_BYTES, parts
+from channels.telegram.formatting import MAX_BLOCK_BYTES, MAX_ENTITIES, PART_BYTES, parts, render
 from channels.text import utf16_len
 from durable import is_blank
 from tests.support.examples import drawn
@@ -303,7 +302,7 @@ def test_it_imports_no_client_and_opens_no_connection() -> None:
         "import socket, sys\n"
         "def refuse(*_): raise SystemExit('a connection')\n"
         "sys.addaudithook(lambda event, _: refuse() if event.startswith('socket.connect') else None)\n"
-        "from channels.telegram.format import render\n"
+        "from channels.telegram.formatting import render\n"
         "render('```mermaid\\ngraph TD; A-->B\\n```\\n\\n$\\\\frac{a}{b}$ ![x](https://a.example/p.png)')\n"
         "print(sorted({'telegram', 'aiohttp', 'httpx', 'PIL', 'discord'} & set(sys.modules)))\n"
     )
@@ -391,7 +390,9 @@ def test_more_than_a_block_of_anything_is_rendered_soon(unit: str) -> None:
 def test_bars_far_apart_in_tables_are_no_spoiler() -> None:
     """Between them, a search for a spoiler would try two ways a line: 40 lines would take it days."""
     text = "> |a||\n> |-|-|\n" + "> \n" * 40 + "> x\n>\n> |b||\n> |-|-|\n"
-    program = f"from channels.telegram.format import render; print([one.plain for one in render({text!r})])"
+    program = (
+        f"from channels.telegram.formatting import render; print([one.plain for one in render({text!r})])"
+    )
 
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True

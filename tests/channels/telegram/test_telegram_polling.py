@@ -13,7 +13,7 @@ from pydantic import SecretStr
 from channels.base import Arrival
 from channels.errors import ChannelDown, CredentialsRefused
 from channels.tables import TelegramTable
-from channels.telegram.wire import Wire
+from channels.telegram.client import Wire
 from tests.channels.telegram.telegram_place import ADA, Ears, Place
 from tests.support.telegram_server import TelegramServer
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine
 
 import pytest
 
-from channels.telegram.window import MAX_PENDING, UpdateWindow
+from channels.telegram.polling import MAX_PENDING, UpdateWindow
 
 Wait = Callable[[UpdateWindow], Coroutine[None, None, bool]]
 

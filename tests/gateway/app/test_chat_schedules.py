@@ -11,10 +11,10 @@ import pytest
 
 from channels.cron.jobs_file import CronFile
 from channels.pairing import Pairing
-from gateway.app.schedules import ChatSchedules
 from gateway.app.surroundings import SurroundingsReader
+from gateway.app.wiring_cron import ChatSchedules
+from gateway.config.agents import scopes_of
 from gateway.config.load import load
-from gateway.config.memory_scope import scopes_of
 from session.context.scopes import Reader
 from session.context.working import Surroundings
 from session.models.model import ToolCall

@@ -14,9 +14,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from bench.application import letter, settings
-from gateway.app import app
-from gateway.app.app import Application, see_off
-from gateway.app.ending import Ending
+from gateway.app import application as application_module
+from gateway.app.application import Application, see_off
+from gateway.app.daemon import Ending
 from gateway.config.settings import Settings
 from gateway.outbound.local import LocalSender
 from gateway.queue.mailbox import INBOUND
@@ -202,7 +202,7 @@ class Deaf:
 
 
 async def test_it_is_named_and_told_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(app, "AGAIN_S", 0.02)
+    monkeypatch.setattr(application_module, "AGAIN_S", 0.02)
     deaf, quick = Deaf(2), Deaf(0)
     tasks = [asyncio.create_task(each.run(), name=name) for each, name in ((deaf, "deaf"), (quick, "quick"))]
     await asyncio.sleep(0)
@@ -218,7 +218,7 @@ async def test_it_is_named_and_told_again(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 async def test_a_gateway_ends_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(app, "AGAIN_S", 0.02)
+    monkeypatch.setattr(application_module, "AGAIN_S", 0.02)
     settings = Settings(workspace=tmp_path)
     deaf = Deaf(1)
     async with asyncio.timeout(30):

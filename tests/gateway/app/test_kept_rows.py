@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from gateway.app import kept_rows
+from gateway.app.erasure import TORN as TOLD
+from gateway.app.erasure import answering, jobs_of, remove_jobs
 from session.kept.subject import Conversation, Subject
 from tests.gateway.erasing_place import ADA, BOB, eraser
 from tests.support.place import write
@@ -34,7 +35,7 @@ def messages(workspace: Path) -> list[str]:
 async def exported(workspace: Path, key: str) -> list[str]:
     async with eraser(workspace) as (erasure, _):
         subject = await erasure.subject(key=key)
-    return [row["payload"]["message"] for row in kept_rows.jobs_of(workspace, subject)]
+    return [row["payload"]["message"] for row in jobs_of(workspace, subject)]
 
 
 async def erased(workspace: Path, key: str) -> int:
@@ -59,9 +60,7 @@ async def test_of_two_jobs_of_one_id_the_one_that_answers_the_chat_goes(tmp_path
 
 async def test_the_conversation_of_an_id_is_that_of_the_job_which_could_run(tmp_path: Path) -> None:
     put(tmp_path, job("j1", "1", "for Ada"), job("j1", "2", "for Bob"), job("j2", None, "of its own"))
-    answering = kept_rows.answering(tmp_path)
-
-    assert answering == {"cron:j1": ADA}
+    assert answering(tmp_path) == {"cron:j1": ADA}
 
 
 async def test_a_job_without_a_chat_keeps_its_id_from_a_copy_that_has_one(tmp_path: Path) -> None:
@@ -104,8 +103,8 @@ def test_a_row_that_names_no_chat_goes_with_the_id_that_is_the_subjects(
     conversations = (Conversation(BOB, "telegram_2"), Conversation("cron:j2", "cron_j2"))
     subject = Subject(BOB, False, conversations, (), ("j1",), {})
 
-    assert [row["id"] for row in kept_rows.jobs_of(tmp_path, subject)] == ["j1"]
-    assert kept_rows.remove_jobs(tmp_path, subject) == 1
+    assert [row["id"] for row in jobs_of(tmp_path, subject)] == ["j1"]
+    assert remove_jobs(tmp_path, subject) == 1
 
     assert messages(tmp_path) == ["of nobody"]
 
@@ -139,7 +138,7 @@ async def test_what_stands_torn_in_a_damaged_file_is_named(tmp_path: Path, text:
 
     assert path.read_bytes() == before
     assert [words for words in bob.stays if words.startswith("cron/jobs.json")] == [
-        kept_rows.TORN.format("cron/jobs.json")
+        TOLD.format("cron/jobs.json")
     ]
     assert not [words for words in ada.stays if words.startswith("cron/")]
 
@@ -153,4 +152,4 @@ async def test_changes_that_cannot_be_read_are_named(tmp_path: Path) -> None:
         done, _ = await erasure.key(BOB)
 
     assert messages(tmp_path) == []
-    assert kept_rows.TORN.format("cron/action.jsonl") in done.stays
+    assert TOLD.format("cron/action.jsonl") in done.stays

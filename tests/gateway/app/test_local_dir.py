@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.app import local_dir, state_folder
+from gateway.app import state_folder
 from gateway.errors import ConfigError, StateInUse
 from session.disk.local_files import homes_of, local_path, local_state, note_of
 from session.errors import StoreError
@@ -32,7 +32,7 @@ def fill(place: Path) -> None:
 
 
 def start(workspace: Path, wanted: Path | None) -> Path:
-    local_dir.settle(workspace, wanted, beside=list)
+    state_folder.settle_indexes(workspace, wanted, beside=list)
     return local_state(workspace / "state")
 
 
@@ -108,7 +108,7 @@ def test_who_works_there_keeps_his_indexes(workspace: Path, tmp_path: Path) -> N
     with state_folder.lock_file(workspace / "state") as lock:
         state_folder.share(lock)
         with pytest.raises(StateInUse, match=r"state\.local_dir moves the indexes of"):
-            local_dir.settle(workspace, tmp_path / "d", beside=lambda: ["pid 12"], wait_s=0.1)
+            state_folder.settle_indexes(workspace, tmp_path / "d", beside=lambda: ["pid 12"], wait_s=0.1)
 
     assert before <= files(workspace)
     assert not (tmp_path / "d").exists()

@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 import pytest
 import structlog
 
-from gateway.app import log
+from gateway.app import logging as logs
 from gateway.config.load import load
 from gateway.config.settings import Settings
 
@@ -57,7 +57,7 @@ S = TypeVar("S", bound=io.StringIO)
 
 
 def logging_to(stream: S, form: str = "json", level: str = "info", **more: str) -> S:
-    log.setup(settings(form, level), stream=stream, **more)
+    logs.setup(settings(form, level), stream=stream, **more)
     return stream
 
 
@@ -80,7 +80,9 @@ def test_no_secret_leaves_by_any_way(form: str) -> None:
     stream = logging_to(io.StringIO(), form)
     # pytest's own handlers do not bear what follows.
     root = logging.getLogger()
-    root.handlers[:] = [handler for handler in root.handlers if type(handler).__module__ == "gateway.app.log"]
+    root.handlers[:] = [
+        handler for handler in root.handlers if type(handler).__module__ == "gateway.app.logging"
+    ]
     ours, theirs = structlog.get_logger(), logging.getLogger("some.library")
 
     ours.info(
@@ -127,7 +129,7 @@ async def test_an_error_that_nobody_awaited_is_logged_clean() -> None:
     """The loop's own complaint goes the same way."""
     stream = logging_to(io.StringIO())
     loop = asyncio.get_running_loop()
-    log.catch_loop_errors(loop)
+    logs.catch_loop_errors(loop)
 
     future = loop.create_future()
     future.set_exception(RuntimeError(SECRET))
@@ -213,7 +215,7 @@ def test_a_second_setup_replaces_the_first() -> None:
 
 
 def test_a_full_disk_behind_stderr_ends_nothing() -> None:
-    """A line that cannot be written is lost; the turn that logged it goes on, and so does the log."""
+    """A line that cannot be written is lost; the turn that logged it goes on, and so does the logs."""
 
     class Full(io.StringIO):
         refused = 0
@@ -249,7 +251,7 @@ class Written(io.StringIO):
 async def test_the_lines_of_a_pass_leave_together() -> None:
     """One write takes what several turns said in one pass of the loop, whole lines as far as a pipe does."""
     stream = logging_to(Written())
-    log.gather(asyncio.get_running_loop())
+    logs.gather(asyncio.get_running_loop())
 
     for number in range(3):
         structlog.get_logger().info("turn.ended", number=number)
@@ -270,7 +272,7 @@ async def test_the_lines_of_a_pass_leave_together() -> None:
 async def test_a_warning_leaves_at_once_behind_what_was_said_before_and_so_does_a_thread() -> None:
     """What goes wrong is there even where the loop does not move any more, which no thread waits for."""
     stream = logging_to(Written())
-    log.gather(asyncio.get_running_loop())
+    logs.gather(asyncio.get_running_loop())
 
     structlog.get_logger().info("turn.ended")
     structlog.get_logger().warning("turn.failed")
@@ -283,11 +285,11 @@ async def test_a_warning_leaves_at_once_behind_what_was_said_before_and_so_does_
 
 
 PLAIN = """
-from gateway.app import log
+from gateway.app import logging as logs
 from gateway.cli import output
 
-log.setup()
-log.say("ready http://127.0.0.1:8790")
+logs.setup()
+logs.say("ready http://127.0.0.1:8790")
 output.error("nothing there")
 """
 
@@ -310,7 +312,7 @@ def test_a_plain_line_stands_behind_what_was_said_before_and_tells_no_secret() -
     stream = logging_to(Written())
 
     structlog.get_logger().info("turn.ended")
-    log.say(f"ready {SECRET}")
+    logs.say(f"ready {SECRET}")
 
     event, line = stream.getvalue().splitlines()
     assert json.loads(event)["event"] == "turn.ended"
@@ -321,7 +323,7 @@ def test_a_plain_line_stands_behind_what_was_said_before_and_tells_no_secret() -
 def test_a_secret_too_short_to_hide_is_said(tmp_path: Path) -> None:
     """The operator learns which key; the value is not shown."""
     stream = io.StringIO()
-    log.setup(load(Path(os.devnull), tmp_path, {"CHAT_GATEWAY_HTTP__TOKEN": "abc"}), stream=stream)
+    logs.setup(load(Path(os.devnull), tmp_path, {"CHAT_GATEWAY_HTTP__TOKEN": "abc"}), stream=stream)
 
     event = json.loads(stream.getvalue())
     assert (event["event"], event["key"]) == ("secret.found_short", "http.token")

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from gateway.app.mcp import Confined
+from gateway.app.wiring_mcp import Confined
 from session.mcp.server import Server
 from session.mcp.spec import ServerSpec
 from tests.session.mcp.mcp_place import GOOD, HERE, TIME, called

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.app.optional_tools import EXTRACTION_CURE, NO_EXTRACTION, OptionalTools, granted, lacking
-from gateway.app.sessions import build_session_services
+from gateway.app.wiring_session import build_session_services
+from gateway.app.wiring_tools import EXTRACTION_CURE, NO_EXTRACTION, OptionalTools, granted, lacking
 from gateway.config.load import load
 from gateway.config.settings import Settings
 
@@ -71,7 +71,7 @@ def test_what_is_off_imports_no_library() -> None:
         *("lxml", "httpx", "ctypes"),
         *("session.tools.shell", "session.tools.sandbox", "session.mcp.server"),
     }
-    code = f"import gateway.app.sessions, sys; print({heavy!r} & {{*sys.modules}})"
+    code = f"import gateway.app.wiring_session, sys; print({heavy!r} & {{*sys.modules}})"
     ran = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
 
     assert ran.stdout == "set()\n"

@@ -9,8 +9,8 @@ import pytest
 
 from channels.message import Inbound
 from gateway.__main__ import main
-from gateway.app.app import Application
-from gateway.app.replied import RepliedChannels
+from gateway.app.application import Application
+from gateway.app.wiring_broker import RepliedChannels
 from gateway.config.settings import Settings
 from gateway.queue.mailbox import INBOUND, Post
 from tests.support.broker import Broker

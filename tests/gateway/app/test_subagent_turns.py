@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import fields
 from pathlib import Path
 
-from gateway.app.sessions import build_session_services
-from gateway.app.subagents import build_store
+from gateway.app.wiring_agents import build_store
+from gateway.app.wiring_session import build_session_services
 from gateway.config.load import load
 from session.context.request import Asking
 from session.memory.circles import PARENT

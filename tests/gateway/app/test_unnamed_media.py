@@ -11,7 +11,7 @@ import orjson
 import pytest
 
 from channels.message import Attachment, Inbound
-from gateway.app.awaited import awaited_files
+from gateway.app.wiring_broker import awaited_files
 from gateway.queue.embedded.mailbox import EmbeddedMailbox
 from gateway.queue.mailbox import INBOUND, Mailbox, ParkedAs, Post
 from gateway.queue.rabbitmq.broker import RabbitMailbox

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import pytest
 
-from gateway.app import approvals
+from gateway.app import wiring_tools
 from gateway.http import uploads
 from gateway.turns import subagents
 from session.recall import recall
@@ -47,17 +47,17 @@ async def goes_on(work: Coroutine[Any, Any, None], refusing: Refusing) -> None:
 async def swept_subagents(refusing: Refusing) -> None:
     ready = asyncio.Event()
     ready.set()
-    mine = cast(subagents.Subagents, SimpleNamespace(sweep=refusing.soon))
+    mine = cast("subagents.Subagents", SimpleNamespace(sweep=refusing.soon))
     await subagents.Subagents.keep_clean(mine, ready.wait())
 
 
 async def pruned_approvals(refusing: Refusing) -> None:
-    await approvals.keep_pruned(cast(Any, SimpleNamespace(prune=refusing)))
+    await wiring_tools.keep_pruned(cast("Any", SimpleNamespace(prune=refusing)))
 
 
 @pytest.mark.parametrize(
     ("work", "module", "every"),
-    [(swept_subagents, subagents, "_SWEEP_S"), (pruned_approvals, approvals, "PRUNE_EVERY_S")],
+    [(swept_subagents, subagents, "_SWEEP_S"), (pruned_approvals, wiring_tools, "PRUNE_EVERY_S")],
 )
 async def test_what_is_cleaned_up_is_looked_at_again(
     work: Callable[[Refusing], Coroutine[Any, Any, None]],
@@ -76,7 +76,7 @@ async def test_files_that_no_message_named_are_looked_at_again(monkeypatch: pyte
     monkeypatch.setattr(uploads, "SWEEP_S", 0.0)
     monkeypatch.setattr(uploads, "media_folder", refusing)
 
-    await goes_on(uploads.keep_swept(cast(Any, None)), refusing)
+    await goes_on(uploads.keep_swept(cast("Any", None)), refusing)
 
 
 @pytest.mark.parametrize("what", ["said_since", "_size"])

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from channels.discord.cursors import Cursors
-from channels.rows import Positions, change_rows, positions_of
+from channels.discord.ingress import Cursors
+from channels.storage import Positions, change_rows, positions_of
 from gateway.backup import creation, restoring
 from gateway.backup.stages import STAGES, Stage, stage_of
 from gateway.outbound.send_log import sent_for

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gateway.app.app import Application
+from gateway.app.application import Application
 from gateway.app.daemons import DaemonRegistry
 from gateway.errors import MailboxDown, Unreachable
 from gateway.http.client import Client

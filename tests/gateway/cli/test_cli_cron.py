@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 import pytest
 
-from channels import state_file
+from channels import storage
 from channels.cron.jobs_file import CronFile
 from channels.message import read_inbound
 from gateway.doctor.cron import check
@@ -304,7 +304,7 @@ def test_doctor_names_jobs_that_are_overdue(tmp_path: Path) -> None:
     spoil(tmp_path, BAD | {"id": "a", "schedule": schedule, "state": {"nextRunAtMs": long_ago_ms}})
     assert [level for level, _, _ in check(tmp_path)] == ["ok"]
 
-    with state_file.locked(tmp_path / "state" / "cron.lease"):
+    with storage.locked(tmp_path / "state" / "cron.lease"):
         ((level, text, _),) = check(tmp_path)
 
     assert list(CronFile(tmp_path).read().jobs) == ["a"]

@@ -44,7 +44,12 @@ FAULTS: list[BaseException] = []
         # It shows figures and files: neither the model's side nor what answers a message.
         (
             ["status"],
-            {"session.turn.turn", "session.context.request", "session.models.llm", "gateway.app.model"},
+            {
+                "session.turn.turn",
+                "session.context.request",
+                "session.models.llm",
+                "gateway.app.wiring_model",
+            },
         ),
     ],
 )

@@ -11,7 +11,7 @@ import pytest
 
 from gateway.cli.takeover import NanobotWorkspace
 from gateway.cli.takeover_texts import take_texts
-from gateway.config.amend import amend
+from gateway.config.edit import amend
 from gateway.errors import GatewayError
 from session.context.context_parts import PERSONA_FILES
 from session.library.library import Library

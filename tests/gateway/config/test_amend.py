@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.config.amend import amend, amended
+from gateway.config.edit import amend, amended
 from gateway.errors import GatewayError
 
 MINE = """\

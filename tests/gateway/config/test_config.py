@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from channels.tables import Platform
-from gateway.app.figures import queue_rules
+from gateway.app.wiring_agents import queue_rules
 from gateway.config.load import effective_compaction, effective_history, find_file, load
-from gateway.config.toml_lines import lines_of
+from gateway.config.schema import lines_of
 from gateway.errors import ConfigError
 from session.compaction.rules import Numbers
 from tests.gateway.config_reading import problems, read

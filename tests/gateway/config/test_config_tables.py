@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.app.approvals import build_gate
-from gateway.config.redact import Redactor
-from gateway.config.shown import shown_settings
+from gateway.app.wiring_tools import build_gate
+from gateway.config.redact import Redactor, shown_settings
 from gateway.errors import ConfigError
 from session.tools import ToolPlace
 from tests.gateway.cli_place import Ran

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gateway.__main__ import main
-from gateway.config import folder
+from gateway.config import finding
 from gateway.config.load import load
 from gateway.doctor.checks import examine
 from gateway.doctor.finding import Check
@@ -55,7 +55,7 @@ def test_a_workspace_that_is_no_folder_is_named(
     assert code == 78
     assert said == [
         f"error: workspace {blocked} cannot be used: {in_the_way} is not a folder",
-        f"try: {folder.CURE}",
+        f"try: {finding.FOLDER_CURE}",
     ]
 
 
@@ -63,7 +63,7 @@ def test_doctor_fails_a_workspace_that_is_no_folder_and_checks_the_rest(blocked:
     """The folder fails with a cure; what needs none is checked, what does is left out."""
     found = checks(blocked)
 
-    assert (found["workspace"].level, found["workspace"].cure) == ("fail", folder.CURE)
+    assert (found["workspace"].level, found["workspace"].cure) == ("fail", finding.FOLDER_CURE)
     assert "is not a folder" in found["workspace"].text
     assert found["model"].level == "warn"
     assert {"permissions", "transcripts"}.isdisjoint(found)
@@ -86,19 +86,19 @@ def test_what_the_system_refused_in_the_workspace_is_a_sentence(tmp_path: Path, 
     refused = OSError(number, "No", str(tmp_path / "sessions"))
     elsewhere = OSError(number, "No", "/elsewhere")
 
-    said = folder.explain(tmp_path, refused)
+    said = finding.explain(tmp_path, refused)
 
     assert isinstance(said, GatewayError)
     assert (str(said), said.exit_code, said.hint) == (f"{tmp_path}/sessions: No", 1, "chat-gateway doctor")
-    assert folder.explain(tmp_path, elsewhere) is None
-    assert folder.explain(tmp_path, FileNotFoundError(errno.ENOENT, "No", str(tmp_path / "x"))) is None
-    assert folder.explain(tmp_path, ValueError("x")) is None
+    assert finding.explain(tmp_path, elsewhere) is None
+    assert finding.explain(tmp_path, FileNotFoundError(errno.ENOENT, "No", str(tmp_path / "x"))) is None
+    assert finding.explain(tmp_path, ValueError("x")) is None
 
 
 def test_a_link_that_leads_nowhere_is_in_the_way(tmp_path: Path) -> None:
     """Nothing can be made there, as little as beneath a file; a folder that does not exist yet is fine."""
     (tmp_path / "link").symlink_to(tmp_path / "gone")
 
-    assert folder.in_the_way(tmp_path / "link" / "x") == tmp_path / "link"
-    assert folder.in_the_way(tmp_path / "new" / "x") is None
-    assert isinstance(folder.explain(tmp_path / "link", FileExistsError(17, "x")), ConfigError)
+    assert finding.in_the_way(tmp_path / "link" / "x") == tmp_path / "link"
+    assert finding.in_the_way(tmp_path / "new" / "x") is None
+    assert isinstance(finding.explain(tmp_path / "link", FileExistsError(17, "x")), ConfigError)

@@ -12,7 +12,7 @@ import pytest
 
 from gateway.app.daemons import DaemonRegistry
 from gateway.app.erasure import Erasure
-from gateway.app.sessions import build_session_services
+from gateway.app.wiring_session import build_session_services
 from gateway.config.settings import Settings
 from gateway.doctor.checks import examine
 from gateway.doctor.finding import Check, bounded

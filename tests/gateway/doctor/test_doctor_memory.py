@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.config import memory_scope
+from gateway.config import agents
 from gateway.config.load import load
 from gateway.doctor.finding import Finding
 from gateway.doctor.model import check_embedding
@@ -16,7 +16,7 @@ from tests.support.place import write
 
 
 def level(workspace: Path, scope: str) -> str:
-    return memory_scope.check(load(workspace=workspace, environ={"CHAT_GATEWAY_MEMORY__SCOPE": scope}))[0]
+    return agents.check_memory(load(workspace=workspace, environ={"CHAT_GATEWAY_MEMORY__SCOPE": scope}))[0]
 
 
 @pytest.mark.parametrize("name", ["MEMORY.md", "USER.md"])
@@ -35,7 +35,7 @@ PEOPLE = 'ada = ["telegram:1", "cli:direct"]'
 
 def said(workspace: Path, people: str, scope: str = "chat") -> tuple[str, str, str]:
     write(workspace / "c.toml", f'[memory]\nscope = "{scope}"\n[people]\n{people}\n')
-    return memory_scope.check(load(workspace / "c.toml", workspace=workspace, environ={}))
+    return agents.check_memory(load(workspace / "c.toml", workspace=workspace, environ={}))
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from pathlib import Path
 import orjson
 import pytest
 
-from gateway.app import log as logs
+from gateway.app import logging as logs
 from gateway.errors import MailboxDown
 from gateway.http.completion_stream import Diverged, Written
 from gateway.service.chats import ChatService

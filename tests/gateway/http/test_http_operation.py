@@ -9,7 +9,7 @@ import orjson
 import pytest
 
 from channels.pairing import Pairing
-from gateway.config.shown import shown_settings
+from gateway.config.redact import shown_settings
 from session.memory.notes import Notes
 from tests.gateway.http_place import Place, open_place
 

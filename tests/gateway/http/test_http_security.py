@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gateway.app.app import Application
+from gateway.app.application import Application
 from gateway.http.security import Gate
 from gateway.service.tokens import Tokens, cookie_of
 from session.errors import ModelAway

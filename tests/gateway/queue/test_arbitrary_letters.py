@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, Phase, example, given
 from hypothesis import strategies as st
 
 from bench.application import settings as configured
-from gateway.app.app import Application
+from gateway.app.application import Application
 from gateway.queue.mailbox import INBOUND
 from tests.gateway.fed_gateway import PLATFORM, TOPICS, WEB, Foreign, Gateway, Odd, put_all
 from tests.support.broker import Broker

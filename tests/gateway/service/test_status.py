@@ -13,10 +13,10 @@ import httpx
 import orjson
 import pytest
 
-from channels.lease import lease
 from channels.message import Inbound
+from channels.storage import lease
 from gateway.__main__ import main
-from gateway.app.app import Application
+from gateway.app.application import Application
 from gateway.app.daemons import DaemonRegistry
 from gateway.config.settings import Settings
 from gateway.http.server import HttpServer

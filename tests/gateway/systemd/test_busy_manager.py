@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.systemd import notify
-from gateway.systemd.notify import Manager
+from gateway import systemd
+from gateway.systemd import Manager
 from tests.support.until import until
 
 NOISE = b"X=1"
@@ -49,7 +49,7 @@ class Busy:
 
 @pytest.fixture
 def busy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Busy]:
-    monkeypatch.setattr(notify, "BEAT_S", 0.02)
+    monkeypatch.setattr(systemd, "BEAT_S", 0.02)
     found = Busy(tmp_path)
     yield found
     found.close()

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from channels.message import Inbound, Sender
-from gateway.app.app import Application
-from gateway.app.sessions import SessionServices
+from gateway.app.application import Application
+from gateway.app.wiring_session import SessionServices
 from session.models.spending import AGAIN_SAID
 from session.transcript.key import SessionKey
 from tests.gateway.http_place import Place, open_place

@@ -9,7 +9,7 @@ import pytest
 
 from channels.message import Inbound, Sender
 from channels.pairing import Pairing
-from gateway.app.approvals import Deciders
+from gateway.app.wiring_tools import Deciders
 from gateway.config.settings import Settings
 from gateway.turns import outcomes
 from gateway.turns.confidants import Confidants

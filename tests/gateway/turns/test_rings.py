@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.app.app import Application
+from gateway.app.application import Application
 from gateway.config.settings import Settings
 from gateway.queue.mailbox import INBOUND, Post, outbound
 from session.models.model import Answer, OnDelta, Prompt

@@ -15,8 +15,8 @@ from typing import Any, cast
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from gateway.app.app import Application
-from gateway.app.ending import LAST_WORDS_S
+from gateway.app.application import Application
+from gateway.app.daemon import LAST_WORDS_S
 from gateway.queue.mailbox import Depth
 from gateway.service import gauges
 from gateway.workers import process
@@ -175,7 +175,7 @@ async def scraped(workers: Workers) -> float:
         worker=None,
         metrics=None,
     )
-    text = (await gauges.metrics(cast(Application, found))).decode()
+    text = (await gauges.metrics(cast("Application", found))).decode()
     samples = [s for family in text_string_to_metric_families(text) for s in family.samples]
     return next(sample.value for sample in samples if sample.name == "chat_gateway_x_total")
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.app.embedding import build_embedder
+from gateway.app.wiring_model import build_embedder
 from gateway.config.settings import Settings
 from session.errors import ModelAway
 from session.models.credentials import VARIABLES, cure, lacks_key

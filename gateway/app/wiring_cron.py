@@ -1,34 +1,164 @@
-"""The jobs of chats: what the tool ``schedule`` does, written where the clock looks."""
+"""Cron jobs in this process: the clock that fires them, what each asks, and the jobs that chats make."""
 
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable
 from datetime import datetime, tzinfo
-from typing import TypeVar
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar
 
 import structlog
 
 import durable
 from channels import pairing
-from channels.cron import chat_jobs
-from channels.cron.job import CronJob, new_row
+from channels.base import Pulse
+from channels.cron import chat_jobs, heartbeat
+from channels.cron.job import CronJob, letter_slot, new_row
 from channels.cron.jobs_file import CronFile
 from channels.cron.owner import Asker, Owner
 from channels.cron.schedule import asked, in_words, instant_of
+from channels.cron.scheduler import build
 from channels.errors import ChannelError
+from channels.message import Inbound
 from channels.tables import Platform
+from gateway.config.agents import scopes_of
 from gateway.config.settings import Settings
+from gateway.inbound.intake import Intake
+from gateway.queue.retry import back_off_s, until_durable
+from gateway.turns.job_agents import NO_AGENT, gone
 from session.context.profile import zone_in
 from session.context.scopes import Scopes, is_job
-from session.errors import ToolError
+from session.errors import SessionError, ToolError
+from session.memory.circles import Circles
 from session.memory.notes import Notes
+from session.store.store import Store
 from session.tools import ToolPlace
 from session.tools.schedule import Wish
-from session.transcript.agent import parted, shown
+from session.transcript.agent import named, parted, shown
+from session.transcript.attachments import open_beneath
 from session.transcript.key import split
 
-log = structlog.get_logger("schedules")
+log = structlog.get_logger("heartbeat")
+
+# A character takes four bytes at most.
+_MAX_BYTES = 4 * heartbeat.MAX_CHARS
+
+
+class Texts:
+    """Says what the jobs of a workspace ask now."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+
+    async def __call__(self, job: CronJob) -> str | None:
+        """Return what a job asks; None: nothing, since its ``HEARTBEAT.md`` holds no task.
+
+        That file lies in the files folder of the chat that is answered, where its assistant may keep it up;
+        where there is none, the workspace's own counts.
+
+        Raises:
+            OSError: it is there and cannot be read.
+        """
+        if not job.heartbeat:
+            return job.message
+        folders = [await self._files(job), self._settings.workspace]
+        return heartbeat.beat(job.message, await asyncio.to_thread(_tasks, folders))
+
+    async def _files(self, job: CronJob) -> Path:
+        store = Store(self._settings.workspace, zone=self._settings.zone)
+        try:
+            other = job.answer_to if job.answer_to and job.answer_to != job.key else ""
+            circles = Circles(scopes_of(self._settings), store=store)
+            if job.agent:
+                others = [other] if other else []
+                return (await circles.of_key(job.key, *others, agent=named(job.agent))).files
+            return (await circles.of_next(job.key, other)).files
+        except SessionError as error:
+            # The file of the workspace is nobody's secret, that of a scope which cannot be drawn might be.
+            log.warning("scope.unknown", job=job.id, error=str(error))
+            return self._settings.workspace
+        finally:
+            await store.aclose()
+
+
+def _tasks(folders: list[Path]) -> str:
+    """Read the first of the files that is there; no link is followed."""
+    for folder in folders:
+        try:
+            fd = open_beneath(folder, heartbeat.FILE)
+        except FileNotFoundError:
+            continue
+        with os.fdopen(fd, "rb") as file:
+            return file.read(_MAX_BYTES).decode("utf-8", "replace")
+    return ""
+
+
+class Outcomes:
+    """Notes in ``cron/jobs.json`` the runs whose turns came to nothing, in whichever process they ran."""
+
+    def __init__(self, settings: Settings, group: asyncio.TaskGroup) -> None:
+        self._workspace, self._zone = settings.workspace, settings.zone
+        self._group = group
+
+    def ended(self, inbound: Inbound, status: str, error: str, duration_ms: int) -> None:
+        """Take note of how a letter ended; returns at once."""
+        is_run = inbound.source == "cron" and inbound.kind != "result"
+        if status == "error" and inbound.cron_job_id and is_run:
+            if error == NO_AGENT:
+                # The class alone would not say which one, nor that nothing is lost.
+                error = gone(inbound).shown
+            note = self._note(inbound.cron_job_id, inbound.id, error)
+            self._group.create_task(note, name="note failed run")
+
+    async def _note(self, job_id: str, inbound_id: str, error: str) -> None:
+        file = CronFile(self._workspace, zone=self._zone)
+        try:
+            await asyncio.to_thread(file.failed, job_id, letter_slot(inbound_id), error)
+        # ``doctor`` names this fault; the letter itself is parked and shown. The group is that of the daemon.
+        except (ChannelError, OSError) as fault:
+            hint = fault.hint if isinstance(fault, ChannelError) else "chat-gateway doctor"
+            log.warning("run.unnoted", job=job_id, error=str(fault), hint=hint)
+
+
+class Clock:
+    """The cron channel of this process."""
+
+    def __init__(self, settings: Settings, intake: Intake) -> None:
+        self.pulse = Pulse()
+        self._settings = settings
+        self._intake = intake
+
+    async def run(self) -> NoReturn:
+        """Fire jobs until cancelled; what nobody foresaw is logged and begun anew."""
+        tries = 0
+        while True:
+            try:
+                await build(
+                    self._settings.state,
+                    self._settings.workspace,
+                    pulse=self.pulse,
+                    zone=self._settings.zone,
+                    clock=durable.now,
+                    put=self._put,
+                    text_of=Texts(self._settings),
+                ).run()
+            # The clock ends here, and is begun anew.
+            except Exception as error:
+                tries += 1
+                self.pulse.fail(f"it failed: {type(error).__name__}")
+                log.exception("clock.crashed")
+                await asyncio.sleep(back_off_s(tries))
+
+    async def _put(self, inbound: Inbound) -> None:
+        """Return when the letter is durable, however long the queue is away."""
+        await until_durable(lambda: self._intake.accept(inbound))
+
+    def part(self) -> dict[str, Any]:
+        """Say whether it runs, since when, and its last error."""
+        return {"up": self.pulse.up, "since": self.pulse.since.isoformat(), "error": self.pulse.error}
+
 
 T = TypeVar("T")
 # Nobody but the operator writes there.

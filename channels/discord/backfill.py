@@ -13,8 +13,7 @@ import structlog
 
 import durable
 from channels import pairing
-from channels.discord.cursors import OVERLAP, Cursors
-from channels.discord.ingress import DiscordIngress, GuildView
+from channels.discord.ingress import OVERLAP, Cursors, DiscordIngress, GuildView
 from channels.discord.messages import Location, Raw, location_of, snowflake_at
 from channels.discord.rest import RequestRefused, Rest
 from channels.errors import ChannelError, CredentialsRefused

@@ -6,8 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 
-from gateway.config.settings import Settings
-from gateway.config.settings_mcp import McpServer
+from gateway.config.settings import McpServer, Settings
 from session.context.scopes import Scopes
 from session.mcp.servers import McpServers
 from session.mcp.spec import ServerFailed, ServerSpec

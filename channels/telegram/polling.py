@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -13,11 +13,11 @@ import structlog
 
 import durable
 from channels.base import Arrival, Emit, Site
-from channels.errors import ChannelError, CredentialsRefused, SendLater
+from channels.errors import ChannelError, CredentialsRefused, SendLater, SendNever
 from channels.parts import Batch, Parts
-from channels.rows import first_start
+from channels.storage import first_start
 from channels.tables import TelegramTable as Table
-from channels.telegram.presses import OpenPresses
+from channels.telegram.client import NoAnswer, Taken, WebhookSet, Wire
 from channels.telegram.updates import (
     ALLOWED,
     PRESS,
@@ -27,10 +27,142 @@ from channels.telegram.updates import (
     kind_of,
     read,
 )
-from channels.telegram.window import UpdateWindow
-from channels.telegram.wire import NoAnswer, Taken, WebhookSet, Wire
+
+MAX_PENDING = 1_000
+
+
+class UpdateWindow:
+    """The updates that Telegram still keeps for us, in the order in which they came.
+
+    Telegram forgets what lies before the offset of a poll. Ids are compared with nothing but each other's
+    place in that order: after a quiet week they begin again anywhere.
+    """
+
+    def __init__(self) -> None:
+        # Update id → whether it is confirmed, oldest first.
+        self._done: dict[int, bool] = {}
+        self._left = 0
+        self._offset: int | None = None
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._head_done = asyncio.Event()
+
+    @property
+    def full(self) -> bool:
+        """Whether no further update may begin."""
+        return self._left >= MAX_PENDING
+
+    def offset(self) -> int | None:
+        """Return the offset for the next poll, which forgets the confirmed updates before the first other.
+
+        Returns:
+            None before the first update: Telegram then begins with the oldest that it keeps.
+        """
+        for update_id, done in list(self._done.items()):
+            if not done:
+                self._offset = update_id
+                break
+            del self._done[update_id]
+            self._offset = update_id + 1
+        self._head_done.clear()
+        return self._offset
+
+    def admit(self, update_ids: Sequence[int]) -> set[int]:
+        """Take in what a poll brought; return the ids that were not here before."""
+        fresh = {update_id for update_id in update_ids if update_id not in self._done}
+        for update_id in update_ids:
+            if update_id in fresh:
+                self._done[update_id] = False
+        self._left += len(fresh)
+        if self._left:
+            self._idle.clear()
+        return fresh
+
+    def confirm(self, update_id: int) -> None:
+        """Note that an update is durable, or dismissed."""
+        if self._done[update_id]:
+            return
+        self._done[update_id] = True
+        self._left -= 1
+        if next(iter(self._done)) == update_id:
+            self._head_done.set()
+        if not self._left:
+            self._idle.set()
+
+    async def settle(self, within_s: float) -> bool:
+        """Wait until nothing is under way, at most ``within_s`` seconds; say whether that came true."""
+        return await _wait(self._idle, within_s)
+
+    async def move(self, within_s: float) -> bool:
+        """Wait until the oldest update is confirmed, at most ``within_s`` seconds; say whether it is."""
+        return await _wait(self._head_done, within_s)
+
+
+async def _wait(event: asyncio.Event, within_s: float) -> bool:
+    await durable.first_of(event.wait(), timeout_s=within_s)
+    return event.is_set()
+
 
 log = structlog.get_logger(__name__)
+
+_ANSWER: Final = "answerCallbackQuery"
+# What Telegram shows above a chat, as it counts.
+_MAX_UNITS: Final = 200
+
+
+class OpenPresses:
+    """The presses of this process that Telegram was not told an answer to; it takes one for each.
+
+    Args:
+        rests_after_s: how long words for the presser are waited for.
+    """
+
+    def __init__(self, wire: Wire, *, rests_after_s: float) -> None:
+        self._wire = wire
+        self._rests_after_s = rests_after_s
+        self._open: dict[str, asyncio.Event] = {}
+
+    def begin(self, query: str) -> None:
+        """Note a press; ``wait`` is to follow."""
+        self._open[query] = asyncio.Event()
+
+    async def wait(self, query: str) -> None:
+        """Let the button rest when nothing was said to its presser in time; nobody minds where that fails."""
+        told = self._open.get(query)
+        if told is None:
+            return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._rests_after_s):
+                await told.wait()
+        if self._open.pop(query, None) is None:
+            return
+        try:
+            await self._wire.call(_ANSWER, callback_query_id=query)
+        except ChannelError as error:
+            log.debug("press.unanswered", error=str(error))
+
+    def dismiss(self, query: str) -> None:
+        """Let the button rest now: nothing will be said."""
+        if query in self._open:
+            self._open[query].set()
+
+    async def tell(self, query: str, text: str) -> bool:
+        """Show words to the presser alone; False where that cannot be done any more, and nothing was shown.
+
+        Raises:
+            ChannelDown, SendLater, SendUnknown: as ``Channel.send``; a second try returns False.
+        """
+        if query not in self._open or len(text.encode("utf-16-le", "replace")) // 2 > _MAX_UNITS:
+            return False
+        # Whoever waits finds it answered.
+        self._open.pop(query).set()
+        try:
+            await self._wire.call(_ANSWER, callback_query_id=query, text=text, show_alert=True)
+        except SendNever as error:
+            log.info("press.refused", error=str(error))
+            return False
+        return True
+
 
 # While an update is under way, a poll answers at once; one that repeats its offset within half a second
 # gets a single update.

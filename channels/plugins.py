@@ -20,7 +20,7 @@ BUILT_IN = (
     Kind("discord", DiscordTable, "channels.discord.adapter:build"),
 )
 # Names that the gateway itself serves.
-TAKEN = frozenset({"web", "cli", "cron"})
+OWN = ("web", "cli", "cron")
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,31}")
 
 
@@ -67,11 +67,22 @@ def _problem(kind: object, known: Mapping[str, Kind]) -> str:
         return f"expected a channels.base.Kind, not {type(kind).__name__}"
     if not _NAME.fullmatch(kind.name):
         return f"the name {kind.name!r} is not of the form [a-z][a-z0-9_]{{0,31}}"
-    if kind.name in known or kind.name in TAKEN:
+    if kind.name in known or kind.name in OWN:
         return f"the name {kind.name!r} is taken"
     if not (isinstance(kind.table, type) and issubclass(kind.table, Platform)):
         return "its table is not a subclass of channels.tables.Platform"
     return ""
+
+
+def enabled(channels: object) -> list[tuple[Kind, Platform]]:
+    """List the platforms that are switched on in ``[channels]``, with their tables."""
+    tables = [(kind, getattr(channels, name, None)) for name, kind in installed().kinds.items()]
+    return [(kind, table) for kind, table in tables if isinstance(table, Platform) and table.enabled]
+
+
+def served(channels: object) -> set[str]:
+    """Name the channels that processes of a workspace serve, by its ``[channels]`` alone."""
+    return {kind.name for kind, _ in enabled(channels)} | set(OWN)
 
 
 def build(kind: Kind, table: Platform, site: Site) -> Channel:
@@ -86,4 +97,4 @@ def build(kind: Kind, table: Platform, site: Site) -> Channel:
     except (ImportError, AttributeError) as error:
         hint = "install the package that the adapter needs"
         raise ChannelError(f"channel {kind.name} cannot be loaded: {error}", hint=hint) from error
-    return cast(Channel, make(table, site))
+    return cast("Channel", make(table, site))

@@ -5,23 +5,19 @@ from __future__ import annotations
 import asyncio
 import gc
 from collections.abc import Callable
+from dataclasses import fields
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from gateway.app.agents import AgentServices, Shared
-from gateway.app.approvals import keep_pruned
-from gateway.app.embedding import build_embeddings
-from gateway.app.facts import build_facts
-from gateway.app.figures import memory_rules
-from gateway.app.model import build_model
-from gateway.app.spending import build_quota, build_spending, spent_today
-from gateway.app.subagents import build_store
-from gateway.config.agents import settings_of
-from gateway.config.memory_scope import scopes_of
+from gateway.app.wiring_agents import AgentServices, Shared, build_facts, build_store, memory_rules
+from gateway.app.wiring_model import build_embeddings, build_model
+from gateway.app.wiring_tools import keep_pruned
+from gateway.config.agents import scopes_of, settings_of
 from gateway.config.settings import Settings
 from gateway.observer import Observer
+from gateway.turns.quota import Quota, payer_of
 from gateway.turns.spawning import Spawning
 from session.approvals.answers import Answers
 from session.approvals.files import ApprovalFiles
@@ -36,7 +32,9 @@ from session.errors import ModelAway, NoAgent, OtherAgent
 from session.library.library import Library
 from session.memory.consolidation import MemoryNotes
 from session.memory.memory_commands import FormerMemory
+from session.models.caps import Caps
 from session.models.model import Model, Warms
+from session.models.spending import Spending
 from session.recall.recall import Recall
 from session.store.store import Session, Store, View, utc_now
 from session.transcript.agent import DEFAULT, agent_in, home_of, is_name, shown
@@ -45,6 +43,33 @@ from session.turn.turn import Reply, Request
 
 if TYPE_CHECKING:
     from session.mcp.servers import McpServers
+
+
+def build_spending(settings: Settings, store: Store) -> Spending:
+    """Build what counts the cost of all calls."""
+    caps = Caps(**{field.name: getattr(settings.limits, field.name) for field in fields(Caps)})
+    return Spending(store.state, clock=store.clock, caps=caps, model=settings.model.name)
+
+
+def build_quota(settings: Settings, scopes: Scopes, store: Store, spending: Spending) -> Quota:
+    """Build what says whether a message may still be asked."""
+    return Quota(
+        spending,
+        turns_per_hour=settings.limits.turns_per_person_per_hour,
+        person_of=payer_of(scopes),
+        clock=store.clock,
+    )
+
+
+async def spent_today(spending: Spending) -> dict[str, Any]:
+    """Sum up the running day (UTC): how many turns; tokens and cost of all calls.
+
+    Raises:
+        NewerFormat, StoreError: it cannot be read.
+    """
+    sums = await spending.today()
+    return {"turns": sums.turns, **sums.usage.shown()}
+
 
 log = structlog.get_logger("model")
 
@@ -274,7 +299,7 @@ def _servers(settings: Settings, scopes: Scopes) -> McpServers | None:
     if not settings.mcp:
         return None
     # A daemon without servers shall not wait for what they and their sandbox stand on.
-    from gateway.app.mcp import build_servers
+    from gateway.app.wiring_mcp import build_servers
 
     return build_servers(settings, scopes)
 

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import durable
-from gateway.app.approvals import build_gate, without_denied
-from gateway.app.facts import Facts
-from gateway.app.figures import turn_limits
-from gateway.app.optional_tools import OPTIONAL, OptionalTools, granted
-from gateway.app.schedules import ChatSchedules
-from gateway.app.subagents import SubagentContext, status_lines, turns_like
+from channels.tables import Platform
 from gateway.app.surroundings import SurroundingsReader
+from gateway.app.wiring_cron import ChatSchedules
+from gateway.app.wiring_tools import OPTIONAL, OptionalTools, build_gate, granted, without_denied
 from gateway.config.agents import described
-from gateway.config.presets import effective_compaction, effective_history
-from gateway.config.settings import Settings
+from gateway.config.settings import Settings, effective_compaction, effective_history
 from gateway.observer import Observer
+from gateway.turns.collect import QueueRules
+from gateway.turns.letter_rules import LetterRules
 from gateway.turns.quota import Quota
 from gateway.turns.spawning import Spawning
 from session.approvals.answers import Answers
@@ -29,32 +30,237 @@ from session.compaction.rules import CompactionRules
 from session.context.context_parts import ContextParts
 from session.context.embeddings import Embeddings
 from session.context.recent import RecentSessions
-from session.context.request import place_of
-from session.context.scopes import Scopes
+from session.context.relevance import Relevance
+from session.context.request import Request, TurnContext, place_of
+from session.context.scopes import Scope, Scopes
 from session.disk.layout import Layout
+from session.errors import StoreError
 from session.library.library import Library
 from session.mcp.spec import NoServers
-from session.memory.circles import Circles
+from session.memory.circles import PARENT, Circles
 from session.memory.consolidation import MemoryNotes
+from session.memory.fact_extraction import FactExtraction, FactRules
+from session.memory.fact_store import KnownFacts
+from session.memory.memory_commands import Remembered
+from session.memory.note_taking import MemoryRules
+from session.memory.notes import VersionRules
 from session.memory.profile import Profile
 from session.models.model import Model
 from session.models.spending import Spending
 from session.models.tokens import window_of
 from session.recall.recall import MemorySearch, Recall
 from session.store.store import Session, Store
-from session.subagents.tool import Spawn
-from session.tools import Tool, Toolbox, ToolRun, ToolSource
+from session.subagents.records import SubagentFiles
+from session.subagents.tool import NOT_FOR_SUBAGENTS, Spawn
+from session.tools import Tool, Toolbox, ToolPlace, ToolRun, ToolSource
 from session.tools.archives import SessionArchiveRead
 from session.tools.files import Edit, Grep, Ls, Read, SkillRead, Write
 from session.tools.schedule import Schedule
 from session.tools.send_file import SendFile
 from session.transcript.agent import home_of, shown
+from session.transcript.history import HistoryWindow
 from session.transcript.line import stamp
 from session.turn.commands import Commands
-from session.turn.turn import Request, TurnContext, Turns
+from session.turn.turn import TurnLimits, Turns
 
 if TYPE_CHECKING:
     from session.mcp.servers import McpServers
+
+
+def memory_rules(settings: Settings) -> MemoryRules:
+    """Read from the configuration what bounds memory and its background calls."""
+    return MemoryRules(
+        window=settings.memory.window,
+        max_bytes=settings.memory.max_kb * 1024,
+        small_model=settings.model.small,
+        calls_per_hour=settings.limits.background_calls_per_hour,
+        calls_per_day=settings.limits.background_calls_per_day,
+        versions=VersionRules(settings.memory.versions, settings.memory.version_days),
+    )
+
+
+def turn_limits(settings: Settings) -> TurnLimits:
+    """Bound the turns as the configuration and its preset say."""
+    history = effective_history(settings)
+    return TurnLimits(
+        turn_timeout_s=settings.limits.turn_timeout_s,
+        max_tool_rounds=settings.model.max_tool_rounds,
+        max_output_tokens=settings.model.max_output_tokens,
+        full_tool_results=history.full_tool_results,
+        changing_parts=history.changing_parts,
+        streams=settings.model.stream == "always",
+        window=HistoryWindow(history.last, history.budget_tokens) if history.mode == "last" else None,
+        summary_role="assistant" if settings.compaction.preset == "budget" else "user",
+        relevance=Relevance(
+            candidates=history.candidates,
+            always=history.exchanges_always,
+            most=history.max_messages,
+            threshold=history.relevance,
+        )
+        if history.mode == "relevant"
+        else None,
+    )
+
+
+def letter_rules(settings: Settings) -> LetterRules:
+    """Read what decides over letters."""
+    limits = settings.limits
+    return LetterRules(
+        concurrent_turns=limits.concurrent_turns,
+        attempts=limits.attempts,
+        model_tries=limits.model_tries,
+        outage_hours=limits.outage_hours,
+        pending_per_chat=limits.pending_per_chat,
+        flood_per_chat=limits.flood_per_chat,
+        idle_hours=settings.session.idle_hours,
+        queue=queue_rules(settings),
+    )
+
+
+def queue_rules(settings: Settings) -> QueueRules:
+    """Read what a message does that comes while others wait or run, by channel."""
+    tables = ((name, getattr(settings.channels, name)) for name in type(settings.channels).model_fields)
+    own = {
+        name: table.queue_mode for name, table in tables if isinstance(table, Platform) and table.queue_mode
+    }
+    return QueueRules(settings.limits.queue_mode, own, settings.limits.collect_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """The facts of an application; ``extraction`` is None where none are drawn, and then none are told."""
+
+    known: KnownFacts
+    extraction: FactExtraction | None
+    remembered: Remembered
+
+    async def told(self, scope: Scope, session: Session | None, request: Request) -> list[str]:
+        """Return the facts that a message is told with, the nearest first; see ``KnownFacts.nearest``."""
+        if self.extraction is None:
+            return []
+        return await self.known.nearest(scope, session, request.text, payer=request.payer)
+
+
+def build_facts(
+    settings: Settings,
+    memory: MemoryNotes,
+    circles: Circles,
+    *,
+    store: Store,
+    embeddings: Embeddings | None,
+    cost_meter: Spending,
+) -> Facts:
+    """Put them together for the scopes that ``circles`` draws."""
+    known = KnownFacts(store, embeddings=embeddings, cost_meter=cost_meter, versions=memory.rules.versions)
+    facts = settings.facts
+    rules = FactRules(facts.idle_s, facts.max_turns, facts.confidence)
+    extraction = FactExtraction(memory, known, store=store, scope_of=circles.of_session, rules=rules)
+    remembered = Remembered(known, settings.state, notes=memory.text, scope_of=circles.of)
+    return Facts(known, extraction if facts.enabled else None, remembered)
+
+
+# One conversation is needed for as long as its turn runs.
+CACHE_BYTES = 2**24
+
+Told = Callable[[Scope, Session | None, Request], Awaitable[list[str]]]
+
+
+def build_store(settings: Settings) -> Store:
+    """Open the conversations of subagents: apart, so that nothing that looks at chats ever meets one."""
+    home = SubagentFiles(settings.state).home
+    return Store(home, zone=settings.zone, cache_bytes=CACHE_BYTES, state_folder=settings.state)
+
+
+class SubagentContext:
+    """Draws what a subagent's turn works with.
+
+    Args:
+        settings: which tools its parent may use.
+        circles: decide whose files and facts it has.
+        facts: tells those that are near to its task.
+        context_parts: gathers what else it is told.
+    """
+
+    def __init__(
+        self, settings: Settings, *, circles: Circles, facts: Told, context_parts: ContextParts
+    ) -> None:
+        self._settings = settings
+        self._records = SubagentFiles(settings.state)
+        self._circles = circles
+        self._facts = facts
+        self._context_parts = context_parts
+        self.turns: Turns
+
+    async def __call__(self, session: Session, request: Request) -> TurnContext:
+        """Return it for the turn of a task."""
+        scope = await self._circles.of(session, request)
+        parent = str(session.metadata.get(PARENT) or "")
+        chat = await self._works_for(session.key, parent)
+        place = place_of(session, request, files=scope.files, scope=scope.name, group=scope.group)
+        place = replace(place, chat=chat, parent=parent)
+        tools = self._allowed(place)
+        offered = [spec.name for spec in self.turns.toolbox.specs(tools, place)]
+        # By their words: vectors would be kept for a conversation that is soon gone.
+        facts = await self._facts(scope, None, request)
+        parts = await self._context_parts.of_task(tools=offered, facts=facts)
+        return TurnContext(
+            parts=parts,
+            files=scope.files,
+            tools=tools,
+            scope=scope.name,
+            group=scope.group,
+            chat=chat,
+            parent=parent,
+        )
+
+    async def _works_for(self, key: str, parent: str) -> str:
+        """Return the chat whose rules hold, as is on record: anybody may write a letter."""
+        found = await asyncio.to_thread(self._records.find, parent, key) if parent else None
+        answered = found.origin.get("answer_to") if found is not None else None
+        return answered if isinstance(answered, str) and answered else parent
+
+    def _allowed(self, place: ToolPlace) -> Sequence[str]:
+        tools = (*granted(self._settings, group=place.group), *self.turns.toolbox.sourced())
+        mine = [name for name in tools if name not in NOT_FOR_SUBAGENTS]
+        turns = self.turns
+        return without_denied(turns.gate, turns.toolbox, mine, place) if turns.gate is not None else mine
+
+
+def turns_like(turns: Turns, context: SubagentContext) -> Turns:
+    """Build the turns of subagents: as those of chats, but nothing is summed up or compared."""
+    limits = replace(turns.limits, window=None, relevance=None)
+    built = replace(turns, limits=limits, turn_context=context, compactions=None, embeddings=None)
+    context.turns = built
+    return built
+
+
+async def end_all(spawning: Spawning | None, state: Path, key: str) -> None:
+    """End the subagents of a conversation for good, and drop their results.
+
+    Args:
+        spawning: tells other daemons; None: none runs.
+        state: the folder ``state/`` of the workspace.
+        key: the conversation.
+
+    Raises:
+        StoreError: call it again.
+    """
+    if spawning is not None:
+        await spawning.end(key, results=True)
+    else:
+        await asyncio.to_thread(partial(SubagentFiles(state).end, key, results=True))
+
+
+async def status_lines(spawning: Spawning | None, key: str) -> list[str]:
+    """Say for ``/status`` which subagents of a chat work; nothing where none does."""
+    if spawning is None:
+        return []
+    try:
+        found = await spawning.live(key)
+    # Whoever asks how things stand is told what is known.
+    except StoreError as error:
+        return [f"subagents: unknown ({error})"]
+    return [f"subagents: {len(found)} ({', '.join(each.label for each in found)})"] if found else []
 
 
 @dataclass(frozen=True, slots=True)

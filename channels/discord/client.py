@@ -15,10 +15,10 @@ import yarl
 from discord.gateway import DiscordWebSocket, KeepAliveHandler
 
 from channels.base import Pulse
+from channels.discord.backfill import Sweeper
 from channels.discord.ingress import DiscordIngress, Tempo
 from channels.discord.messages import Location
 from channels.discord.rest import refused_token
-from channels.discord.sweep import Sweeper
 from channels.errors import ChannelDown, CredentialsRefused
 from channels.tables import DiscordTable as Table
 

@@ -1,4 +1,4 @@
-"""Builds from Settings the model that answers: apart from the session side, which takes longer to import."""
+"""Builds the models from Settings: apart from the session side, which takes longer to import."""
 
 from __future__ import annotations
 
@@ -7,11 +7,39 @@ from contextlib import asynccontextmanager
 
 from gateway.config.agents import settings_of
 from gateway.config.settings import Settings
+from session.context.embeddings import LIMIT_S, Embeddings
+from session.disk.local_files import local_state
 from session.errors import BadAnswer
 from session.models import library
 from session.models.library import dollars
-from session.models.llm import LiteLLM
-from session.models.model import Answer, Echo, HeardCall, Model, Prompt, ToolSpec
+from session.models.llm import LiteLLM, LiteLLMEmbedder, provider_of
+from session.models.model import Answer, Echo, Embedder, HeardCall, Model, Prompt, ToolSpec
+
+
+def build_embedder(settings: Settings, *, timeout_s: float = LIMIT_S) -> Embedder | None:
+    """Choose the embedding model; None where none is configured.
+
+    Address and key are those of the model where the same provider serves both.
+    """
+    model = settings.model
+    if not model.embedding:
+        return None
+    same = provider_of(model.embedding) == provider_of(model.name)
+    return LiteLLMEmbedder(
+        name=model.embedding,
+        api_base=model.api_base if same else "",
+        api_key=model.api_key.get_secret_value() if same else "",
+        timeout_s=timeout_s,
+    )
+
+
+def build_embeddings(settings: Settings) -> Embeddings | None:
+    """Build what compares messages; None without an embedding model, and beside ``echo``."""
+    embedder = build_embedder(settings)
+    if embedder is None or settings.model.name == "echo":
+        return None
+    return Embeddings(embedder, local_state(settings.state))
+
 
 COST_CAPS = ("cost_per_day_usd", *(f"cost_per_{who}_per_day_usd" for who in ("chat", "person", "job")))
 _LOOK = ToolSpec(

@@ -26,6 +26,7 @@ from telegram.error import (
 from telegram.request import HTTPXRequest
 from telegram.warnings import PTBUserWarning
 
+from channels.base import PlatformTime
 from channels.errors import (
     ChannelDown,
     ChannelError,
@@ -35,7 +36,6 @@ from channels.errors import (
     SendNever,
     SendUnknown,
 )
-from channels.platform_time import PlatformTime
 from channels.tables import TelegramTable as Table
 
 log = structlog.get_logger(__name__)

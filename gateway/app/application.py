@@ -13,19 +13,16 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 import durable
+from channels import plugins
 from channels.message import Inbound
-from gateway.app import local_dir, standings, state_folder
-from gateway.app.approvals import Deciders, warn_of_unknown
-from gateway.app.awaited import awaited_files
-from gateway.app.clock import Clock, Outcomes
+from gateway.app import state_folder, status
 from gateway.app.daemons import others
-from gateway.app.figures import letter_rules
-from gateway.app.mailboxes import open_mailbox
-from gateway.app.parts import Role
-from gateway.app.replied import RepliedChannels
-from gateway.app.served import CHANNELS_OF_SESSION, enabled
-from gateway.app.sessions import SessionServices, build_session_services
-from gateway.app.status import status_of
+from gateway.app.status import Role, status_of
+from gateway.app.wiring_agents import letter_rules
+from gateway.app.wiring_broker import RepliedChannels, awaited_files, open_mailbox
+from gateway.app.wiring_cron import Clock, Outcomes
+from gateway.app.wiring_session import SessionServices, build_session_services
+from gateway.app.wiring_tools import Deciders, warn_of_unknown
 from gateway.config.agents import agents_of, commands_of, described, settings_of
 from gateway.config.finding import operator_command
 from gateway.config.settings import Settings
@@ -62,6 +59,7 @@ if TYPE_CHECKING:
     from gateway.app.metrics import Metrics
     from gateway.outbound.adapters import Adapter
     from session.models.model import Model
+
 
 log = structlog.get_logger("application")
 
@@ -193,7 +191,7 @@ class Application:
         workspace = settings.workspace
         beside = partial(others, workspace)
         with ExitStack() as held:
-            moving = partial(local_dir.settle, workspace, settings.local_dir, beside=beside)
+            moving = partial(state_folder.settle_indexes, workspace, settings.local_dir, beside=beside)
             # A program that may not work on the workspace moves none of its files.
             await asyncio.to_thread(state_folder.check, settings.state)
             await asyncio.to_thread(moving)
@@ -275,7 +273,7 @@ class Application:
                 group=group,
                 workspace=self.settings.workspace,
             )
-            for channel in CHANNELS_OF_SESSION
+            for channel in plugins.OWN
         ]
 
     async def _changed_by_command(self, key: str, cleared: bool) -> None:
@@ -341,7 +339,7 @@ class Application:
             group.create_task(self.replied.note(channel), name="note channel")
 
     def _open_channels(self, group: asyncio.TaskGroup, tasks: list[asyncio.Task[None]]) -> None:
-        if enabled(self.settings):
+        if plugins.enabled(self.settings.channels):
             self._open_adapters(group)
         self.clock = Clock(self.settings, self.intake)
         self._outside.append(group.create_task(self.clock.run(), name="clock"))
@@ -366,7 +364,7 @@ class Application:
             folders=folders_by(settings),
             observer=self.observer,
         )
-        for kind, table in enabled(settings):
+        for kind, table in plugins.enabled(settings.channels):
             adapter = Adapter(kind, table, around)
             self.adapters.append(adapter)
             self._outside.append(group.create_task(adapter.run(), name=f"adapter {kind.name}"))
@@ -390,15 +388,15 @@ class Application:
 
     def readiness(self) -> tuple[bool, dict[str, dict[str, Any]]]:
         """Say whether queue and lanes are up, and each part with since when and its last error."""
-        return standings.readiness_of(self)
+        return status.readiness_of(self)
 
     def model_standing(self) -> ModelStanding:
         """Say whether the model answers, as far as that is known without asking it."""
-        return standings.model_standing(self)
+        return status.model_standing(self)
 
     def held(self, channel: str) -> str:
         """Say why letters of a channel wait for the workspace, "" of any; empty where none does."""
-        return standings.held_of(self, channel)
+        return status.held_of(self, channel)
 
     def _status_lines(self, key: str, model: Model) -> list[str]:
         if self.worker is None:
