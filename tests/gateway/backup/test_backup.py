@@ -149,7 +149,7 @@ async def test_a_backup_that_is_damaged_or_foreign_restores_nothing(
                 last = tar.getmembers()[-1]
             del data[last.offset :]
         case "newer":
-            at = data.index(b'{"v":1,')
+            at = data.rindex(b'{"v":1,')
             data[at : at + 7] = b'{"v":9,'
         case "outside":
             data = data.replace(b"workspace/AGENTS.md", b"workspace/../oh.md0")
