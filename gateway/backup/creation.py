@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from enum import IntEnum
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -17,22 +18,132 @@ from typing import BinaryIO, Final
 
 import durable
 from channels.storage import Positions, positions_of, set_positions
-from gateway.backup.manifest import CONFIG, WORKSPACE, Manifest, row_bytes, text_of, unused
-from gateway.backup.stages import Stage, is_of_tools, is_somebodys, stage_of
-from gateway.backup.tar import TarWriter
+from gateway.backup.tar import CONFIG, WORKSPACE, Manifest, TarWriter, text_of, unused
 from gateway.errors import GatewayError
 from session.disk.layout import Layout
+from session.store import places
 from session.store.key_lock import key_locked
+from session.store.places import pattern_of
 from session.store.trees import open_plain, open_up
+
+
+class Stage(IntEnum):
+    """When a place is copied."""
+
+    # How far platforms were read, and which runs of jobs were put: what came later is fetched or put again.
+    SOURCES = 1
+    # What waits, and the replies that were put. Whatever was settled by then has its outcome further below.
+    QUEUE = 2
+    # Transcript, journal and lock of a key are opened together under its lock, so that no session that is
+    # being ended or opened again is missed where it was and where it goes.
+    CONVERSATIONS = 3
+    # Decisions and work that conversations have left to be done; what was done since is in what follows.
+    WORK = 4
+    # An answer that is on its way into memory stands here until it is in its files.
+    MEMORY_STATE = 5
+    REST = 6
+    # What platforms accepted, as late as possible: nothing of it is sent again.
+    SEND_LOG = 7
+    # What is made anew, is of a process that runs, or is no part of the workspace's own content.
+    LEFT_OUT = 8
+
+
+def _of(stage: Stage, *patterns: str) -> dict[str, Stage]:
+    return dict.fromkeys(patterns, stage)
+
+
+# By the patterns of ``session.store.places``; a test holds that each of them stands here.
+STAGES: Final = (
+    _of(Stage.SOURCES, "cron/jobs.json", "cron/jobs.json.corrupt-*", "cron/action.jsonl")
+    | _of(Stage.SOURCES, "cron/action.jsonl.corrupt-*")
+    | _of(Stage.QUEUE, "state/gateway.db")
+    | _of(Stage.CONVERSATIONS, *(place.pattern for place in places.OF_KEYS[:2]))
+    | _of(Stage.CONVERSATIONS, "sessions/archive/{stem}/**", "state/keys/{stem}.lock")
+    | _of(
+        Stage.CONVERSATIONS,
+        "state/subagents/sessions/{stem}.jsonl",
+        "state/subagents/sessions/{stem}.jsonl.*",
+    )
+    | _of(Stage.CONVERSATIONS, "state/subagents/state/keys/{stem}.lock")
+    | _of(Stage.WORK, "state/jobs/*-{mark}.json", "state/jobs/*-{mark}.*.json", "state/approvals/**")
+    | _of(
+        Stage.WORK, "state/subagents/chats/{marked}.json", "state/facts/{stem}.json", "state/erasing/*.json"
+    )
+    | _of(Stage.WORK, "state/failed_jobs.json", "state/retention.json")
+    | _of(Stage.MEMORY_STATE, "state/memory/{home}{top}/{own}.json", "state/memory/workspace.*")
+    | _of(Stage.MEMORY_STATE, "state/memory/agents/*/workspace.*")
+    | _of(Stage.REST, "{home}memory/{top}/{own}/**", "{home}files/{top}/{own}/**")
+    | _of(Stage.REST, "memory/*.md", "memory/facts.jsonl")
+    | _of(Stage.REST, "agents/*/AGENTS.md", "agents/*/instructions.md", "agents/*/files/*")
+    | _of(Stage.REST, "agents/*/memory/*.md", "agents/*/memory/facts.jsonl", "agents/*/memory/versions/**")
+    | _of(Stage.REST, "memory/versions/**", "files/*", "media/*/*")
+    | _of(Stage.REST, "AGENTS.md", "instructions.md", "HEARTBEAT.md", "playbooks/**", "skills/**")
+    | _of(Stage.REST, "state/chat_history", "state/mcp/**", "state/tokens.json", "memory/*.corrupt-*")
+    | _of(Stage.REST, "agents/*/memory/*.corrupt-*")
+    | _of(Stage.SEND_LOG, "state/channels.db")
+    | _of(Stage.LEFT_OUT, *(each.pattern for each in places.PLACES if each.use == "derived"))
+    | _of(Stage.LEFT_OUT, *(each.pattern for each in places.OF_SCOPES if each.use == "guard"))
+    # Their content is in the copy of the file itself.
+    | _of(Stage.LEFT_OUT, "state/gateway.db-*", "state/channels.db-*")
+    | _of(
+        Stage.LEFT_OUT,
+        "state/lock",
+        "state/gateway.sock",
+        "state/*.lock",
+        "state/*.lease",
+        "cron.lock",
+        "state/daemon.json",
+        "state/*.ready",
+    )
+    | _of(Stage.LEFT_OUT, "state/facts/workspace.lock", "state/recall/workspace.*")
+    | _of(Stage.LEFT_OUT, "state/facts/agents/*/workspace.lock", "state/recall/agents/*/workspace.*")
+    | _of(Stage.LEFT_OUT, "state/subagents/chats.lock", "state/chat.log", "state/chat.log.1", "media/.*")
+    # Files on their way out: what is copied there lies in the workspace, too.
+    | _of(Stage.LEFT_OUT, "state/outgoing/**")
+    # It may hold secrets, and is asked for by a word of its own.
+    | _of(Stage.LEFT_OUT, "chat-gateway.toml", "config-of-backup/*")
+    # What ``run --reset-state`` moved aside.
+    | _of(Stage.LEFT_OUT, "state-before-reset-*/**")
+    # Where machines keep their indexes.
+    | _of(Stage.LEFT_OUT, "state/local/*.json")
+)
+# What the workspace has right below it.
+_TOPS: Final = frozenset(pattern.split("/")[0].removeprefix("{home}") for pattern in STAGES)
+
+
+def stage_of(path: str) -> Stage:
+    """Say when a path below the workspace is copied; what no table knows is somebody's, and copied."""
+    name = path.rpartition("/")[2]
+    # What a writer has not ended, or a kill left by half.
+    if name.startswith(".") and name.endswith("tmp"):
+        return Stage.LEFT_OUT
+    if path.startswith("state/memory/") and name.endswith(".lock"):
+        return Stage.LEFT_OUT
+    found = pattern_of(path)
+    return Stage.REST if found is None else STAGES[found]
+
+
+def is_of_tools(path: str) -> bool:
+    """Say whether a path lies where tools of a chat write, whatever they write."""
+    match path.split("/"):
+        case ["files", _, *_] | ["agents", _, "files", _, *_]:
+            return True
+        case _:
+            return False
+
+
+def is_somebodys(path: str) -> bool:
+    """Say whether a path lies in no folder that the program knows."""
+    return path.split("/")[0] not in _TOPS
+
 
 _TRIES: Final = 20
 # One call writes a line: an end without its newline is one under way, or of a file that has none.
 _LINE_S: Final = 0.05
 _QUEUE: Final = f"state/{durable.STATE_FILE}"
 _SEND_LOG: Final = f"state/{durable.CHANNELS_FILE}"
-_ROOM: Final = 2**18
-# Of the room: for words about what was passed over.
-_WORDS: Final = 2**17
+# Of what was passed over so many are named, the others counted.
+_NAMED_MAX: Final = 1000
 _STALE_S: Final = 3600
 # A command can make folders that no path names, or none of the longer ones that a restore needs.
 _DEEP_MAX: Final = 200
@@ -65,8 +176,6 @@ class Listed:
     by_stage: dict[Stage, list[str]] = field(default_factory=dict)
     stems: dict[str, set[str]] = field(default_factory=dict)
     unseen: list[str] = field(default_factory=list)
-    count: int = 0
-    room: int = 0
 
 
 def create(
@@ -101,20 +210,23 @@ def create(
 
     free()
     wanted = _named(config)
-    room = sum(map(row_bytes, wanted)) + _list(workspace).room
+    if not workspace.is_dir():
+        raise GatewayError(f"there is no workspace {workspace}", hint="--workspace DIR")
     _sweep(target.parent)
     temp = target.with_name(f".{target.name}.backup-{os.getpid()}.tmp")
     with (
         tempfile.TemporaryDirectory(prefix=temp.name, suffix=".d", dir=target.parent) as scratch,
         durable.replacing(target, temp=temp, check=free) as fd,
-        TarWriter(fd, room=_ROOM + room * 5 // 4) as tar,
+        TarWriter(fd) as tar,
     ):
         copy = _Copy(workspace, tar, Path(scratch))
         copy.run()
         for name, path in wanted.items():
             with path.open("rb") as file:
                 tar.add(name, file)
-        manifest.left_out += _fitting(copy.passed_over)
+        manifest.left_out += map(text_of, copy.passed_over[:_NAMED_MAX])
+        if (more := len(copy.passed_over) - _NAMED_MAX) > 0:
+            manifest.left_out.append(f"{more} others, links for the most part or files without rights")
         tar.finish(manifest)
     return manifest
 
@@ -130,19 +242,6 @@ def _named(config: Sequence[Path]) -> dict[str, Path]:
         is_plain = not found or count[path.name] == 1
         whole = os.fsencode("-".join(path.absolute().parts[1:]))[-_NAME_MAX:].decode("utf-8", "ignore")
         found[unused(CONFIG + (path.name if is_plain else whole), found)] = path
-    return found
-
-
-def _fitting(passed_over: Sequence[str]) -> list[str]:
-    """Return what fits into the room that is left for it, and how many others there are."""
-    found: list[str] = []
-    left = _WORDS
-    for words in passed_over:
-        left -= row_bytes(words)
-        if left < 0:
-            more = len(passed_over) - len(found)
-            return [*found, f"{more} others, links for the most part or files without rights"]
-        found.append(text_of(words))
     return found
 
 
@@ -295,13 +394,8 @@ def _whole(file: BinaryIO) -> int:
 
 
 def _list(workspace: Path) -> Listed:
-    """List a workspace. Raises GatewayError where there is none."""
-    if not workspace.is_dir():
-        raise GatewayError(f"there is no workspace {workspace}", hint="--workspace DIR")
     listed = Listed({stage: [] for stage in Stage}, {"": set(), "state/subagents": set()})
     for path in _walk(os.fspath(workspace), listed.unseen):
-        listed.count += 1
-        listed.room += row_bytes(WORKSPACE + path)
         found = _stem(path)
         if found is not None:
             listed.stems[found[0]].add(found[1])

@@ -1,18 +1,33 @@
-"""Brings a backup back: into a folder beside its place, which gets its name once all of it is there."""
+"""Brings a backup back into a new folder, or into a scratch folder to look at all of it."""
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import os
 import tarfile
+import tempfile
+from collections import Counter
+from contextlib import aclosing
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO, Final
+from typing import IO, Any, Final
 
 import durable
+from channels.errors import Unreadable
+from channels.message import Outbound, read_outbound
 from gateway.app.daemons import DaemonRegistry
 from gateway.backup import tar
-from gateway.backup.manifest import CONFIG, WORKSPACE, Manifest, unused
+from gateway.backup.tar import CONFIG, WORKSPACE, Manifest, unused
+from gateway.doctor.workspace import integrity
 from gateway.errors import GatewayError, StateInUse
+from gateway.queue.embedded.table import QueueRow, QueueTable
+from gateway.queue.mailbox import INBOUND
+from session.store.state import workspace_state
+from session.store.store import Store
+from session.transcript.key import SessionKey
+from session.transcript.line import read_time
 
 # Where files of the configuration lie after a restore, for somebody to look at and put in their place.
 CONFIG_FOLDER: Final = "config-of-backup"
@@ -33,7 +48,7 @@ def restore(backup: Path, workspace: Path) -> Manifest:
     if workspace.is_symlink():
         # A folder cannot be renamed over a link.
         workspace = Path(os.path.realpath(workspace))
-    _check(workspace)
+    _check_place(workspace)
     durable.make_folder(workspace.parent)
     _sweep(workspace)
     scratch = workspace.with_name(f".{workspace.name}.restoring-{os.getpid()}")
@@ -43,7 +58,7 @@ def restore(backup: Path, workspace: Path) -> Manifest:
         manifest = extract(backup, scratch)
         # One call for thousands of files: their bytes and names are on disk before the folder has its own.
         os.sync()
-        _check(workspace)
+        _check_place(workspace)
         _rename(scratch, workspace)
     except BaseException:
         durable.discard(scratch)
@@ -102,7 +117,7 @@ def _make_parents(top: Path, folder: Path) -> None:
         durable.make_private(each)
 
 
-def _check(workspace: Path) -> None:
+def _check_place(workspace: Path) -> None:
     """Refuse a place where something is."""
     if running := DaemonRegistry(workspace).running():
         pids = ", ".join(str(each.pid) for each in running)
@@ -148,3 +163,158 @@ def _rename(scratch: Path, workspace: Path) -> None:
             f"{workspace} cannot be put in place: {error.strerror}",
             hint="a mount point cannot be replaced: set workspace to a folder below it",
         ) from error
+
+
+@dataclass(slots=True)
+class Report:
+    """What a backup holds, and what is wrong with it.
+
+    Args:
+        messages: those that were asked, by the transcripts.
+        answered: those of them that have an answer.
+        waiting: those that wait in the queue, with those of them that no transcript has yet.
+        open: those that have neither: they came when the backup was being taken, or were broken off.
+        replies: those that wait for their platform.
+        problems: files and what is wrong with them, as ``sessions verify`` says it.
+    """
+
+    began_at: str
+    program: str
+    files: int
+    bytes: int
+    sessions: int = 0
+    messages: int = 0
+    answered: int = 0
+    waiting: int = 0
+    open: int = 0
+    replies: int = 0
+    parked: int = 0
+    left_out: list[str] = field(default_factory=list)
+    problems: list[dict[str, str]] = field(default_factory=list)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it as one JSON object."""
+        return asdict(self)
+
+    def add(self, file: str, problem: str) -> None:
+        """Note what is wrong."""
+        self.problems.append({"file": file, "problem": problem})
+
+
+async def verify(backup: Path, *, scratch: Path | None = None) -> Report:
+    """Bring a backup back into a folder of its own, look at it, and remove that folder.
+
+    Args:
+        backup: the file.
+        scratch: where that folder is made; None: where temporary files are.
+
+    Raises:
+        NoBackup: it is none, not whole, or a file is not what the manifest says.
+        NewerVersion, NewerFormat: a newer version wrote it, or a file in it.
+        OSError: it cannot be read, or the scratch folder is full.
+    """
+    with tempfile.TemporaryDirectory(prefix="chat-gateway-verify-", dir=scratch) as name:
+        workspace = Path(name)
+        manifest = await asyncio.to_thread(extract, backup, workspace)
+        return await _looked_at(workspace, manifest)
+
+
+async def _looked_at(workspace: Path, manifest: Manifest) -> Report:
+    report = Report(manifest.began_at, manifest.program, len(manifest.entries), manifest.size)
+    report.left_out = manifest.left_out
+    began = datetime.fromisoformat(manifest.began_at)
+    for path in sorted((workspace / "state").glob("*.db")):
+        try:
+            durable.settle_copy(path)
+        except durable.Damaged as error:
+            report.add(path.relative_to(workspace).as_posix(), str(error))
+            return report
+    async with aclosing(Store(workspace, zone=UTC, clock=lambda: began)) as store:
+        await store.state.open()
+        for found in await integrity(store):
+            report.add(found["file"], found["problem"])
+        rows, parked = await _letters(workspace / "state")
+        report.parked = parked
+        asked, answered = await _messages(store, report)
+        await _count(store, report, rows, asked, answered)
+    return report
+
+
+async def _messages(store: Store, report: Report) -> tuple[set[tuple[str, str]], set[tuple[str, str]]]:
+    """Return what was asked and what was answered, each as key and id."""
+    asked: set[tuple[str, str]] = set()
+    answered: set[tuple[str, str]] = set()
+    rows = await store.rows()
+    report.sessions = len(rows)
+    for row in rows:
+        view = await store.look(SessionKey(row.key)) if row.active else await store.look_up(row.id)
+        if view is None:
+            continue
+        ids = {line.get("message_id") for line in view.lines() if line.get("role") == "user"}
+        for id_ in ids:
+            if not isinstance(id_, str):
+                continue
+            asked.add((row.key, id_))
+            exchange = view.find(id_)
+            ended = exchange is not None and exchange.final is not None
+            if ended or view.journal.known(id_) is not None:
+                answered.add((row.key, id_))
+    return asked, answered
+
+
+async def _count(
+    store: Store,
+    report: Report,
+    rows: dict[str, list[QueueRow]],
+    asked: set[tuple[str, str]],
+    answered: set[tuple[str, str]],
+) -> None:
+    waiting = {(row.key, row.id) for row in rows.get(INBOUND, [])}
+    report.messages, report.answered = len(asked), len(answered)
+    report.waiting = len(waiting - answered)
+    report.open = len(asked - answered - waiting)
+    known = Counter(id_ for _, id_ in answered)
+    for box, letters in rows.items():
+        if box == INBOUND:
+            continue
+        report.replies += len(letters)
+        for letter in letters:
+            reply = _reply(letter)
+            if reply is not None and not known[reply.in_reply_to or ""] and await _is_lost(store, reply):
+                report.add(
+                    f"state/{durable.STATE_FILE}",
+                    f"the reply {reply.id} waits, and its answer is in no transcript",
+                )
+
+
+async def _is_lost(store: Store, reply: Outbound) -> bool:
+    """Say whether the session to which a reply belongs is there, and does not know of it."""
+    view = await store.look(SessionKey(reply.key))
+    created, put = view.created_at, read_time(reply.created_at)
+    # One that began later took the place of a session that was deleted.
+    if not view.path.exists() or created is None or put is None or created > put:
+        return False
+    return view.journal.known(reply.in_reply_to or "") is None
+
+
+def _reply(letter: QueueRow) -> Outbound | None:
+    try:
+        reply = read_outbound(letter.body)
+    except Unreadable:
+        return None
+    return reply if reply.kind == "reply" and reply.in_reply_to else None
+
+
+async def _letters(state: Path) -> tuple[dict[str, list[QueueRow]], int]:
+    """Read the queue of an open state database: what waits by box, and how much is parked."""
+    writer = workspace_state(state)
+    assert isinstance(writer.database, durable.StateDatabase)
+    table = QueueTable(writer.database)
+
+    def look() -> tuple[dict[str, list[QueueRow]], int]:
+        boxes = table.load_counts()
+        rows = {box: table.load(box, 0, limit=count, max_bytes=2**62)[0] for box, count in boxes.items()}
+        return rows, table.parked_depth()[0]
+
+    rows, parked = await writer.ask(durable.Job(look, writes=False))
+    return rows, parked

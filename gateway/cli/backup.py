@@ -15,7 +15,7 @@ from typing import Final
 import click
 
 import durable
-from gateway.backup.manifest import CONFIG, Manifest
+from gateway.backup.tar import CONFIG, Manifest
 from gateway.cli import attach, output
 from gateway.cli.config import settings_of
 from gateway.cli.root import FILE, FOLDER, GlobalOptions, as_json, group
@@ -79,10 +79,10 @@ def _create(workspace: Path, target: Path, *, embedded: bool, config: Sequence[P
 @as_json
 def verify(_: GlobalOptions, path: Path, scratch: Path | None, as_json: bool) -> int:
     """Restore a backup to a temporary folder and check it; exit 1 if it is damaged."""
-    from gateway.backup import verifying
+    from gateway.backup import restoring
 
     with _words(path):
-        report = attach.complete(verifying.verify(path, scratch=scratch))
+        report = attach.complete(restoring.verify(path, scratch=scratch))
     if as_json:
         output.document(report.as_dict())
         return 1 if report.problems else 0

@@ -70,7 +70,7 @@ async def _read(opts: GlobalOptions, within_s: float) -> Settings | Check:
 
 def _mend(settings: Settings, within_s: float) -> None:
     from gateway.doctor import workspace
-    from gateway.doctor.fixes import fix
+    from gateway.doctor.workspace import fix
 
     folder = asyncio.run(workspace.usable(settings, within_s=within_s))
     for text, cure in [(folder.text, folder.cure)] if folder.hangs else fix(settings):

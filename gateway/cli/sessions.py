@@ -249,14 +249,12 @@ def clear(opts: GlobalOptions, key: str, everything: bool) -> None:
 @as_json
 def verify(opts: GlobalOptions, repair: bool, as_json: bool) -> int:
     """Check all transcripts and their index files; exit 1 if one is damaged."""
-    from gateway.doctor.cron import damage as jobs_damage
-    from session.kept import checking
+    from gateway.doctor.workspace import integrity
     from session.store.listing import brief
 
     async def work(settings: Settings) -> list[dict[str, Any]]:
         async with _store(settings) as store:
-            found = await checking.verify(store, repair=repair)
-        return [*found, *await asyncio.to_thread(jobs_damage, settings.workspace, repair=repair)]
+            return await integrity(store, repair=repair)
 
     problems = attach.complete(work(settings_of(opts)))
     if as_json:

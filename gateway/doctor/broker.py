@@ -1,26 +1,67 @@
-"""What doctor says of the queue: whether it is there, what waits in it, and of a broker version and clock."""
+"""Checks the queue: whether it answers, what waits in it; a broker's version, clock and certificate."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import re
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
 
 import durable
 from channels.plugins import served
 from gateway.app.daemons import DaemonRegistry, Running
 from gateway.app.wiring_broker import RepliedChannels, open_mailbox
-from gateway.config.settings import Settings
-from gateway.doctor import certificates
+from gateway.config.settings import Broker, Settings
 from gateway.doctor.finding import DISK_CURE, GRACE_S, LOCAL_S, Check, bounded, in_own_loop, looked, patient
 from gateway.errors import MailboxDown, StateInUse
 from gateway.outbound.unserved import cure_of, in_words, unserved
 from gateway.queue.embedded.left import CURE, left_behind
 from gateway.queue.mailbox import Mailbox
+
+if TYPE_CHECKING:
+    from gateway.queue.rabbitmq.connection import Link
+
+
+TLS_S = 8.0
+DAYS = 30
+RENEW = "renew it on the broker"
+
+
+async def certificate(broker: Broker) -> list[Check]:
+    """Say until when it is valid; nothing without TLS, or where the broker's own check tells why not."""
+    if not broker.url.startswith("amqps:"):
+        return []
+    from gateway.queue.rabbitmq.access import TLS_PORT, TlsFiles
+
+    parts = urlsplit(broker.url)
+    files = TlsFiles(broker.ca_file, broker.cert_file, broker.key_file)
+    try:
+        context = await asyncio.to_thread(files.context)
+        async with asyncio.timeout(TLS_S):
+            _, writer = await asyncio.open_connection(parts.hostname, parts.port or TLS_PORT, ssl=context)
+    except (OSError, TimeoutError, MailboxDown):
+        return []
+    valid_until = writer.get_extra_info("peercert")["notAfter"]
+    writer.transport.abort()
+    until = datetime.fromtimestamp(ssl.cert_time_to_seconds(valid_until), UTC)
+    return [_judged(until)]
+
+
+def _judged(until: datetime) -> Check:
+    name, now = "certificates", durable.now()
+    if until < now:
+        return Check(
+            name, "fail", f"the broker's certificate was valid until {until:%Y-%m-%d %H:%M} UTC", RENEW
+        )
+    days = (until - now).days
+    text = f"the broker's certificate is valid until {until:%Y-%m-%d}, for {days} days"
+    return Check(name, "warn", text, RENEW) if days < DAYS else Check(name, "ok", text)
+
 
 BROKER_S: Final = 8.0
 ANSWERS_S: Final = 5.0
@@ -33,8 +74,6 @@ APART_S: Final = 30.0
 # Older ones lack what quorum queues and streams of events need; see docs/rabbitmq.md.
 OLDEST: Final = (3, 10)
 
-if TYPE_CHECKING:
-    from gateway.queue.rabbitmq.connection import Link
 
 DaemonStatus = Callable[[], Awaitable[Mapping[str, Any] | None]]
 
@@ -98,7 +137,7 @@ async def _status(daemon: DaemonStatus) -> Mapping[str, Any] | None:
 
 
 async def _inquired(settings: Settings) -> list[Check]:
-    told = [Check("certificates", *found) for found in await certificates.check(settings.broker)]
+    told = await certificate(settings.broker)
     return [*await _broker(settings), *told]
 
 

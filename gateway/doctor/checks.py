@@ -13,14 +13,7 @@ from durable import StateUnavailable
 from gateway.config.checking import exposed_files
 from gateway.config.finding import unread_files, usual_files
 from gateway.config.settings import Settings
-from gateway.doctor import (
-    broker,
-    machine,
-    mcp,
-    model,
-    platforms,
-    tools,
-)
+from gateway.doctor import broker, machine, services
 from gateway.doctor import workspace as workspace_checks
 from gateway.doctor.finding import LOCAL_S, Check, bounded, looked
 from gateway.outbound.standing import standing
@@ -55,7 +48,7 @@ async def examine(
     file = settings.file or settings.workspace
     for check in await looked("permissions", lambda: _exposed(settings), file, within_s=local_s):
         yield check
-    yield Check("versions", *machine.versions())
+    yield machine.versions()
     folder = await workspace_checks.usable(settings, within_s=local_s)
     yield folder
     usable = folder.level != "fail"
@@ -70,8 +63,8 @@ async def examine(
     channels = await looked("channels", lambda: _channels(settings), settings.workspace, within_s=local_s)
     for check in channels:
         yield check
-    for name, level, text, cure in await platforms.check(settings):
-        yield Check(name, level, text, cure)
+    for check in await services.check_platforms(settings):
+        yield check
 
 
 def configuration(settings: Settings) -> Check:
@@ -103,14 +96,14 @@ async def _asked(
     if settings.state_table.url:
         yield await _state_database(settings)
     if settings.model.name != "echo":
-        tell(f"asking the model, {model.MODEL_S:g} s at most …")
-    asking = asyncio.create_task(model.check(settings), name="doctor model")
+        tell(f"asking the model, {services.MODEL_S:g} s at most …")
+    asking = asyncio.create_task(services.check_model(settings), name="doctor model")
     yield await bounded("model", asking, within_s=MODEL_S, asked=settings.model.name, cure=_PACKAGES_CURE)
     for check in await _embedding(settings):
         yield check
-    for check in await tools.check(settings, local_s=local_s):
+    for check in await services.check_tools(settings, local_s=local_s):
         yield check
-    for check in await mcp.check(settings, local_s=local_s) if usable else ():
+    for check in await services.check_mcp(settings, local_s=local_s) if usable else ():
         yield check
 
 
@@ -135,10 +128,10 @@ async def _state_database(settings: Settings) -> Check:
 
 
 async def _embedding(settings: Settings) -> list[Check]:
-    asking = asyncio.create_task(model.check_embedding(settings), name="doctor embedding")
+    asking = asyncio.create_task(services.check_embedding(settings), name="doctor embedding")
     name = settings.model.embedding
     found = await bounded("embedding", asking, within_s=MODEL_S, asked=name, cure=_PACKAGES_CURE)
-    return [found] if isinstance(found, Check) else [Check("embedding", *each) for each in found]
+    return [found] if isinstance(found, Check) else found
 
 
 async def without_settings(
@@ -149,7 +142,7 @@ async def without_settings(
     ``workspace`` is the folder where somebody named it; None: only the configuration knows.
     """
     yield configuration
-    yield Check("versions", *machine.versions())
+    yield machine.versions()
     if workspace is None:
         cure = "to check it, add --workspace: chat-gateway --workspace FOLDER doctor"
         yield Check("workspace", "warn", "not checked: only the configuration says where it is", cure)

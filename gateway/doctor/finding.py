@@ -16,9 +16,6 @@ from session.errors import SessionError
 
 T = TypeVar("T")
 Level = Literal["ok", "warn", "fail"]
-# How it stands, in words, and what to do about it; of several things at once also which of them.
-Finding = tuple[Level, str, str]
-NamedFinding = tuple[str, Level, str, str]
 # A local disk answers within a moment, a network's folder whose server is away never.
 LOCAL_S: Final = 20.0
 # What is told to end has so long for it.

@@ -16,7 +16,7 @@ from typing import Final
 
 import durable
 from gateway.app import daemon
-from gateway.doctor.finding import Finding, NamedFinding
+from gateway.doctor.finding import Check
 from session.disk.derived import searches_texts
 from session.disk.file_system import FUSE, MAGICS, magic_of
 
@@ -40,7 +40,7 @@ PACKAGES: Final = (
 )
 
 
-def versions() -> Finding:
+def versions() -> Check:
     """Say which Python, SQLite and packages run, and which are not of a version that works here."""
     python = ".".join(map(str, sys.version_info[:3]))
     wrong = [*_old_sqlite(), *_out_of_range()]
@@ -48,9 +48,9 @@ def versions() -> Finding:
     listed = f"{metadata.version('chat-gateway')}, Python {python}, SQLite {sqlite3.sqlite_version}"
     told = f"chat-gateway {listed}, {', '.join(packages)}"
     if not wrong:
-        return "ok", told, ""
+        return Check("versions", "ok", told)
     cure = "reinstall it: make install, or pipx reinstall chat-gateway; SQLite comes with Python"
-    return "warn", f"{'; '.join(wrong)} ({told})", cure
+    return Check("versions", "warn", f"{'; '.join(wrong)} ({told})", cure)
 
 
 def _old_sqlite() -> Iterator[str]:
@@ -87,8 +87,8 @@ def _number(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in re.match(r"\d+(\.\d+)*", version)[0].split("."))  # type: ignore[index]
 
 
-def check(workspace: Path, local_dir: Path | None = None) -> Iterator[NamedFinding]:
-    """Yield name, level, text and cure of each finding; a nameless file is written, and gone at the end.
+def check(workspace: Path, local_dir: Path | None = None) -> Iterator[Check]:
+    """Yield each finding; a nameless file is written, and gone at the end.
 
     ``local_dir`` is where the indexes of this machine are wanted; None: in the workspace.
     """
@@ -100,18 +100,19 @@ def check(workspace: Path, local_dir: Path | None = None) -> Iterator[NamedFindi
     limit = daemon.limit()
     if limit < OPEN_FILES:
         cure = "raise it: ulimit -n, or LimitNOFILE= of the unit"
-        yield "open files", "warn", f"each process of this user may have only {limit} open", cure
+        yield Check("open files", "warn", f"each process of this user may have only {limit} open", cure)
     else:
-        yield "open files", "ok", f"up to {limit}", ""
+        yield Check("open files", "ok", f"up to {limit}")
 
 
-def _inodes(workspace: Path) -> NamedFinding:
+def _inodes(workspace: Path) -> Check:
     found = os.statvfs(workspace)
     # Some file systems make them as they are needed, and count none.
     if found.f_files and found.f_favail < FREE_FILES:
         text = f"the disk has room for only {found.f_favail} more files, whatever their size"
-        return "inodes", "warn", text, "delete small files there: messages wait while no file can be created"
-    return "inodes", "ok", f"room for {found.f_favail} files" if found.f_files else "no fixed limit", ""
+        cure = "delete small files there: messages wait while no file can be created"
+        return Check("inodes", "warn", text, cure)
+    return Check("inodes", "ok", f"room for {found.f_favail} files" if found.f_files else "no fixed limit")
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,51 +139,49 @@ def look_at(path: Path) -> Seen:
     return Seen(mount_of(path, mounts()), magic_of(path))
 
 
-def file_system(workspace: Path, seen: Seen) -> NamedFinding:
+def file_system(workspace: Path, seen: Seen) -> Check:
     """Say what the workspace's disk is worth, and what of it is at risk there."""
-    mount, kind = seen.mount, seen.kind
+    name, mount, kind = "file system", seen.mount, seen.kind
     if seen.network:
         text = f"{seen.network} is a network file system, which SQLite cannot rely on; at risk: {AT_RISK}"
-        return "file system", "fail", text, "move the workspace to a disk of this machine"
+        return Check(name, "fail", text, "move the workspace to a disk of this machine")
     if kind in IN_MEMORY:
-        return (
-            "file system",
-            "warn",
-            f"{kind} is in memory: a restart of the machine loses everything",
-            "use a disk",
-        )
+        text = f"{kind} is in memory: a restart of the machine loses everything"
+        return Check(name, "warn", text, "use a disk")
     try:
         took_s = sync_s(workspace)
     except OSError as error:
-        return "file system", "fail", f"{kind}: a sync failed: {error.strerror}", "check the system log"
+        return Check(name, "fail", f"{kind}: a sync failed: {error.strerror}", "check the system log")
     text = f"{kind or 'unknown'}, a sync takes {took_s * 1000:.2f} ms"
     if may_be(kind, seen.magic):
         text += f", provided by a program; if it is a network drive, at risk: {AT_RISK}"
-        return "file system", "warn", text, "if it is, move the workspace to a disk of this machine"
+        return Check(name, "warn", text, "if it is, move the workspace to a disk of this machine")
     if (lie := lie_of(mount, _loaded())) is not None:
-        return "file system", "warn", f"{text}; {lie[0]}: a power cut may lose answers", lie[1]
+        return Check(name, "warn", f"{text}; {lie[0]}: a power cut may lose answers", lie[1])
     if kind == "overlay":
         cure = "mount a volume, unless you want to lose everything with the container"
-        return "file system", "warn", f"{text}; it is deleted with the container", cure
+        return Check(name, "warn", f"{text}; it is deleted with the container", cure)
     if took_s < TOO_QUICK_S and rotates(workspace):
         text += ", although the disk says that it rotates: it may be virtual, or behind a cache"
-    return "file system", "ok", text, ""
+    return Check(name, "ok", text)
 
 
-def local_files(local_dir: Path, seen: Seen | None = None) -> NamedFinding:
+def local_files(local_dir: Path, seen: Seen | None = None) -> Check:
     """Say what the disk of ``state.local_dir`` is worth; ``seen``: what the system tells of it."""
     there = next(path for path in (local_dir, *local_dir.parents) if path.exists())
     seen = look_at(there) if seen is None else seen
     name = "local files"
     if seen.network:
         text = f"state.local_dir {local_dir} is on {seen.network}, a network file system"
-        return name, "fail", text, "choose a folder on a disk of this machine"
+        return Check(name, "fail", text, "choose a folder on a disk of this machine")
     if seen.kind in IN_MEMORY:
         text = f"{local_dir} is in memory ({seen.kind}): a restart of the machine loses the indexes"
-        return name, "warn", text, "choose a folder on a disk"
+        return Check(name, "warn", text, "choose a folder on a disk")
     if not os.access(there, os.W_OK | os.X_OK):
-        return name, "fail", f"{there} cannot be written", f"chown $USER {there}, or choose another folder"
-    return name, "ok", f"{local_dir} on {seen.kind or 'a disk of this machine'}", ""
+        return Check(
+            name, "fail", f"{there} cannot be written", f"chown $USER {there}, or choose another folder"
+        )
+    return Check(name, "ok", f"{local_dir} on {seen.kind or 'a disk of this machine'}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,29 +1,259 @@
-"""What doctor says of a workspace: its folder, who can use it, and what lies in it."""
+"""The checks of a workspace: its folder, its owners, what lies in it; and what ``doctor --fix`` mends."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import fcntl
 import os
+import pwd
 import stat
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import durable
+from channels.cron.actions_file import Left
+from channels.cron.job import CHANNEL
+from channels.cron.jobs_file import Contents, CronFile
+from channels.errors import ChannelError
+from channels.storage import held
+from durable import make_folder
 from gateway.app.daemons import DaemonRegistry
-from gateway.config import agents, finding
+from gateway.config import finding
+from gateway.config.agents import check_memory
 from gateway.config.settings import Settings
-from gateway.doctor import cron, machine, owners
+from gateway.doctor import machine
 from gateway.doctor.finding import LOCAL_S, Check, looked, patient
+from gateway.errors import GatewayError
 from session.disk.layout import Layout
 from session.disk.state import read_state
-from session.kept import checking
+from session.errors import SessionError
+from session.kept import checking, leftovers
 from session.kept.erasing import Owed
 from session.kept.subject import NoText, check_text
 from session.library.library import Library
 from session.store.store import Store
 from session.store.unnamed import media_bytes
+
+MOST_JOBS = 10
+JOBS_FILE = "cron/jobs.json"
+OVERDUE = timedelta(minutes=5)
+
+
+def cron_checks(workspace: Path) -> Iterator[Check]:
+    """Say whether the file of the jobs is whole, and which jobs cannot run or are late."""
+    file = CronFile(workspace)
+    try:
+        contents = file.read()
+    except ChannelError as error:
+        yield Check("cron", "fail", str(error), error.hint)
+        return
+    if contents.fault is not None:
+        yield Check("cron", "fail", f"cron/jobs.json: {contents.fault.text}", contents.fault.cure)
+    for bad in contents.bad[:MOST_JOBS]:
+        name = f"{bad.id}: " if bad.id else ""
+        yield Check("cron", "warn", f"{name}{bad.problem}", bad.cure)
+    if len(contents.bad) > MOST_JOBS:
+        yield Check(
+            "cron", "warn", f"{len(contents.bad) - MOST_JOBS} more cannot run", "chat-gateway cron list"
+        )
+    yield from _open_to_others(file.path)
+    for copy in sorted(file.path.parent.glob(f"{file.path.name}.corrupt-*")):
+        yield Check(
+            "cron",
+            "warn",
+            f"cron/{copy.name} is the original of a damaged file",
+            "check it, then delete it",
+        )
+    yield _cron_clock(workspace, contents)
+
+
+async def integrity(store: Store, *, repair: bool = False) -> list[checking.Row]:
+    """Return a row for each damaged file of a workspace: for ``doctor``, ``sessions verify`` and backups."""
+    rows = await checking.verify(store, repair=repair)
+    return [*rows, *await asyncio.to_thread(cron_damage, store.layout.workspace, repair=repair)]
+
+
+def cron_damage(workspace: Path, *, repair: bool = False) -> list[checking.Row]:
+    """Return the rows of the jobs' files; a damaged ``jobs.json`` is left to a person."""
+    rows: list[checking.Row] = []
+    try:
+        if (fault := CronFile(workspace).read().fault) is not None:
+            rows.append({"file": JOBS_FILE, "problem": f"{fault.text}; {fault.cure}", "repaired": False})
+    except ChannelError as error:
+        rows.append({"file": JOBS_FILE, "problem": str(error), "repaired": False})
+    left = Left(workspace)
+    row: checking.Row = {"file": "cron/action.jsonl", "repaired": False}
+    try:
+        if not (lines := left.damaged()):
+            return rows
+        row["problem"] = (
+            f"{lines} damaged {'line' if lines == 1 else 'lines'}: changes of jobs were not applied"
+        )
+        if repair:
+            left.mend()
+            row["repaired"] = True
+    except ChannelError as error:
+        row["problem"] = str(error)
+    except OSError as error:
+        row["problem"] = f"cannot be read or written: {error.strerror}"
+    return [*rows, row]
+
+
+def _open_to_others(path: Path) -> Iterator[Check]:
+    for each in (path.parent, path):
+        if each.exists() and stat.S_IMODE(each.stat().st_mode) & 0o077:
+            yield Check("cron", "warn", f"others can read {each}", f"chmod -R go= {path.parent}")
+            return
+
+
+def _cron_clock(workspace: Path, contents: Contents) -> Check:
+    jobs = [job for job in contents.jobs.values() if job.enabled and job.asks]
+    count = f"{len(jobs)} job{'s' * (len(jobs) != 1)} scheduled" if jobs else "no jobs"
+    if not held(workspace / "state", CHANNEL):
+        return Check("cron", "ok", f"{count}; the gateway is not running")
+    before = durable.now() - OVERDUE
+    late = [job.id for job in jobs if 0 < (job.state_ms("nextRunAtMs") or 0) < before.timestamp() * 1000]
+    if not late or contents.fault is not None:
+        return Check("cron", "ok", count)
+    text = f"{len(late)} job{'s' * (len(late) != 1)} overdue: {', '.join(late[:MOST_JOBS])}"
+    return Check("cron", "warn", text, "chat-gateway status shows whether the queue is up")
+
+
+WRITTEN = ("state", "sessions", "memory", "cron", "cron.lock", "media", "files")
+# What lies there may be a person's, as long as it can be read.
+_ONLY_READ = ("media", "files")
+_NAMED_FILES = 3
+_LOOK = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """Who uses a workspace, by number."""
+
+    uid: int
+    gid: int
+
+    @property
+    def name(self) -> str:
+        """The name that the machine knows, else the number."""
+        with contextlib.suppress(KeyError):
+            return pwd.getpwuid(self.uid).pw_name
+        return str(self.uid)
+
+
+@dataclass(frozen=True, slots=True)
+class _Barred:
+    """What its user cannot use: its name within an open folder, and its path from the workspace on."""
+
+    folder: int
+    name: str
+    path: Path
+
+
+def owner_check(workspace: Path) -> Check:
+    """Say which files the user of a workspace cannot use, and how that is mended."""
+    if not workspace.is_dir():
+        return Check("owners", "ok", "no workspace yet")
+    user = user_of(workspace)
+    barred = [str(each.path) for each in _barred(workspace, user)]
+    if not barred:
+        return Check("owners", "ok", f"every file can be used by {user.name}")
+    text = f"{user.name} uses this workspace but cannot access {_named(barred)}, so messages wait"
+    return Check("owners", "fail", text, f"chown -R {user.uid}:{user.gid} {workspace}")
+
+
+def mend_owners(workspace: Path) -> int:
+    """Give what its user cannot use back to him; return how many files and folders that were.
+
+    A file with a second name is left to a person: the other name may lie outside of the workspace.
+
+    Raises:
+        PermissionError: only root can.
+    """
+    if not workspace.is_dir():
+        return 0
+    user, given = user_of(workspace), 0
+    for each in _barred(workspace, user):
+        fd = os.open(each.name, _LOOK, dir_fd=each.folder)
+        try:
+            found = os.fstat(fd)
+            if stat.S_ISDIR(found.st_mode) or (stat.S_ISREG(found.st_mode) and found.st_nlink == 1):
+                os.fchown(fd, user.uid, user.gid)
+                given += 1
+        finally:
+            os.close(fd)
+    return given
+
+
+def user_of(workspace: Path) -> User:
+    """Say who uses a workspace: whoever a daemon runs as that is not root, else the owner of the folder."""
+    for daemon in DaemonRegistry(workspace).running():
+        with contextlib.suppress(OSError):
+            found = Path(f"/proc/{daemon.pid}").stat()
+            if found.st_uid != 0:
+                return User(found.st_uid, found.st_gid)
+    found = workspace.stat()
+    return User(found.st_uid, found.st_gid)
+
+
+def untried(name: str, workspace: Path) -> Check | None:
+    """Return what root finds of a sandbox for another user's gateway; None where it can try it itself."""
+    user = user_of(workspace) if os.geteuid() == 0 and workspace.is_dir() else User(0, 0)
+    if user.uid == 0:
+        return None
+    text = f"not tested: the gateway runs as {user.name}, and commands of a model never run as root"
+    return Check(name, "warn", text, f"sudo -u {user.name} chat-gateway doctor")
+
+
+def _barred(workspace: Path, user: User) -> Iterator[_Barred]:
+    """Name what the user cannot use; root can use everything.
+
+    By open folders: whoever owns the workspace could swap a folder for a link to one of the system's.
+    """
+    if user.uid == 0:
+        return
+    top = os.open(workspace, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        if not _usable(top, ".", user, write=True):
+            yield _Barred(top, ".", Path())
+        for name in WRITTEN:
+            if not _usable(top, name, user, write=True):
+                yield _Barred(top, name, Path(name))
+            for folder, folders, files, fd in _walk(workspace / name):
+                for each in sorted([*folders, *files]):
+                    if not _usable(fd, each, user, write=name not in _ONLY_READ):
+                        yield _Barred(fd, each, (Path(folder) / each).relative_to(workspace))
+    finally:
+        os.close(top)
+
+
+def _walk(folder: Path) -> Iterator[tuple[str, list[str], list[str], int]]:
+    """Walk through a folder as far as this process may; one that is not there is empty."""
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError, PermissionError):
+        yield from os.fwalk(folder)
+
+
+def _usable(folder: int, name: str, user: User, *, write: bool) -> bool:
+    """Say whether a user may do with a file or folder what the gateway does; what is gone is no matter."""
+    try:
+        found = os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except FileNotFoundError:
+        return True
+    # A person made the link: what it leads to is that person's affair.
+    if stat.S_ISLNK(found.st_mode):
+        return True
+    wanted = 0o4 | (0o2 if write else 0) | (0o1 if stat.S_ISDIR(found.st_mode) else 0)
+    mode = found.st_mode
+    if found.st_uid == user.uid:
+        mode >>= 6
+    elif found.st_gid == user.gid:
+        mode >>= 3
+    return mode & wanted == wanted
+
 
 STUCK_S: Final = 30.0
 MEDIA_MANY_BYTES: Final = 5 * 2**30
@@ -57,7 +287,7 @@ async def access(settings: Settings, *, within_s: float = LOCAL_S) -> AsyncItera
     """Say whether others can read the workspace, and whether its user can use all of it."""
     for check in await _looked("permissions", _permissions, settings, within_s):
         yield check
-    for check in await _looked("owners", _owners, settings, within_s):
+    for check in await _looked("owners", lambda _: [owner_check(settings.workspace)], settings, within_s):
         yield check
 
 
@@ -98,11 +328,6 @@ def _permissions(settings: Settings) -> list[Check]:
     ]
 
 
-def _owners(settings: Settings) -> list[Check]:
-    level, text, cure = owners.check(settings.workspace)
-    return [Check("owners", level, text, cure)]
-
-
 def _erasures(settings: Settings) -> list[Check]:
     """Name each erasure that was begun and is not whole; a daemon may be at it at this moment."""
     owed = Owed(settings.state)
@@ -119,19 +344,6 @@ def _erasures(settings: Settings) -> list[Check]:
         cure = f"chat-gateway memory erase {whom} --yes; or restart the gateway"
         found.append(Check("erasures", "warn", text, cure))
     return found or [Check("erasures", "ok", "nothing is left to delete")]
-
-
-def _machine(settings: Settings) -> list[Check]:
-    return [Check(*finding) for finding in machine.check(settings.workspace, settings.local_dir)]
-
-
-def _memory(settings: Settings) -> list[Check]:
-    level, text, cure = agents.check_memory(settings)
-    return [Check("memory", level, text, cure)]
-
-
-def _jobs(settings: Settings) -> list[Check]:
-    return [Check("cron", level, text, cure) for level, text, cure in cron.check(settings.workspace)]
 
 
 def _locks(settings: Settings) -> list[Check]:
@@ -180,11 +392,12 @@ def _clock(settings: Settings) -> list[Check]:
 
 
 def _transcripts(settings: Settings) -> list[Check]:
-    problems = [*asyncio.run(_verify(settings)), *cron.damaged_changes(settings.workspace)]
     cure = "chat-gateway sessions verify --repair"
     found = [
         Check("transcripts", "warn", f"{row['file']}: {row['problem']}", row.get("cure", cure))
-        for row in problems
+        for row in asyncio.run(_integrity(settings))
+        # The check of the jobs says it.
+        if row["file"] != JOBS_FILE
     ]
     found += _moved_by_nanobot(settings.workspace / ".nanobot" / "workspace-id")
     return found or [Check("transcripts", "ok", "all can be read in full")]
@@ -202,12 +415,9 @@ def _moved_by_nanobot(mark: Path) -> Iterator[Check]:
         )
 
 
-async def _verify(settings: Settings) -> list[dict[str, Any]]:
-    store = Store(settings.workspace, zone=settings.zone)
-    try:
-        return await checking.verify(store)
-    finally:
-        await store.aclose()
+async def _integrity(settings: Settings, *, repair: bool = False) -> list[checking.Row]:
+    async with contextlib.aclosing(Store(settings.workspace, zone=settings.zone)) as store:
+        return await integrity(store, repair=repair)
 
 
 def _instructions(settings: Settings) -> Iterator[Check]:
@@ -233,13 +443,123 @@ def _media(settings: Settings) -> list[Check]:
 
 
 _CONTENTS: Final[dict[str, Look]] = {
-    "machine": _machine,
+    "machine": lambda settings: machine.check(settings.workspace, settings.local_dir),
     "media": _media,
     "locks": _locks,
     "clock": _clock,
     "transcripts": _transcripts,
-    "memory": _memory,
+    "memory": lambda settings: [Check("memory", *check_memory(settings))],
     "instructions": _instructions,
-    "cron": _jobs,
+    "cron": lambda settings: cron_checks(settings.workspace),
     "erasures": _erasures,
+}
+
+
+# What the gateway alone writes; what tools and people put into the two others keeps its mode.
+PRIVATE: Final = ("state", "sessions", "memory", "cron")
+_SHARED: Final = ("media", "files")
+_NEEDED: Final = ("sessions", "memory", "state")
+_AS_IT_IS: Final = getattr(os, "O_PATH", 0) | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def fix(settings: Settings) -> Iterator[tuple[str, str]]:
+    """Yield what was mended, a line each, with nothing; or what could not be, with its cure."""
+    workspace = settings.workspace
+    if not workspace.is_dir():
+        return
+    for name, mend in _FIXES.items():
+        try:
+            for line in mend(settings):
+                yield f"{name}: {line}", ""
+        except OSError as error:
+            where = error.filename or workspace
+            # Root itself meets other refusals: a file in the place of a folder, a disk that only reads.
+            cure = "run it as root" if isinstance(error, PermissionError) else f"check {where}"
+            yield f"{name} of {workspace} were not changed: {where}: {error.strerror}", cure
+        except (GatewayError, SessionError) as error:
+            yield f"{name}: {error}", error.hint or "chat-gateway doctor"
+
+
+def _mend_owners(settings: Settings) -> Iterator[str]:
+    if given := mend_owners(settings.workspace):
+        name = user_of(settings.workspace).name
+        yield f"{given} files and folders now belong to {name} again"
+
+
+def _mend_permissions(settings: Settings) -> Iterator[str]:
+    changed = list(_opened_or_shut(settings.workspace))
+    if changed:
+        yield f"now readable and writable only by the owner: {_named(changed)}"
+
+
+def _opened_or_shut(workspace: Path) -> Iterator[str]:
+    for name in (".", *PRIVATE, *_SHARED):
+        if (workspace / name).is_dir() and _set(workspace / name, stat.S_IRWXU):
+            yield name
+    for name in PRIVATE:
+        # From the top, since what is below a folder that is shut cannot be seen before.
+        for parent, folders, files in os.walk(workspace / name):
+            for each in sorted(folders):
+                if _set(Path(parent) / each, stat.S_IRWXU):
+                    yield str((Path(parent) / each).relative_to(workspace))
+            for each in sorted(files):
+                if _set(Path(parent) / each, stat.S_IRUSR | stat.S_IWUSR):
+                    yield str((Path(parent) / each).relative_to(workspace))
+
+
+def _set(path: Path, wanted: int) -> bool:
+    """Give a file or folder to its owner alone; say whether that was needed. Links and second names stay."""
+    try:
+        fd = os.open(path, _AS_IT_IS)
+    except FileNotFoundError:
+        return False
+    try:
+        found = os.fstat(fd)
+        mode = stat.S_IMODE(found.st_mode)
+        # The other name of a file may lie outside of the workspace.
+        plain = stat.S_ISREG(found.st_mode) and found.st_nlink == 1
+        if not (plain or stat.S_ISDIR(found.st_mode)) or (mode & wanted == wanted and not mode & 0o077):
+            return False
+        # By the number of what is open: by its name it might be another one by now.
+        Path(f"/proc/self/fd/{fd}").chmod((mode | wanted) & ~0o077)
+        return True
+    finally:
+        os.close(fd)
+
+
+def _mend_folders(settings: Settings) -> Iterator[str]:
+    for name in _NEEDED:
+        if not os.path.lexists(settings.workspace / name):
+            make_folder(settings.workspace / name)
+            yield f"created {name}"
+
+
+def _mend_daemons(settings: Settings) -> Iterator[str]:
+    if gone := DaemonRegistry(settings.workspace).forget_gone():
+        yield f"removed crashed processes from state/daemon.json: {gone}"
+
+
+def _mend_leftovers(settings: Settings) -> Iterator[str]:
+    if gone := leftovers.remove_leftovers(Layout(settings.workspace)):
+        yield f"removed {_named([str(path.relative_to(settings.workspace)) for path in gone])}"
+
+
+def _mend_damage(settings: Settings) -> Iterator[str]:
+    for row in asyncio.run(_integrity(settings, repair=True)):
+        if row["repaired"]:
+            yield f"{row['file']}: {row['problem']}; repaired"
+
+
+def _named(names: list[str]) -> str:
+    more = f" and {len(names) - _NAMED_FILES} more" if len(names) > _NAMED_FILES else ""
+    return ", ".join(names[:_NAMED_FILES]) + more
+
+
+_FIXES: Final[dict[str, Callable[[Settings], Iterator[str]]]] = {
+    "owners": _mend_owners,
+    "permissions": _mend_permissions,
+    "folders": _mend_folders,
+    "daemons": _mend_daemons,
+    "leftovers": _mend_leftovers,
+    "damage": _mend_damage,
 }

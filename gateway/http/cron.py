@@ -3,42 +3,37 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal, TypeVar
 
 from fastapi import APIRouter, Query
-from pydantic import BaseModel, ConfigDict
 from starlette.responses import Response
 
 import durable
 from channels.cron.by_hand import run_now
 from channels.cron.job import CHANNEL, BadJob, coming, new_row, runs, shown
-from channels.cron.jobs_file import CronFile, NoJob
+from channels.cron.jobs_file import CronFile
 from channels.cron.schedule import BadSchedule, asked, slot_name
-from channels.errors import ChannelError
 from gateway.app.wiring_cron import Texts
 from gateway.config.agents import agents_of, no_agent
 from gateway.config.settings import Settings
-from gateway.http.errors import HttpError, json_response, unavailable
+from gateway.http.errors import HttpError, json_response
 from gateway.http.messages import Accepted
-from gateway.http.paging import PER_PAGE, Cursor, Limit, paged
-from gateway.http.shape import Open, Shape, needs
+from gateway.http.openapi import PER_PAGE, Body, Cursor, Limit, Open, Shape, needs
 from gateway.service.chats import ChatService
-from gateway.service.pages import Place, digest
+from gateway.service.pages import Place, digest, page
 from gateway.service.zones import zone_for
 from gateway.turns.agent_choice import AgentChoice
 
 T = TypeVar("T")
 
 
-class JobIn(BaseModel):
+class JobIn(Body):
     """A job with one of ``every``, ``cron``, ``at`` (``cron`` and ``at`` accept ``tz``) and ``heartbeat``.
 
     Answers go to the chat ``to``; it runs in the ``session`` of that chat or in its own. A heartbeat needs no
     ``message``. ``agent`` must be one that the chat may choose; the default is the current agent of the chat.
     """
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     every: str | None = None
     cron: str | None = None
@@ -53,10 +48,8 @@ class JobIn(BaseModel):
     missed: Literal["skip", "once", "all"] = "once"
 
 
-class SwitchIn(BaseModel):
+class SwitchIn(Body):
     """Whether the job is enabled."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     enabled: bool
 
@@ -96,13 +89,13 @@ def routes(chats: ChatService) -> APIRouter:
     def file() -> CronFile:
         return CronFile(settings.workspace, zone=settings.zone)
 
-    @router.get("", summary="List the jobs, next run first", response_model=JobsOut, **needs("read"))
+    @router.get("", summary="List the jobs, next run first", **needs("read", JobsOut))
     async def get_all(limit: Limit = PER_PAGE, cursor: Cursor = None) -> Response:
-        rows = (await _done(asyncio.to_thread(file().read))).rows(durable.now())
-        found, following = paged(rows, _place, limit=limit, cursor=cursor)
+        rows = (await asyncio.to_thread(file().read)).rows(durable.now())
+        found, following = page(rows, _place, limit=limit, cursor=cursor)
         return json_response({"jobs": found, "next": following})
 
-    @router.post("", status_code=201, summary="Add a job", response_model=JobOut, **needs("write", 409))
+    @router.post("", status_code=201, summary="Add a job", **needs("write", JobOut, 409))
     async def post(body: JobIn) -> Response:
         now = durable.now()
         _check_agent(settings, body)
@@ -123,7 +116,7 @@ def routes(chats: ChatService) -> APIRouter:
             )
         except (BadSchedule, BadJob) as error:
             raise HttpError(400, str(error), hint=error.hint) from None
-        job = await _done(asyncio.to_thread(file().add, row))
+        job = await asyncio.to_thread(file().add, row)
         return json_response(shown(job, now), 201)
 
     _add_to_one(router, chats, file)
@@ -134,49 +127,37 @@ def _add_to_one(router: APIRouter, chats: ChatService, file: Callable[[], CronFi
     @router.get(
         "/{job_id:path}/runs",
         summary="Show the next and past runs of a job",
-        response_model=RunsOut,
-        **needs("read", 404, 409),
+        **needs("read", RunsOut, 404, 409),
     )
     async def get_runs(
         job_id: str,
         limit: Annotated[int, Query(ge=1, le=100, description="maximum number of next and of past runs")] = 5,
     ) -> Response:
-        job = await _done(asyncio.to_thread(file().job, job_id))
+        job = await asyncio.to_thread(file().job, job_id)
         following, past = coming(job, durable.now(), limit), runs(job)
         return json_response({"next": [slot_name(slot) for slot in following], "past": past[-limit:][::-1]})
 
-    @router.patch(
-        "/{job_id:path}",
-        summary="Enable or disable a job",
-        response_model=JobOut,
-        **needs("write", 404, 409),
-    )
+    @router.patch("/{job_id:path}", summary="Enable or disable a job", **needs("write", JobOut, 404, 409))
     async def patch(job_id: str, body: SwitchIn) -> Response:
-        job = await _done(asyncio.to_thread(file().enable, job_id, body.enabled))
+        job = await asyncio.to_thread(file().enable, job_id, body.enabled)
         return json_response(shown(job, durable.now()))
 
     @router.delete(
-        "/{job_id:path}",
-        summary="Delete a job; its session is kept",
-        response_model=RemovedOut,
-        **needs("write", 404, 409),
+        "/{job_id:path}", summary="Delete a job; its session is kept", **needs("write", RemovedOut, 404, 409)
     )
     async def delete(job_id: str) -> Response:
-        await _done(asyncio.to_thread(file().remove, job_id))
+        await asyncio.to_thread(file().remove, job_id)
         return json_response({"id": job_id})
 
     @router.post(
         "/{job_id:path}/run",
         status_code=202,
         summary="Run a job now; its schedule stays the same",
-        response_model=Accepted,
-        **needs("write", 404, 409),
+        **needs("write", Accepted, 404, 409),
     )
     async def post_run(job_id: str) -> Response:
         texts = Texts(chats.application.settings)
-        return json_response(
-            await _done(run_now(file(), job_id, chats.application.intake.accept, texts)), 202
-        )
+        return json_response(await run_now(file(), job_id, chats.application.intake.accept, texts), 202)
 
 
 def _check_agent(settings: Settings, body: JobIn) -> None:
@@ -192,14 +173,3 @@ def _place(row: Mapping[str, Any]) -> Place:
     """Return where a job stands: those without a next run last, each as old as it is."""
     made = row.get("createdAtMs")
     return row.get("next_run_at") or "~", made if isinstance(made, int) else 0, digest(sorted(row.items()))
-
-
-async def _done(work: Awaitable[T]) -> T:
-    try:
-        return await work
-    except NoJob as error:
-        raise HttpError(404, str(error), hint="GET /v1/cron lists them") from None
-    except (BadJob, BadSchedule) as error:
-        raise HttpError(409, str(error), hint=error.hint) from None
-    except ChannelError as error:
-        raise unavailable(str(error), error.hint or "try again") from None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 import orjson
 import structlog
@@ -13,10 +13,20 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
+from channels.cron.job import BadJob
+from channels.cron.jobs_file import NoJob
+from channels.cron.schedule import BadSchedule
+from channels.errors import ChannelError
+from channels.pairing import NobodyThere, NoSuchCode
 from durable import plain_value
 from gateway.errors import GatewayError, MailboxDown
-from gateway.service.client_message import TooManyChannels
-from session.errors import SessionError
+from gateway.service.client_message import NoAddress, TooManyChannels
+from gateway.service.pages import BadCursor
+from gateway.service.parked import NotParked, ParkedTwice
+from gateway.service.sessions import Unknown
+from gateway.service.trace import NotTraced, TracedTwice
+from session.errors import NoAgent, NotNow, OtherAgent, SessionError
+from session.kept.subject import Nobody
 
 log = structlog.get_logger("http")
 
@@ -62,15 +72,54 @@ def unavailable(error: str, hint: str) -> HttpError:
     return HttpError(503, error, hint=hint, headers={"Retry-After": str(RETRY_AFTER_S)})
 
 
+class _Answer(NamedTuple):
+    """How an error is answered: without a hint by its own, ``text`` with its words in it."""
+
+    status: int
+    hint: str = ""
+    text: str = "{}"
+
+
+_ANSWERS: Final[Mapping[type[Exception], _Answer]] = {
+    BadCursor: _Answer(400, "start without one", "the cursor is not valid"),
+    NoAddress: _Answer(400),
+    NoAgent: _Answer(400),
+    Nobody: _Answer(404),
+    NoJob: _Answer(404, "GET /v1/cron lists them"),
+    NoSuchCode: _Answer(404, "GET /v1/pairing lists them"),
+    NobodyThere: _Answer(404, "GET /v1/pairing lists them"),
+    NotParked: _Answer(404, "GET /v1/parked lists them"),
+    NotTraced: _Answer(404),
+    Unknown: _Answer(404, "GET /v1/sessions lists them", "there is no session {}"),
+    BadJob: _Answer(409),
+    BadSchedule: _Answer(409),
+    OtherAgent: _Answer(409),
+    ParkedTwice: _Answer(409, "choose one with ?key="),
+    TracedTwice: _Answer(409, "choose one with ?key="),
+    ChannelError: _Answer(503),
+    NotNow: _Answer(503),
+}
+
+
 def add_error_handlers(app: FastAPI) -> None:
     """Make ``app`` answer every exception in our form; what nobody foresaw is logged and answered 500."""
     app.add_exception_handler(HttpError, _ours)
+    for kind in _ANSWERS:
+        app.add_exception_handler(kind, _known)
     app.add_exception_handler(HTTPException, _routing)
     app.add_exception_handler(RequestValidationError, _validation)
     app.add_exception_handler(GatewayError, _gateway)
     app.add_exception_handler(SessionError, _session)
     app.add_exception_handler(OSError, _disk)
     app.add_exception_handler(Exception, _unforeseen)
+
+
+async def _known(_: Request, error: Exception) -> Response:
+    answer = next(_ANSWERS[kind] for kind in type(error).__mro__ if kind in _ANSWERS)
+    hint = answer.hint or getattr(error, "hint", "")
+    if answer.status != 503:
+        return error_response(answer.status, answer.text.format(error), hint)
+    return error_response(503, str(error), hint or "try again", {"Retry-After": str(RETRY_AFTER_S)})
 
 
 async def _ours(_: Request, error: Exception) -> Response:

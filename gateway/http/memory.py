@@ -1,28 +1,37 @@
-"""``/v1/memory``: what is remembered of a chat, its two texts to be edited, its facts to be corrected."""
+"""``/v1/memory``: notes, facts and profile of a chat, their versions, and a search."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Path, Query
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import Field, field_validator
 from starlette.responses import Response
 
 from gateway.app.wiring_session import SessionServices
 from gateway.config.agents import settings_of
 from gateway.errors import MailboxDown
-from gateway.http.errors import HttpError, json_response, unavailable
-from gateway.http.messages import has_surrogate
-from gateway.http.paging import PER_PAGE, Cursor, Limit, paged
-from gateway.http.shape import Shape, needs
+from gateway.http.errors import HttpError, json_response
+from gateway.http.openapi import (
+    MAX_LIMIT,
+    PER_PAGE,
+    Body,
+    Cursor,
+    Limit,
+    Open,
+    Shape,
+    has_surrogate,
+    needs,
+)
 from gateway.service.chats import ChatService
 from gateway.service.client_message import MAX_KEY_CHARS
-from gateway.service.pages import digest
+from gateway.service.pages import digest, page
 from session.context.scopes import Scope
-from session.errors import NoAgent, NotNow
 from session.memory.notes import Notes
-from session.transcript.agent import parted
+from session.recall.finding import MAX_NEIGHBOURS
+from session.transcript.agent import AGENTS, is_name, parted, shown
 
 MAX_FACT_CHARS = 2_000
 Key = Annotated[str, Query(min_length=3, max_length=MAX_KEY_CHARS, description="channel:chat_id")]
@@ -76,23 +85,14 @@ class FilesOut(Shape):
     files: list[FileOut]
 
 
-class FileIn(BaseModel):
+class FileIn(Body):
     """A new text; ``was`` is the digest of the text it replaces: 409 if that has changed."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     key: str = Field(min_length=3, max_length=MAX_KEY_CHARS)
     file: File
     text: str
     was: str | None = Field(default=None, max_length=64)
     agent: str | None = Field(default=None, max_length=64)
-
-    @field_validator("text")
-    @classmethod
-    def _is_text(cls, value: str) -> str:
-        if has_surrogate(value):
-            raise ValueError("a text contains half of a surrogate pair")
-        return value
 
 
 class EditedOut(Shape):
@@ -104,36 +104,21 @@ class EditedOut(Shape):
     digest: str
 
 
-class FactIn(BaseModel):
+class FactIn(Body):
     """The new text of a fact."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     text: str = Field(min_length=1, max_length=MAX_FACT_CHARS)
 
     @field_validator("text")
     @classmethod
-    def _is_text(cls, value: str) -> str:
-        if has_surrogate(value) or not value.strip():
+    def _says_something(cls, value: str) -> str:
+        if not value.strip():
             raise ValueError("this is not a valid text")
         return value
 
 
-def routes(chats: ChatService) -> APIRouter:
-    """Build the routes of memory."""
-    router = APIRouter(prefix="/v1/memory")
-    _add_texts(router, chats)
-    _add_facts(router, chats)
-    return router
-
-
 def _add_texts(router: APIRouter, chats: ChatService) -> None:
-    @router.get(
-        "",
-        summary="Show notes, history and facts of a chat",
-        response_model=MemoryOut,
-        **needs("read"),
-    )
+    @router.get("/v1/memory", summary="Show notes, history and facts of a chat", **needs("read", MemoryOut))
     async def get(key: Key, agent: AgentName = None, limit: Limit = PER_PAGE) -> Response:
         services, scope = await scope_of(chats, key, agent)
         facts = await _facts(services, scope, limit, None)
@@ -146,17 +131,16 @@ def _add_texts(router: APIRouter, chats: ChatService) -> None:
         return json_response(await asyncio.to_thread(read) | facts)
 
     @router.get(
-        "/files", summary="Get MEMORY.md and USER.md for editing", response_model=FilesOut, **needs("read")
+        "/v1/memory/files", summary="Get MEMORY.md and USER.md for editing", **needs("read", FilesOut)
     )
     async def get_files(key: Key, agent: AgentName = None) -> Response:
         services, scope = await scope_of(chats, key, agent)
         return json_response({"files": await services.former.texts(scope)})
 
     @router.put(
-        "/files",
+        "/v1/memory/files",
         summary="Replace MEMORY.md or USER.md; the old text is kept as a version",
-        response_model=EditedOut,
-        **needs("write", 409),
+        **needs("write", EditedOut, 409),
     )
     async def put_file(body: FileIn) -> Response:
         services, scope = await scope_of(chats, body.key, body.agent)
@@ -168,10 +152,7 @@ def _add_texts(router: APIRouter, chats: ChatService) -> None:
         )
         if len(body.text.encode()) > most * 1024:
             raise HttpError(413, f"the text is over {most} KiB", hint=f"shorten it, or raise {limit}")
-        try:
-            done = await services.former.edit(body.key, scope, body.file, body.text, was=body.was)
-        except NotNow as error:
-            raise unavailable(str(error), error.hint) from error
+        done = await services.former.edit(body.key, scope, body.file, body.text, was=body.was)
         if done is None:
             raise HttpError(
                 409,
@@ -182,7 +163,7 @@ def _add_texts(router: APIRouter, chats: ChatService) -> None:
 
 
 def _add_facts(router: APIRouter, chats: ChatService) -> None:
-    @router.get("/facts", summary="List the facts of a chat", response_model=FactsOut, **needs("read"))
+    @router.get("/v1/memory/facts", summary="List the facts of a chat", **needs("read", FactsOut))
     async def get_facts(
         key: Key, agent: AgentName = None, limit: Limit = PER_PAGE, cursor: Cursor = None
     ) -> Response:
@@ -190,10 +171,9 @@ def _add_facts(router: APIRouter, chats: ChatService) -> None:
         return json_response(await _facts(services, scope, limit, cursor))
 
     @router.patch(
-        "/facts/{id}",
+        "/v1/memory/facts/{id}",
         summary="Correct a fact; the old text is kept as a version",
-        response_model=FactOut,
-        **needs("write", 404),
+        **needs("write", FactOut, 404),
     )
     async def patch_fact(id: FactId, key: Key, body: FactIn, agent: AgentName = None) -> Response:
         services, scope = await scope_of(chats, key, agent)
@@ -203,10 +183,9 @@ def _add_facts(router: APIRouter, chats: ChatService) -> None:
         return json_response(fact.as_dict())
 
     @router.delete(
-        "/facts/{id}",
+        "/v1/memory/facts/{id}",
         summary="Delete a fact and its earlier versions for good",
-        response_model=FactOut,
-        **needs("write", 404),
+        **needs("write", FactOut, 404),
     )
     async def delete_fact(id: FactId, key: Key, agent: AgentName = None) -> Response:
         services, scope = await scope_of(chats, key, agent)
@@ -219,7 +198,7 @@ def _add_facts(router: APIRouter, chats: ChatService) -> None:
 async def _facts(services: SessionServices, scope: Scope, limit: int, cursor: str | None) -> dict[str, Any]:
     """Return a page of a scope's facts. An id stands for when a fact was stored."""
     facts = await services.facts.known.facts(scope)
-    found, following = paged(
+    found, following = page(
         facts, lambda fact: (fact.id, digest(fact.text, fact.created_at)), limit=limit, cursor=cursor
     )
     return {"facts": [fact.as_dict() for fact in found], "next": following}
@@ -241,11 +220,184 @@ async def scope_of(chats: ChatService, key: str, agent: str | None = None) -> tu
         raise MailboxDown("the gateway is still starting")
     if agent is None:
         return services, await services.circles.of_key(key)
-    try:
-        return services, await services.scope_with(key, agent)
-    except NoAgent as error:
-        raise HttpError(400, str(error), hint=error.hint) from None
+    return services, await services.scope_with(key, agent)
 
 
 def _no_fact(key: str, id_: str) -> HttpError:
     return HttpError(404, f"{key} has no fact {id_}", hint="GET /v1/memory?key= lists them")
+
+
+class AgentOut(Shape):
+    """An agent: whether it is configured, answers in the chat, and has memory of it."""
+
+    name: str
+    description: str
+    configured: bool
+    answers: bool
+    remembers: bool
+
+
+class AgentsOut(Shape):
+    """The agents, the one of the chat first; only that one if no other is configured."""
+
+    agents: list[AgentOut]
+
+
+def routes(chats: ChatService) -> APIRouter:
+    """Build the routes of memory."""
+    router = APIRouter()
+    _add_texts(router, chats)
+    _add_facts(router, chats)
+    _add_agents(router, chats)
+    _add_versions(router, chats)
+    _add_search(router, chats)
+    return router
+
+
+def _add_agents(router: APIRouter, chats: ChatService) -> None:
+    @router.get(
+        "/v1/memory/agents",
+        summary="List the agents and whether they have memory of a chat",
+        **needs("read", AgentsOut),
+    )
+    async def get_agents(key: Key) -> Response:
+        services, here = await scope_of(chats, key)
+        now = parted(here.name)[0]
+        former = await asyncio.to_thread(_agent_folders, services)
+        every = dict.fromkeys([now, *services.agents, *former])
+        scopes = {each: await services.scope_with(key, shown(each)) for each in every}
+        found = await asyncio.to_thread(_agent_rows, services, scopes.items(), now)
+        return json_response({"agents": found})
+
+
+def _agent_folders(services: SessionServices) -> list[str]:
+    """List whose folders are here, whether they are configured or were."""
+    folders = (services.scopes.workspace / AGENTS).glob("*")
+    return sorted(path.name for path in folders if is_name(path.name) and path.is_dir())
+
+
+def _agent_rows(
+    services: SessionServices, scopes: Iterable[tuple[str, Scope]], now: str
+) -> list[dict[str, Any]]:
+    rows = []
+    for name, scope in scopes:
+        agent = services.agents.get(name)
+        remembers = scope.memory.is_dir() and any(path.is_file() for path in scope.memory.iterdir())
+        if agent is None and name != now and not remembers:
+            continue
+        rows.append(
+            {
+                "name": shown(name),
+                "description": agent.description if agent is not None else "",
+                "configured": agent is not None,
+                "answers": name == now,
+                "remembers": remembers,
+            }
+        )
+    return rows
+
+
+class RestoreIn(Body):
+    """A version of a chat's memory, from its history."""
+
+    key: str = Field(min_length=3, max_length=MAX_KEY_CHARS)
+    version: str = Field(pattern="^[0-7][0-9A-HJKMNP-TV-Z]{25}$")
+    agent: str | None = Field(default=None, max_length=64)
+
+
+class VersionOut(Shape):
+    """An earlier text of ``file``, replaced at ``at`` by ``cause``."""
+
+    version: str
+    file: str
+    at: str
+    cause: str
+    bytes: int
+    changed: str
+
+
+class VersionsOut(Shape):
+    """Versions, newest first."""
+
+    versions: list[VersionOut]
+
+
+class RestoredOut(Shape):
+    """The restored file; ``former`` is the version of the replaced text, null if there was none."""
+
+    version: str
+    file: str
+    changed: bool
+    former: str | None
+
+
+def _add_versions(router: APIRouter, chats: ChatService) -> None:
+    @router.get(
+        "/v1/memory/history",
+        summary="List earlier versions of memory, newest first",
+        **needs("read", VersionsOut),
+    )
+    async def get_history(
+        key: Key,
+        file: Annotated[
+            Literal["MEMORY.md", "USER.md", "facts.jsonl"] | None, Query(description="only this file")
+        ] = None,
+        agent: AgentName = None,
+    ) -> Response:
+        services, scope = await scope_of(chats, key, agent)
+        return json_response({"versions": await services.former.history(key, scope, file=file or "")})
+
+    @router.post(
+        "/v1/memory/restore", summary="Restore an earlier version", **needs("write", RestoredOut, 404)
+    )
+    async def post_restore(body: RestoreIn) -> Response:
+        services, scope = await scope_of(chats, body.key, body.agent)
+        done = await services.former.restore(body.key, scope, body.version)
+        if done is None:
+            raise HttpError(
+                404,
+                f"{body.key} has no version {body.version}",
+                hint="GET /v1/memory/history?key= lists them",
+            )
+        return json_response(done.as_dict())
+
+
+MAX_TEXT_CHARS = 10_000
+
+
+class HitOut(Open):
+    """Something that was found; [recall](memory.md#recall) says what the fields mean."""
+
+    kind: Literal["message", "history", "memory", "fact"]
+    key: str | None
+    session_id: str | None
+    message_id: str | None
+    seq: int | None
+    at: str | None
+    speaker: str | None
+    text: str
+    score: float
+
+
+class HitsOut(Shape):
+    """Hits, best first; ``all`` is false while the index is still being built."""
+
+    hits: list[HitOut]
+    all: bool
+
+
+def _add_search(router: APIRouter, chats: ChatService) -> None:
+    @router.get("/v1/memory/search", summary="Search a chat, best match first", **needs("read", HitsOut))
+    async def get_search(
+        key: Annotated[str, Query(min_length=1, max_length=MAX_KEY_CHARS, description="channel:chat_id")],
+        q: Annotated[str, Query(min_length=1, max_length=MAX_TEXT_CHARS, description="a question or words")],
+        limit: Annotated[int, Query(ge=1, le=MAX_LIMIT, description="maximum number")] = 10,
+        neighbours: Annotated[
+            int, Query(ge=0, le=MAX_NEIGHBOURS, description="number of messages before and after each")
+        ] = 0,
+        agent: AgentName = None,
+    ) -> Response:
+        services, scope = await scope_of(chats, key, agent)
+        found = await services.recall.search(scope, key, q, limit=limit, neighbours=neighbours)
+        hits = [hit.as_dict(neighbours=bool(neighbours)) for hit in found.hits]
+        return json_response({"hits": hits, "all": found.all})

@@ -1,39 +1,67 @@
-"""``POST /v1/messages`` hands in a message; ``POST /v1/stop`` stops the turn of a chat."""
+"""``POST /v1/messages`` accepts a message; ``POST /v1/stop`` stops the turn of a chat."""
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from fastapi import APIRouter, Query, Request
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 from starlette.responses import Response
-from starlette.types import Scope
+from starlette.types import Receive, Scope
 
 from channels.media import MediaFolder, safe_name
 from channels.message import Attachment, Inbound
 from gateway.config.settings import Settings
 from gateway.errors import MailboxDown
 from gateway.http.errors import HttpError, json_response, unavailable
-from gateway.http.leaving import ClientLeft, while_there
-from gateway.http.shape import Shape, check_right, needs
+from gateway.http.openapi import Body, Shape, check_right, needs
 from gateway.service.chats import ChatService, Closing, Conflict
-from gateway.service.client_message import MAX_KEY_CHARS, NoAddress, inbound, is_kept
+from gateway.service.client_message import MAX_KEY_CHARS, inbound, is_kept
 from gateway.service.outcome import Outcome
 from session.transcript.attachments import open_beneath
 from session.turn.commands import DECIDING, parse
+
+T = TypeVar("T")
+
+
+class ClientLeft(Exception):
+    """The client closed its connection; what was done for it is cancelled."""
+
+
+async def cancel_on_disconnect(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
+    """Return what ``work`` does for a client whose request was read whole.
+
+    Raises:
+        ClientLeft: it left first.
+    """
+    doing = asyncio.ensure_future(work)
+    leaving = asyncio.ensure_future(_left(receive))
+    try:
+        await asyncio.wait((doing, leaving), return_when=asyncio.FIRST_COMPLETED)
+        if doing.done():
+            return doing.result()
+    finally:
+        for task in (doing, leaving):
+            task.cancel()
+        await asyncio.gather(doing, leaving, return_exceptions=True)
+    raise ClientLeft
+
+
+async def _left(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
 
 MAX_WAIT_S = 3600.0
 MAX_FILES = 20
 
 
-class AttachmentIn(BaseModel):
+class AttachmentIn(Body):
     """A file in ``media/`` of the workspace, with the name to show."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     ref: str = Field(
         pattern=r"^media/[0-9a-f]{2}/[0-9a-f]{64}\.[a-z0-9]{1,10}$", description="its path there"
@@ -44,10 +72,8 @@ class AttachmentIn(BaseModel):
     size: int = Field(default=0, ge=0, description="from POST /v1/media; the size is measured")
 
 
-class MessageIn(BaseModel):
+class MessageIn(Body):
     """A message for ``web:<chat_id>`` or any ``key``; a repeat with the same ``id`` is ignored."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     chat_id: str | None = Field(default=None, min_length=1, max_length=MAX_KEY_CHARS)
     key: str | None = Field(default=None, min_length=3, max_length=MAX_KEY_CHARS)
@@ -61,27 +87,13 @@ class MessageIn(BaseModel):
             raise ValueError("send either chat_id or key")
         if not self.text.strip() and not self.attachments:
             raise ValueError("text is empty, and there is no file")
-        if any(has_surrogate(value) for value in self._texts() if value):
-            raise ValueError("a text contains half of a surrogate pair")
         return self
 
-    def _texts(self) -> list[str | None]:
-        files = [text for file in self.attachments for text in (file.name, file.mime)]
-        return [self.chat_id, self.key, self.text, self.id, *files]
 
-
-class KeyIn(BaseModel):
+class KeyIn(Body):
     """The key of a chat."""
 
-    model_config = ConfigDict(extra="forbid", strict=True)
-
     key: str = Field(min_length=3, max_length=MAX_KEY_CHARS)
-
-    @model_validator(mode="after")
-    def _is_text(self) -> KeyIn:
-        if has_surrogate(self.key):
-            raise ValueError("a text contains half of a surrogate pair")
-        return self
 
 
 class Accepted(Shape):
@@ -105,15 +117,6 @@ class Stopped(Shape):
     key: str
 
 
-def has_surrogate(text: str) -> bool:
-    """Say whether a text cannot be written as UTF-8."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return True
-    return False
-
-
 def routes(chats: ChatService) -> APIRouter:
     """Build the routes of messages."""
     router = APIRouter(prefix="/v1")
@@ -122,8 +125,7 @@ def routes(chats: ChatService) -> APIRouter:
         "/messages",
         status_code=202,
         summary="Send a message and wait for its answer",
-        response_model=Accepted,
-        **needs("write", 409, _200=Answered),
+        **needs("write", Accepted, 409, _200=Answered),
     )
     async def post_message(
         request: Request,
@@ -135,11 +137,7 @@ def routes(chats: ChatService) -> APIRouter:
         return await hand_in(request, chats, body, wait)
 
     @router.post(
-        "/stop",
-        status_code=202,
-        summary="Stop the answer in progress in a chat",
-        response_model=Stopped,
-        **needs("write"),
+        "/stop", status_code=202, summary="Stop the answer in progress in a chat", **needs("write", Stopped)
     )
     async def post_stop(body: KeyIn) -> Response:
         await chats.stop(body.key)
@@ -153,12 +151,9 @@ async def hand_in(request: Request, chats: ChatService, body: MessageIn, wait: f
     check_words(request.scope, body.text)
     key = body.key if body.key is not None else f"web:{body.chat_id}"
     services = chats.application.services if ":" not in key else None
-    try:
-        kept = services is not None and await is_kept(services.store, key)
-        enclosed = await _found(chats.application.settings, body.attachments)
-        message = inbound(key, body.text, body.id, kept=kept, files=enclosed)
-    except NoAddress as error:
-        raise HttpError(400, str(error), hint=error.hint) from None
+    kept = services is not None and await is_kept(services.store, key)
+    enclosed = await _found(chats.application.settings, body.attachments)
+    message = inbound(key, body.text, body.id, kept=kept, files=enclosed)
     names: dict[str, Any] = {"id": message.id, "key": message.key}
     try:
         if not wait:
@@ -232,6 +227,6 @@ def _size(workspace: Path, ref: str) -> int:
 async def _ask(request: Request, chats: ChatService, message: Inbound, within_s: float) -> Outcome | None:
     """Wait for the answer as long as the client does."""
     try:
-        return await while_there(request.receive, chats.ask(message, within_s=within_s))
+        return await cancel_on_disconnect(request.receive, chats.ask(message, within_s=within_s))
     except (Closing, ClientLeft):
         return None

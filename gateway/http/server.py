@@ -22,36 +22,20 @@ import durable
 from gateway.app import daemon
 from gateway.errors import GatewayError
 from gateway.http import (
-    approvals,
     completions,
     cron,
-    entries,
     events,
-    health,
-    lanes,
-    login,
     media,
     memory,
-    memory_agents,
-    memory_versions,
     messages,
-    metrics,
+    openapi,
     operation,
     page,
-    pairing,
-    parked,
-    recall,
+    pending,
     sessions,
-    shape,
-    sockets,
-    trace,
-    uploads,
 )
-from gateway.http import chats as chat_routes
 from gateway.http.errors import RETRY_AFTER_S, add_error_handlers, error_response
-from gateway.http.openai_errors import OpenAIErrors
-from gateway.http.rates import Rates, Streams
-from gateway.http.security import Gate, Guard
+from gateway.http.security import Gate, Guard, Rates, Streams, login_routes
 from gateway.service.chats import ChatService
 from gateway.service.tokens import Tokens
 
@@ -151,11 +135,6 @@ class HttpServer:
         self._socket = bound
         self.bound.set()
 
-    def _app(self) -> FastAPI:
-        if self._watched:
-            return build_watched_app(self.chats, self._gate)
-        return build_app(self.chats, self._gate)
-
     @property
     def url(self) -> str:
         """Where this machine reaches the server."""
@@ -173,9 +152,11 @@ class HttpServer:
             await application.mailbox.ready()
             self.bind()
         assert self._socket is not None
+        build = build_watched_app if self._watched else build_app
+        guarded = Guard(build(self.chats, self._gate), self._gate, Streams(self.descriptors))
         server = _Server(
             uvicorn.Config(
-                RequestIds(OpenAIErrors(Parting(Guard(self._app(), self._gate, Streams(self.descriptors))))),
+                RequestIds(completions.OpenAIErrors(ShutdownResponse(guarded))),
                 log_config=None,
                 log_level="critical",
                 access_log=False,
@@ -192,7 +173,7 @@ class HttpServer:
             )
         )
         running = asyncio.ensure_future(server.serve(sockets=[self._socket]))
-        sweeping = asyncio.ensure_future(uploads.keep_swept(application.settings))
+        sweeping = asyncio.ensure_future(media.keep_swept(application.settings))
         try:
             await asyncio.shield(running)
         except asyncio.CancelledError:
@@ -216,37 +197,18 @@ class _Server(uvicorn.Server):
 
 def build_app(chats: ChatService, gate: Gate) -> FastAPI:
     """Put all routes together."""
+    parts = (messages, completions, events, pending, sessions, memory, cron, operation, media)
     return _with(
-        health.routes(chats, gate),
-        messages.routes(chats),
-        completions.routes(chats),
-        events.routes(chats),
-        sockets.routes(chats),
-        parked.routes(chats),
-        sessions.routes(chats),
-        memory.routes(chats),
-        memory_agents.routes(chats),
-        memory_versions.routes(chats),
-        cron.routes(chats),
-        approvals.routes(chats),
-        pairing.routes(chats),
-        operation.routes(chats),
-        recall.routes(chats),
-        chat_routes.routes(chats),
-        lanes.routes(chats),
-        entries.routes(chats),
-        uploads.routes(chats),
-        media.routes(chats),
-        trace.routes(chats),
-        metrics.routes(chats.application),
-        login.routes(gate),
+        operation.health_routes(chats, gate),
+        *(part.routes(chats) for part in parts),
+        login_routes(gate),
         page.routes(),
     )
 
 
 def build_watched_app(chats: ChatService, gate: Gate) -> FastAPI:
     """Put together what a process without clients serves: whether it lives, and what it counts."""
-    return _with(health.routes(chats, gate), metrics.routes(chats.application))
+    return _with(operation.health_routes(chats, gate))
 
 
 def _with(*routers: APIRouter) -> FastAPI:
@@ -262,7 +224,7 @@ def _with(*routers: APIRouter) -> FastAPI:
         # include_router would prepare each route once more at the first request, which takes 50 ms.
         app.router.routes.extend(router.routes)
     # Made when it is first asked for: it takes longer than all the rest of a start.
-    app.openapi = cache(lambda: shape.document(app))  # type: ignore[method-assign]
+    app.openapi = cache(lambda: openapi.document(app))  # type: ignore[method-assign]
     return app
 
 
@@ -270,7 +232,7 @@ ENDED = "the gateway shut down before this was answered"
 AGAIN = "send it again once the gateway runs; use the same id to avoid duplicates"
 
 
-class Parting:
+class ShutdownResponse:
     """Answers 503 where a request is cancelled before its answer began; nobody but the end cancels one."""
 
     def __init__(self, app: ASGIApp) -> None:

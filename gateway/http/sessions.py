@@ -1,4 +1,4 @@
-"""``/v1/sessions``: conversations by ULID, active and ended; ``/clear-session`` deletes an active one."""
+"""``/v1/sessions``, ``/v1/chats``, ``/v1/search`` and ``/clear-session``: sessions by ULID, and all chats."""
 
 from __future__ import annotations
 
@@ -7,55 +7,161 @@ import re
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query, Request
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 from starlette.responses import Response
 
 from gateway.http.errors import HttpError, json_response
-from gateway.http.messages import Accepted, Answered, MessageIn, hand_in, has_surrogate
-from gateway.http.paging import PER_PAGE, Cursor, Limit, bad_cursor
-from gateway.http.session_shapes import ClearedOut, DeletedOut, RecordsOut, SessionOut, SessionsOut
-from gateway.http.shape import check_right, needs
+from gateway.http.memory import MAX_TEXT_CHARS, HitOut
+from gateway.http.messages import Accepted, Answered, MessageIn, hand_in
+from gateway.http.openapi import (
+    MAX_LIMIT,
+    PER_PAGE,
+    Body,
+    Cursor,
+    Limit,
+    Metrics,
+    Open,
+    Shape,
+    check_right,
+    needs,
+)
+from gateway.http.operation import LaneOut, lanes_of_all
+from gateway.service.chat_list import ChatList
 from gateway.service.chats import ChatService
 from gateway.service.client_message import MAX_KEY_CHARS
-from gateway.service.pages import BadCursor
+from gateway.service.search import Search
 from gateway.service.sessions import SessionService, Unknown
-from session.errors import OtherAgent
-from session.kept.subject import Nobody
 from session.store.listing import SessionRow
+from session.transcript.entries import page
 from session.transcript.records import page as page_of_records
+
+
+class SessionRowOut(Shape):
+    """A session in the list; ``message_count`` counts messages only."""
+
+    id: str
+    key: str
+    name: str | None
+    created_at: str | None
+    last_message_at: str | None
+    message_count: int
+    model: str | None
+    source: str
+    cron_job_id: str | None
+    active: bool
+    agent: str
+    metrics: Metrics
+
+
+class SessionsOut(Shape):
+    """A page of sessions, newest message first; ``next`` is the cursor of the next page."""
+
+    sessions: list[SessionRowOut]
+    next: str | None
+
+
+class SessionOut(SessionRowOut):
+    """A session with its details."""
+
+    instructions: str | None
+    summary: str | None
+    ended_at: str | None
+    previous_session: str | None
+
+
+class TextBlock(Shape):
+    """A text of a message."""
+
+    type: Literal["text"]
+    text: str
+
+
+class ToolCallBlock(Shape):
+    """A tool call; arguments that are not an object are in ``raw``."""
+
+    type: Literal["toolCall"]
+    id: str
+    name: str
+    arguments: dict[str, Any]
+
+
+class MessageRecord(Shape):
+    """A message; the last two fields belong to tool results."""
+
+    recordType: Literal["message"]  # noqa: N815 - the format's own name, as those below
+    schemaVersion: int  # noqa: N815
+    seq: int
+    role: str
+    content: list[Annotated[TextBlock | ToolCallBlock, Field(discriminator="type")]]
+    timestamp: str
+    toolCallId: str = ""  # noqa: N815
+    isError: bool = False  # noqa: N815
+
+
+class CompactionRecord(Shape):
+    """A summary that replaces all messages before ``firstKeptSeq``."""
+
+    recordType: Literal["compaction"]  # noqa: N815
+    schemaVersion: int  # noqa: N815
+    seq: int
+    firstKeptSeq: int  # noqa: N815
+    summary: str
+    tokensBefore: int  # noqa: N815
+    readFiles: list[str]  # noqa: N815
+    modifiedFiles: list[str]  # noqa: N815
+    timestamp: str
+
+
+class RecordsOut(Shape):
+    """A page of records, oldest first; ``next`` is the ``after`` of the next page."""
+
+    messages: list[Annotated[MessageRecord | CompactionRecord, Field(discriminator="recordType")]]
+    next: int | None
+
+
+class DeletedOut(Shape):
+    """The deleted session."""
+
+    id: str
+    deleted: Literal[True]
+
+
+class ErasedOut(Open):
+    """What was removed of one chat or person, and what stays, in words."""
+
+    name: str
+    removed: list[dict[str, Any]]
+    stays: list[str]
+
+
+class ClearedOut(Shape):
+    """The chats that had an active session; with ``everything`` also what was deleted of each."""
+
+    cleared: list[str]
+    erased: list[ErasedOut] = Field(default=[])
+
 
 MAX_NAME_CHARS = 200
 MAX_INSTRUCTIONS_CHARS = 100_000
 _ULID = re.compile(r"[0-9A-HJKMNP-TV-Z]{26}")
 
 
-class PatchIn(BaseModel):
+class PatchIn(Body):
     """The changes; null or an empty text removes a value, a missing field keeps it."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     name: str | None = Field(default=None, max_length=MAX_NAME_CHARS)
     instructions: str | None = Field(default=None, max_length=MAX_INSTRUCTIONS_CHARS)
 
-    @model_validator(mode="after")
-    def _is_text(self) -> PatchIn:
-        _check(self.name, self.instructions)
-        return self
 
-
-class TextIn(BaseModel):
+class TextIn(Body):
     """A message for a session; a repeat with the same ``id`` is ignored."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     text: str
     id: str | None = Field(default=None, min_length=1)
 
 
-class ClearIn(BaseModel):
+class ClearIn(Body):
     """A chat by its key, or by its chat id on all channels, or all chats of a person."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     key: str | None = Field(default=None, min_length=3, max_length=MAX_KEY_CHARS)
     chat_id: str | None = Field(default=None, alias="chatId", min_length=1, max_length=MAX_KEY_CHARS)
@@ -72,51 +178,27 @@ class ClearIn(BaseModel):
             raise ValueError("for a person, everything must be true")
         if self.key is not None and not all(self.key.partition(":")):
             raise ValueError("a key is channel:chat_id")
-        _check(self.key, self.chat_id, self.person)
         return self
-
-
-def _check(*texts: str | None) -> None:
-    if any(has_surrogate(text) for text in texts if text):
-        raise ValueError("a text contains half of a surrogate pair")
-
-
-def routes(chats: ChatService) -> APIRouter:
-    """Build the routes of sessions."""
-    router = APIRouter()
-    _add_reading(router, chats)
-    _add_changing(router, chats)
-    _add_ending(router, chats)
-    return router
 
 
 def _add_reading(router: APIRouter, chats: ChatService) -> None:
     files = SessionService(chats)
 
     @router.get(
-        "/v1/sessions",
-        summary="List the sessions, newest message first",
-        response_model=SessionsOut,
-        **needs("read"),
+        "/v1/sessions", summary="List the sessions, newest message first", **needs("read", SessionsOut)
     )
     async def get_all(limit: Limit = PER_PAGE, cursor: Cursor = None) -> Response:
-        try:
-            rows, following = await files.page(limit, cursor)
-        except BadCursor:
-            raise bad_cursor() from None
+        rows, following = await files.page(limit, cursor)
         return json_response({"sessions": [row.as_dict() for row in rows], "next": following})
 
-    @router.get(
-        "/v1/sessions/{ulid}", summary="Show one session", response_model=SessionOut, **needs("read", 404)
-    )
+    @router.get("/v1/sessions/{ulid}", summary="Show one session", **needs("read", SessionOut, 404))
     async def get_one(ulid: str) -> Response:
         return json_response(await files.shown(await row_of(files, ulid)))
 
     @router.get(
         "/v1/sessions/{ulid}/messages",
         summary="List the messages of a session, oldest first",
-        response_model=RecordsOut,
-        **needs("read", 404),
+        **needs("read", RecordsOut, 404),
     )
     async def get_messages(
         ulid: str,
@@ -134,28 +216,23 @@ def _add_changing(router: APIRouter, chats: ChatService) -> None:
     @router.patch(
         "/v1/sessions/{ulid}",
         summary="Set the name or the instructions of a session",
-        response_model=SessionOut,
-        **needs("write", 404),
+        **needs("write", SessionOut, 404),
     )
     async def patch(ulid: str, body: PatchIn) -> Response:
         changes = {name: getattr(body, name) or None for name in body.model_fields_set}
-        return await _answer(files.patch(await row_of(files, ulid), changes))
+        return json_response(await files.patch(await row_of(files, ulid), changes))
 
     @router.delete(
-        "/v1/sessions/{ulid}",
-        summary="Delete a session for good",
-        response_model=DeletedOut,
-        **needs("write", 404),
+        "/v1/sessions/{ulid}", summary="Delete a session for good", **needs("write", DeletedOut, 404)
     )
     async def delete(ulid: str) -> Response:
-        return await _answer(files.delete(await row_of(files, ulid)))
+        return json_response(await files.delete(await row_of(files, ulid)))
 
     @router.post(
         "/v1/sessions/{ulid}/messages",
         status_code=202,
         summary="Send a message",
-        response_model=Accepted,
-        **needs("write", 404, 409, _200=Answered),
+        **needs("write", Accepted, 404, 409, _200=Answered),
     )
     async def post_message(
         request: Request,
@@ -180,37 +257,29 @@ def _add_ending(router: APIRouter, chats: ChatService) -> None:
     files = SessionService(chats)
 
     @router.post(
-        "/v1/sessions/{ulid}/resume",
-        summary="Reopen a closed session",
-        response_model=SessionOut,
-        **needs("write", 404),
+        "/v1/sessions/{ulid}/resume", summary="Reopen a closed session", **needs("write", SessionOut, 404)
     )
     async def post_resume(ulid: str) -> Response:
-        return await _answer(files.resume(await row_of(files, ulid)))
+        return json_response(await files.resume(await row_of(files, ulid)))
 
     @router.post(
         "/v1/sessions/{ulid}/close",
         summary="Close a session without opening another",
-        response_model=SessionOut,
-        **needs("write", 404),
+        **needs("write", SessionOut, 404),
     )
     async def post_close(ulid: str) -> Response:
-        return await _answer(files.close(await row_of(files, ulid)))
+        return json_response(await files.close(await row_of(files, ulid)))
 
     @router.post(
         "/clear-session",
         summary="Delete the active session of a chat without archiving it",
-        response_model=ClearedOut,
-        **needs("write", 404),
+        **needs("write", ClearedOut, 404),
     )
     async def post_clear(request: Request, body: ClearIn) -> Response:
         if body.everything:
             check_right(request.scope, "admin")
         if body.person is not None:
-            try:
-                return json_response(await files.erase_person(body.person))
-            except Nobody as error:
-                raise HttpError(404, str(error), hint=error.hint) from None
+            return json_response(await files.erase_person(body.person))
         if body.everything:
             return json_response(await files.erase(key=body.key, chat_id=body.chat_id))
         return json_response({"cleared": await files.clear(key=body.key, chat_id=body.chat_id)})
@@ -224,18 +293,204 @@ async def row_of(files: SessionService, ulid: str) -> SessionRow:
         )
     row = await files.find(ulid)
     if row is None:
-        raise _unknown(ulid)
+        raise Unknown(ulid)
     return row
 
 
-def _unknown(ulid: str) -> HttpError:
-    return HttpError(404, f"there is no session {ulid}", hint="GET /v1/sessions lists them")
+Seq = Annotated[int | None, Query(ge=0, le=2**53)]
 
 
-async def _answer(work: Any, status: Literal[200] = 200) -> Response:
-    try:
-        return json_response(await work, status)
-    except Unknown as error:
-        raise _unknown(str(error)) from None
-    except OtherAgent as error:
-        raise HttpError(409, str(error), hint=error.hint) from None
+class AttachmentOut(Shape):
+    """A file of a message; ``ref`` is its path in the workspace."""
+
+    kind: str
+    name: str
+    mime: str
+    size: int
+    ref: str
+    caption: str = ""
+
+
+class CallOut(Shape):
+    """A tool call, with its arguments as the model wrote them."""
+
+    id: str
+    name: str
+    arguments: str
+
+
+class SpentOut(Shape):
+    """Usage of an answer, as in ``Metrics``; cached and unpriced tokens only if there are any."""
+
+    prompt: int
+    completion: int
+    cost_usd: float | None
+    cached: int = 0
+    cache_written: int = 0
+    unpriced: int = 0
+
+
+class EntryOut(Shape):
+    """An entry of a session; of the fields after ``text`` only those that it has.
+
+    ``cut_from`` is the full length of a shortened text. ``first_kept`` of a summary is the first entry that
+    the model still sees in full, ``since`` of an ``undo`` the first withdrawn one, ``edits`` of an ``edit``
+    the changed message.
+    """
+
+    seq: int
+    kind: Literal["user", "assistant", "tool", "system", "overlay", "compact", "undo", "edit"]
+    at: str | None
+    text: str
+    cut_from: int = 0
+    message_id: str = ""
+    final: bool = False
+    stopped: bool = False
+    is_error: bool = False
+    interrupted: bool = False
+    sender: str = ""
+    attachments: tuple[AttachmentOut, ...] = ()
+    calls: tuple[CallOut, ...] = ()
+    usage: SpentOut | None = None
+    answers: tuple[str, ...] = ()
+    call_id: str = ""
+    name: str = ""
+    first_kept: int = 0
+    tokens_before: int = 0
+    since: int = 0
+    edits: str = ""
+    deleted: bool = False
+
+
+class EntriesOut(Shape):
+    """Entries of a session, oldest first; pass ``previous`` as ``before``, ``next`` as ``after``."""
+
+    entries: list[EntryOut]
+    total: int
+    previous: int | None
+    next: int | None
+
+
+def routes(chats: ChatService) -> APIRouter:
+    """Build the routes of sessions and chats."""
+    router = APIRouter()
+    _add_reading(router, chats)
+    _add_changing(router, chats)
+    _add_ending(router, chats)
+    _add_entries(router, chats)
+    _add_chats(router, chats)
+    return router
+
+
+def _add_entries(router: APIRouter, chats: ChatService) -> None:
+    files = SessionService(chats)
+
+    @router.get(
+        "/v1/sessions/{ulid}/entries",
+        summary="List the entries of a session for display, from its end or its start",
+        **needs("read", EntriesOut, 404),
+    )
+    async def get_entries(
+        ulid: str,
+        before: Seq = None,
+        after: Seq = None,
+        limit: Annotated[int, Query(ge=1, le=MAX_LIMIT, description="maximum number")] = 100,
+    ) -> Response:
+        messages = await files.messages(await row_of(files, ulid))
+
+        def read() -> dict[str, Any]:
+            found, previous, following = page(messages, before=before, after=after, limit=limit)
+            return {"entries": found, "total": len(messages), "previous": previous, "next": following}
+
+        return json_response(await asyncio.to_thread(read))
+
+
+class ChatOut(Shape):
+    """A chat with its active session, or else its most recent one."""
+
+    key: str
+    id: str
+    name: str | None
+    active: bool
+    last_message_at: str | None
+    message_count: int
+    sessions: int
+    source: str
+    last_role: str
+    last_text: str
+
+
+class ChatsOut(Shape):
+    """The chats; pass ``now`` as ``since`` next time. ``count`` is the number of all chats.
+
+    ``next`` is the cursor of the next page; ``lanes`` and ``silent`` are those of ``/v1/lanes``.
+    """
+
+    chats: list[ChatOut]
+    next: str | None
+    count: int
+    now: int
+    lanes: list[LaneOut]
+    silent: list[int]
+
+
+class SessionsOfChat(Shape):
+    """A page of a chat's sessions: the active one first, then by last message.
+
+    ``next`` is the cursor of the next page.
+    """
+
+    sessions: list[SessionRowOut]
+    next: str | None
+
+
+class SearchOut(Shape):
+    """The best hits of the chats searched so far; pass ``next`` as ``start`` to search the others."""
+
+    hits: list[HitOut]
+    searched: int
+    chats: int
+    next: int | None
+    all: bool
+
+
+def _add_chats(router: APIRouter, chats: ChatService) -> None:
+    search = Search(chats)
+
+    @router.get(
+        "/v1/chats",
+        summary="List the chats with their last message and current activity",
+        **needs("read", ChatsOut),
+    )
+    async def get_chats(
+        since: Annotated[
+            int | None,
+            Query(ge=0, le=2**53, description="only changes since `now` of the previous answer"),
+        ] = None,
+        limit: Annotated[int | None, Query(ge=1, le=MAX_LIMIT, description="maximum number")] = None,
+        cursor: Cursor = None,
+    ) -> Response:
+        listing = ChatList(chats).rows(since, limit, cursor)
+        rows, lanes = await asyncio.gather(listing, lanes_of_all(chats))
+        return json_response(rows | lanes)
+
+    @router.get("/v1/chats/sessions", summary="List the sessions of a chat", **needs("read", SessionsOfChat))
+    async def get_sessions(
+        key: Annotated[str, Query(min_length=1, max_length=MAX_KEY_CHARS, description="channel:chat_id")],
+        limit: Limit = PER_PAGE,
+        cursor: Cursor = None,
+    ) -> Response:
+        rows, following = await SessionService(chats).page_of(key, limit, cursor)
+        return json_response({"sessions": [row.as_dict() for row in rows], "next": following})
+
+    @router.get(
+        "/v1/search", summary="Search all chats, for up to one second per request", **needs("read", SearchOut)
+    )
+    async def get_search(
+        q: Annotated[str, Query(min_length=1, max_length=MAX_TEXT_CHARS, description="a question or words")],
+        limit: Annotated[int, Query(ge=1, le=MAX_LIMIT, description="maximum number")] = 20,
+        start: Annotated[
+            int, Query(ge=0, le=2**31, description="where to continue: `next` of the previous answer")
+        ] = 0,
+    ) -> Response:
+        return json_response(await search.search(q, limit=limit, start=start))

@@ -15,8 +15,7 @@ from pathlib import Path
 import structlog
 
 from gateway.config.settings import Settings
-from gateway.doctor.cron import damage
-from gateway.doctor.fixes import fix
+from gateway.doctor.workspace import cron_damage, fix
 from session.kept.checking import verify
 from session.store.store import Store
 from tests.session.dying import CHANGES, SYNCS, die_everywhere
@@ -25,7 +24,7 @@ from tests.session.dying import CHANGES, SYNCS, die_everywhere
 async def repair(workspace: Path) -> None:
     store = Store(workspace, zone=UTC)
     await verify(store, repair=True)
-    damage(workspace, repair=True)
+    cron_damage(workspace, repair=True)
     await store.aclose()
 
 

@@ -139,10 +139,10 @@ class Slow(importlib.abc.MetaPathFinder):
 
 sys.meta_path.insert(0, Slow())
 from gateway.config.settings import Settings
-from gateway.doctor import checks, model
+from gateway.doctor import checks, services
 
 async def main():
-    model.MODEL_S = 6.0
+    services.MODEL_S = 6.0
     stub = {"name": "openai/stub", "api_base": sys.argv[2], "api_key": "any"}
     settings = Settings.model_validate({"workspace": Path(sys.argv[1]), "model": stub})
     print(*[check.text async for check in checks.examine(settings) if check.name == "model"])

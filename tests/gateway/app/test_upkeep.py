@@ -12,7 +12,7 @@ from typing import Any, cast
 import pytest
 
 from gateway.app import wiring_tools
-from gateway.http import uploads
+from gateway.http import media
 from gateway.turns import subagents
 from session.recall import recall
 from tests.session.recall.place import ADA, place
@@ -73,10 +73,10 @@ async def test_what_is_cleaned_up_is_looked_at_again(
 
 async def test_files_that_no_message_named_are_looked_at_again(monkeypatch: pytest.MonkeyPatch) -> None:
     refusing = Refusing()
-    monkeypatch.setattr(uploads, "SWEEP_S", 0.0)
-    monkeypatch.setattr(uploads, "media_folder", refusing)
+    monkeypatch.setattr(media, "SWEEP_S", 0.0)
+    monkeypatch.setattr(media, "media_folder", refusing)
 
-    await goes_on(uploads.keep_swept(cast("Any", None)), refusing)
+    await goes_on(media.keep_swept(cast("Any", None)), refusing)
 
 
 @pytest.mark.parametrize("what", ["said_since", "_size"])

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.backup.stages import Stage, stage_of
+from gateway.backup.creation import Stage, stage_of
 from tests.support import forked
 from tests.support.guarantee import guarantee
 from tests.support.harness import ROOT, Daemon, command, environment
@@ -80,7 +80,7 @@ async def test_a_backup_comes_back_bit_for_bit_and_is_its_owners_alone(old: Path
     left = {path.name for path in (tmp_path / "new").rglob("*")} & {"lock", "daemon.json", "vectors.db"}
     assert left == set()
     with tarfile.open(backup) as tar:
-        assert tar.getnames()[0] == "MANIFEST.json"
+        assert tar.getnames()[-1] == "MANIFEST.json"
     code, printed = await command(tmp_path, "backup", "verify", str(backup), "--json")
     report = json.loads(printed)
     assert code == 0
@@ -149,7 +149,7 @@ async def test_a_backup_that_is_damaged_or_foreign_restores_nothing(
                 last = tar.getmembers()[-1]
             del data[last.offset :]
         case "newer":
-            at = data.index(b'{"v":1,')
+            at = data.rindex(b'{"v":1,')
             data[at : at + 7] = b'{"v":9,'
         case "outside":
             data = data.replace(b"workspace/AGENTS.md", b"workspace/../oh.md0")

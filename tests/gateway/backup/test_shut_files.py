@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.backup import restoring, verifying
+from gateway.backup import restoring
 from tests.gateway.service_place import UID, as_root, file_of_the_service, workspace_of_the_service
 from tests.support.guarantee import guarantee
 from tests.support.harness import ROOT
@@ -62,7 +62,7 @@ def taken(workspace: Path) -> list[str]:
 
 def brought_back(workspace: Path) -> Path:
     backup, new = workspace.parent / "a.tar", workspace.parent / "new"
-    assert asyncio.run(verifying.verify(backup)).problems == []
+    assert asyncio.run(restoring.verify(backup)).problems == []
     restoring.restore(backup, new)
     return new
 

@@ -10,7 +10,7 @@ import pytest
 from channels.discord.ingress import Cursors
 from channels.storage import Positions, change_rows, positions_of
 from gateway.backup import creation, restoring
-from gateway.backup.stages import STAGES, Stage, stage_of
+from gateway.backup.creation import STAGES, Stage, stage_of
 from gateway.outbound.send_log import sent_for
 from session.store import places
 from tests.support.guarantee import guarantee

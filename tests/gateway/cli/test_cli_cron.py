@@ -15,7 +15,7 @@ import pytest
 from channels import storage
 from channels.cron.jobs_file import CronFile
 from channels.message import read_inbound
-from gateway.doctor.cron import check
+from gateway.doctor.workspace import cron_checks as check
 from gateway.queue.mailbox import INBOUND
 from tests.contracts.posts import collect
 from tests.gateway import cli_place
@@ -291,21 +291,21 @@ def test_doctor_names_bad_jobs_damage_copies_and_open_folders(tmp_path: Path) ->
     (tmp_path / "cron" / "jobs.json").write_text("{")
     broken = list(check(tmp_path))
 
-    assert [each[:2] for each in none] == [("ok", "no jobs; the gateway is not running")]
-    warned = [text for level, text, cure in findings if level == "warn" and cure]
+    assert [(each.level, each.text) for each in none] == [("ok", "no jobs; the gateway is not running")]
+    warned = [each.text for each in findings if each.level == "warn" and each.cure]
     words = ("6 fields", "corrupt-X", "others can read")
     assert [any(word in text for text in warned) for word in words] == [True] * 3
-    assert ("fail", True) in [(level, "not JSON" in text) for level, text, _ in broken]
+    assert ("fail", True) in [(each.level, "not JSON" in each.text) for each in broken]
 
 
 def test_doctor_names_jobs_that_are_overdue(tmp_path: Path) -> None:
     long_ago_ms = int(datetime(2026, 1, 1, tzinfo=UTC).timestamp() * 1000)
     schedule = {"kind": "every", "everyMs": 5000}
     spoil(tmp_path, BAD | {"id": "a", "schedule": schedule, "state": {"nextRunAtMs": long_ago_ms}})
-    assert [level for level, _, _ in check(tmp_path)] == ["ok"]
+    assert [each.level for each in check(tmp_path)] == ["ok"]
 
     with storage.locked(tmp_path / "state" / "cron.lease"):
-        ((level, text, _),) = check(tmp_path)
+        (late,) = check(tmp_path)
 
     assert list(CronFile(tmp_path).read().jobs) == ["a"]
-    assert (level, text) == ("warn", "1 job overdue: a")
+    assert (late.level, late.text) == ("warn", "1 job overdue: a")

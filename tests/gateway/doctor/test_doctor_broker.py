@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from gateway.config.settings import Settings
-from gateway.doctor import broker, platforms
+from gateway.doctor import broker
+from gateway.doctor.services import check_platforms
 
 
 @pytest.mark.parametrize(
@@ -82,9 +83,9 @@ def on(url: str, *names: str) -> Settings:
 async def test_a_token_that_is_taken_and_a_clock_that_is_right(server: tuple[type[Platform], str]) -> None:
     handler, url = server
 
-    found = await platforms.check(on(url, "telegram", "discord"))
+    found = await check_platforms(on(url, "telegram", "discord"))
 
-    assert [level for _, level, _, _ in found] == ["ok"] * 4
+    assert [each.level for each in found] == ["ok"] * 4
     assert set(handler.paths) == {(f"/bot{TOKEN}/getMe", ""), ("/api/v10/users/@me", f"Bot {TOKEN}")}
 
 
@@ -92,24 +93,28 @@ async def test_a_token_that_is_refused(server: tuple[type[Platform], str]) -> No
     handler, url = server
     handler.status = 401
 
-    found = await platforms.check(on(url, "telegram"))
+    found = await check_platforms(on(url, "telegram"))
 
-    assert found[0][:3] == ("telegram token", "fail", "telegram rejects it (HTTP 401)")
-    assert "docs/telegram.md" in found[0][3]
+    assert (found[0].name, found[0].level, found[0].text) == (
+        "telegram token",
+        "fail",
+        "telegram rejects it (HTTP 401)",
+    )
+    assert "docs/telegram.md" in found[0].cure
 
 
 async def test_a_clock_that_is_wrong(server: tuple[type[Platform], str]) -> None:
     handler, url = server
     handler.date = "Thu, 01 Jan 2015 00:00:00 GMT"
 
-    clock = [finding for finding in await platforms.check(on(url, "discord")) if finding[0] == "clock"]
+    clock = [finding for finding in await check_platforms(on(url, "discord")) if finding.name == "clock"]
 
-    assert clock[0][1] == "warn"
-    assert "ahead of discord's" in clock[0][2]
+    assert clock[0].level == "warn"
+    assert "ahead of discord's" in clock[0].text
 
 
 async def test_a_platform_that_is_away_shows_no_token() -> None:
-    found = await platforms.check(on("http://127.0.0.1:1", "telegram"))
+    found = await check_platforms(on("http://127.0.0.1:1", "telegram"))
 
-    assert [level for _, level, _, _ in found] == ["warn"]
+    assert [each.level for each in found] == ["warn"]
     assert TOKEN not in str(found)

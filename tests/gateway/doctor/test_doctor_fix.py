@@ -13,7 +13,7 @@ import pytest
 
 from gateway.app.daemons import DaemonRegistry
 from gateway.config.settings import Settings
-from gateway.doctor.fixes import fix
+from gateway.doctor.workspace import fix
 
 
 @pytest.fixture

@@ -101,24 +101,24 @@ def test_a_workspace_on_a_network_is_at_risk(tmp_path: Path) -> None:
     """The finding says what is at risk, and the cure takes it away."""
     seen = machine.Seen(machine.read_mount(REAL[0][0]), 0x6969)
 
-    _, level, text, cure = machine.file_system(tmp_path, seen)
-    assert level == "fail"
-    assert all(word in text for word in ("nfs4 (0x6969)", "gateway.db", "channels.db"))
-    assert cure == "move the workspace to a disk of this machine"
+    found = machine.file_system(tmp_path, seen)
+    assert found.level == "fail"
+    assert all(word in found.text for word in ("nfs4 (0x6969)", "gateway.db", "channels.db"))
+    assert found.cure == "move the workspace to a disk of this machine"
 
-    _, level, text, cure = machine.local_files(tmp_path / "d", seen)
-    assert (level, cure) == ("fail", "choose a folder on a disk of this machine")
-    assert machine.local_files(tmp_path / "d" / "e")[1] == "ok"
+    found = machine.local_files(tmp_path / "d", seen)
+    assert (found.level, found.cure) == ("fail", "choose a folder on a disk of this machine")
+    assert machine.local_files(tmp_path / "d" / "e").level == "ok"
 
 
 def test_a_program_that_makes_a_file_system_may_hide_a_network(tmp_path: Path) -> None:
     seen = machine.Seen(machine.read_mount("90 1 0:60 / /p rw - fuse.own own rw"), 0x65735546)
 
-    _, level, text, cure = machine.file_system(tmp_path, seen)
+    found = machine.file_system(tmp_path, seen)
 
-    assert level == "warn"
-    assert "provided by a program" in text
-    assert "move the workspace" in cure
+    assert found.level == "warn"
+    assert "provided by a program" in found.text
+    assert "move the workspace" in found.cure
 
 
 # Mounts a folder as sshfs does, and asks doctor for it, in a view of the files that ends with the process.
@@ -131,7 +131,7 @@ folder = Path(sys.argv[1])
 served = fuse_wire.mount(folder, "ada@host:/srv", "fuse.sshfs"), forgetful.empty()
 threading.Thread(target=fuse_wire.serve, args=served, daemon=True).start()
 seen = machine.look_at(folder)
-print(json.dumps([seen.network, machine.file_system(folder, seen)]))
+print(json.dumps([seen.network, machine.file_system(folder, seen).as_dict()]))
 sys.stdout.flush()
 os._exit(0)
 """
@@ -143,7 +143,8 @@ def test_a_real_mount_is_seen_by_its_number(tmp_path: Path) -> None:
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
 
     assert done.returncode == 0, done.stderr
-    network, (_, level, text, _) = json.loads(done.stdout)
+    network, found = json.loads(done.stdout)
+    level, text = found["level"], found["text"]
     assert network == "fuse.sshfs (0x65735546)"
     assert level == "fail"
     assert text.startswith(
@@ -162,7 +163,7 @@ def test_memory_is_named(tmp_path: Path) -> None:
     mount = machine.mount_of(memory, machine.mounts())
     if mount is None or mount.kind != "tmpfs":
         pytest.skip("no file system in memory here")
-    found = {name: (level, text) for name, level, text, _ in machine.check(memory)}
+    found = {each.name: (each.level, each.text) for each in machine.check(memory)}
 
     assert found["file system"] == ("warn", "tmpfs is in memory: a restart of the machine loses everything")
     assert {"inodes", "open files"} <= set(found)
@@ -171,7 +172,7 @@ def test_memory_is_named(tmp_path: Path) -> None:
 
 def test_the_locked_packages_are_within_range() -> None:
     """Named are what the gateway itself is made of, the extras only where they are installed."""
-    level, text, _ = machine.versions()
+    level, text = (found := machine.versions()).level, found.text
 
     assert (level, text.startswith("chat-gateway ")) == ("ok", True)
     for name in ("Python 3.", "SQLite 3.", "aio-pika ", "litellm ", "discord.py ", "mcp "):

@@ -9,8 +9,8 @@ import pytest
 
 from gateway.config import agents
 from gateway.config.load import load
-from gateway.doctor.finding import Finding
-from gateway.doctor.model import check_embedding
+from gateway.doctor.finding import Check
+from gateway.doctor.services import check_embedding
 from tests.support.model_server import ModelServer, Vectors
 from tests.support.place import write
 
@@ -75,7 +75,7 @@ def test_notes_of_somebody_who_is_listed_no_more_are_named(tmp_path: Path) -> No
 KEY = "sk-very-secret-4711"
 
 
-async def found(workspace: Path, *, took_s: float = 0.0, **config: str) -> list[Finding]:
+async def found(workspace: Path, *, took_s: float = 0.0, **config: str) -> list[Check]:
     """Look, with a clock by which the answer takes so long."""
     environ = {f"CHAT_GATEWAY_{name.upper()}": value for name, value in config.items()}
     clock = itertools.count(step=took_s).__next__
@@ -107,10 +107,10 @@ async def test_the_embedding_model_is_asked_like_the_model(
             model__embedding="openai/stub-embedding",
         )
 
-    assert finding[0] == level
-    assert words in finding[1]
+    assert finding.level == level
+    assert words in finding.text
     assert KEY not in str(finding)
-    assert (finding[2] == "") == (level == "ok")
+    assert (finding.cure == "") == (level == "ok")
 
 
 @pytest.mark.slow
@@ -118,10 +118,10 @@ async def test_one_that_is_missed_is_named_and_else_nothing_is_said(tmp_path: Pa
     """Mode ``relevant`` works without one, but not as it could; ``echo`` has no history."""
     relevant = {"history__mode": "relevant"}
 
-    [(level, text, cure)] = await found(tmp_path, model__name="openai/stub", **relevant)
+    [missed] = await found(tmp_path, model__name="openai/stub", **relevant)
 
-    assert level == "warn"
-    assert "newest exchanges" in text
-    assert "model.embedding" in cure
+    assert missed.level == "warn"
+    assert "newest exchanges" in missed.text
+    assert "model.embedding" in missed.cure
     assert await found(tmp_path, model__name="openai/stub") == []
     assert await found(tmp_path, model__name="echo", **relevant) == []

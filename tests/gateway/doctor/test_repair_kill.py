@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from gateway.config.settings import Settings
-from gateway.doctor.cron import damage
-from gateway.doctor.fixes import fix
+from gateway.doctor.workspace import cron_damage, fix
 from session.background.job_files import BackgroundJob, JobFiles
 from session.transcript.loading import read_beginning
 from tests.support.guarantee import guarantee
@@ -58,7 +57,7 @@ async def damaged(workspace: Path) -> BackgroundJob:
 
 
 async def problems(workspace: Path) -> list[str]:
-    rows = [*await verified(workspace), *damage(workspace)]
+    rows = [*await verified(workspace), *cron_damage(workspace)]
     return [f"{row['file']}: {row['problem']}" for row in rows]
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from gateway.app import logging as logs
 from gateway.errors import MailboxDown
-from gateway.http.completion_stream import Diverged, Written
+from gateway.http.completions import Diverged, Written
 from gateway.service.chats import ChatService
 from gateway.service.records import Record
 from gateway.service.tokens import Tokens

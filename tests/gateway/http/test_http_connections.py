@@ -13,8 +13,15 @@ import pytest
 from structlog.testing import capture_logs
 
 from gateway.app import daemon
-from gateway.http.guesses import MAX_ADDRESSES, MAX_IN_ALL, MAX_OF_ADDRESS, WINDOW_S, Guesses
-from gateway.http.rates import MAX_STREAMS, Streams
+from gateway.http.security import (
+    MAX_ADDRESSES,
+    MAX_IN_ALL,
+    MAX_OF_ADDRESS,
+    MAX_STREAMS,
+    WINDOW_S,
+    LoginThrottle,
+    Streams,
+)
 from gateway.service.tokens import Tokens
 from tests.gateway.http_place import Place, open_place
 from tests.support.clock import Clock
@@ -157,7 +164,7 @@ async def test_a_former_token_is_one_guess(tmp_path: Path, shown: dict[str, str]
 def test_guesses_from_many_addresses() -> None:
     """Over a hundred in all, whoever guessed wrong once has to wait; who did not is looked at."""
     clock = Clock()
-    guesses = Guesses(clock.monotonic)
+    guesses = LoginThrottle(clock.monotonic)
     for number in range(MAX_IN_ALL):
         assert guesses.wait_s(f"10.0.0.{number}") == 0
         guesses.note(f"10.0.0.{number}")
@@ -181,7 +188,7 @@ def test_addresses_of_one_client() -> None:
 
     A flood of addresses pushes the oldest out.
     """
-    guesses = Guesses(Clock().monotonic)
+    guesses = LoginThrottle(Clock().monotonic)
     for number in range(MAX_OF_ADDRESS):
         guesses.note(f"2001:db8::{number:x}")
         guesses.note("::ffff:10.0.0.1")

@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.doctor import owners
+from gateway.doctor.workspace import mend_owners, owner_check
 from tests.gateway.service_place import UID, as_root, service, strangers_files, workspace_of_the_service
 from tests.support.guarantee import guarantee
 from tests.support.harness import Daemon, command
@@ -122,11 +122,11 @@ async def test_doctor_gives_back_no_file_that_has_a_second_name(workspace: Path)
     os.chown(workspace / "state", UID, UID)
     os.link(outside, workspace / "state" / "channels.db")
 
-    given = owners.mend(workspace)
+    given = mend_owners(workspace)
 
     assert given == 0
     assert outside.stat().st_uid == 0
-    assert owners.check(workspace)[0] == "fail"
+    assert owner_check(workspace).level == "fail"
 
 
 async def test_files_of_a_person_that_can_be_read_are_fine(workspace: Path) -> None:
@@ -136,4 +136,4 @@ async def test_files_of_a_person_that_can_be_read_are_fine(workspace: Path) -> N
     (folder / "handbook.md").write_text("read me")
     (folder / "handbook.md").chmod(0o644)
 
-    assert owners.check(workspace)[0] == "ok"
+    assert owner_check(workspace).level == "ok"

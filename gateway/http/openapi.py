@@ -1,18 +1,19 @@
-"""What routes say of themselves in the OpenAPI document: the shapes of their answers, and who may ask."""
+"""What routes say of themselves in the OpenAPI document: shapes, rights, pages."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final, TypedDict
+from typing import Annotated, Any, Final, Self, TypedDict
 
-from fastapi import Depends, FastAPI
+from fastapi import Depends, FastAPI, Query
 from fastapi.openapi.utils import get_openapi
 from fastapi.params import Depends as Dependency
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, model_validator
 from starlette.requests import HTTPConnection
 from starlette.types import Scope
 
 from gateway.http.errors import HttpError
+from gateway.service.pages import MAX_CURSOR_CHARS
 from gateway.service.tokens import RIGHTS, Caller, Right
 
 CALLER: Final = "chat_gateway.caller"
@@ -43,6 +44,18 @@ class Shape(BaseModel):
     """An answer's body, with these fields and no other."""
 
     model_config = ConfigDict(extra="forbid")
+
+
+class Body(BaseModel):
+    """A request's body, with these fields and no other; its texts can be written as UTF-8."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    @model_validator(mode="after")
+    def _is_text(self) -> Self:
+        if any(has_surrogate(value) for _, value in self if isinstance(value, str)):
+            raise ValueError("a text contains half of a surrogate pair")
+        return self
 
 
 class Open(BaseModel):
@@ -92,18 +105,24 @@ class OpenAIErrorOut(Shape):
 class RouteTerms(TypedDict):
     """What ``needs`` hands to the decorator of a route."""
 
+    response_model: Any
     dependencies: list[Dependency]
     responses: dict[int | str, dict[str, Any]]
     openapi_extra: dict[str, Any]
 
 
 def needs(
-    right: Right | None, *errors: int, form: type[BaseModel] = ErrorOut, **answers: type[BaseModel] | Any
+    right: Right | None,
+    answer: Any = None,
+    *errors: int,
+    form: type[BaseModel] = ErrorOut,
+    **answers: type[BaseModel] | Any,
 ) -> RouteTerms:
-    """Say of a route who may ask and how it may answer besides its plain answer.
+    """Say of a route who may ask and how it may answer.
 
     Args:
         right: what the token must carry; None: no token is needed.
+        answer: the shape of its plain answer; None: it is no JSON.
         errors: statuses of errors of its own, such as 404 and 409.
         form: the shape of all its errors.
         answers: further answers by status, as ``_202=Accepted``.
@@ -113,7 +132,12 @@ def needs(
     responses |= {int(status.lstrip("_")): {"model": model} for status, model in answers.items()}
     said = [{"bearer": [right]}, {"cookie": [right]}] if right is not None else []
     checks = [Depends(_held(right))] if right is not None else []
-    return {"dependencies": checks, "responses": responses, "openapi_extra": {"security": said}}
+    return {
+        "response_model": answer,
+        "dependencies": checks,
+        "responses": responses,
+        "openapi_extra": {"security": said},
+    }
 
 
 def _said(status: int, form: type[BaseModel]) -> dict[str, Any]:
@@ -130,6 +154,15 @@ def still_let_in(scope: Scope) -> bool:
     """Say whether a stream may go on: its token was not revoked since it began."""
     still = scope.get(STILL)
     return still is None or bool(still())
+
+
+def has_surrogate(text: str) -> bool:
+    """Say whether a text cannot be written as UTF-8."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return True
+    return False
 
 
 def check_right(scope: Scope, right: Right) -> None:
@@ -207,3 +240,9 @@ _ABOUT = (
     "The API of one gateway. Every error is an object with `error` and `hint`. Each answer "
     "has an `X-Request-Id`, taken from the request or generated; the log contains it, too."
 )
+
+
+MAX_LIMIT = 1000
+PER_PAGE = 100
+Limit = Annotated[int, Query(ge=1, le=MAX_LIMIT, description="maximum number")]
+Cursor = Annotated[str | None, Query(max_length=MAX_CURSOR_CHARS, description="`next` of the previous page")]
