@@ -26,9 +26,8 @@ from session.background.jobs import Background
 from session.compaction.compactions import Compactions
 from session.compaction.compactor import Compactor
 from session.compaction.rules import CompactionRules
-from session.context.context_parts import ContextParts
+from session.context.context_parts import ContextParts, RecentSessions
 from session.context.embeddings import Embeddings
-from session.context.recent import RecentSessions
 from session.context.request import place_of
 from session.context.scopes import Scopes
 from session.disk.layout import Layout

@@ -11,8 +11,7 @@ from gateway.errors import MailboxError
 from gateway.queue.embedded.mailbox import EmbeddedMailbox
 from gateway.queue.mailbox import Mailbox
 from session.errors import StoreError
-from session.store.enclosed import AwaitedFiles
-from session.store.unnamed import NAME
+from session.store.media import NAME, AwaitedFiles
 
 # Bodies are our own JSON, or another program's, which may write the slashes with a backslash before.
 _SLASH: Final = b"\\/"

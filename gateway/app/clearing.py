@@ -10,7 +10,7 @@ from gateway.app.subagents import end_all
 from gateway.turns.open_letters import OpenLetters
 from session.approvals.files import ApprovalFiles
 from session.disk.threads import start_thread
-from session.store.enclosed import AwaitedFiles
+from session.store.media import AwaitedFiles
 from session.store.store import Store
 from session.transcript.key import SessionKey
 

@@ -18,7 +18,7 @@ from gateway.outbound.unserved import unserved
 from gateway.queue.mailbox import INBOUND, Depth
 from gateway.turns.lanes import Lanes
 from session.disk.layout import Layout
-from session.store.unnamed import media_bytes
+from session.store.media import media_bytes
 from session.subagents.records import shown as subagents_shown
 from session.transcript.agent import shown
 

@@ -22,7 +22,7 @@ from gateway.backup.stages import Stage, is_of_tools, is_somebodys, stage_of
 from gateway.backup.tar import TarWriter
 from gateway.errors import GatewayError
 from session.disk.layout import Layout
-from session.store.key_lock import key_locked
+from session.disk.state import locked
 from session.store.trees import open_plain, open_up
 
 _TRIES: Final = 20
@@ -249,7 +249,7 @@ class _Copy:
         with contextlib.ExitStack() as opened:
             files: list[tuple[Path, BinaryIO, int]] = []
             # Only opened here: the turns of the chat wait for as long as this lock is held.
-            with key_locked(layout, stem):
+            with locked(layout.lock(stem)):
                 for path in own:
                     with contextlib.suppress(FileNotFoundError):
                         file: BinaryIO = opened.enter_context(path.open("rb"))

@@ -10,8 +10,8 @@ from pydantic import BaseModel
 
 from gateway.config.settings import Settings
 from gateway.config.settings_agents import BY
-from session.context.agents import Agents, By
-from session.context.agents import Binding as Bound
+from session.context.scopes import Agents, By
+from session.context.scopes import Binding as Bound
 from session.transcript.agent import DEFAULT, is_name
 from session.transcript.key import TOPIC, split
 from session.turn.command_names import ALIASES, DESCRIPTIONS

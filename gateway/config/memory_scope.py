@@ -10,8 +10,8 @@ from gateway.config.agents import agents_of
 from gateway.config.settings import Settings
 from session.context.scopes import Reader, Scopes, counts_as_group
 from session.transcript.agent import AGENTS
-from session.transcript.beginning import first_line
 from session.transcript.key import plain_stem
+from session.transcript.line import first_line
 
 FILES = ("MEMORY.md", "USER.md")
 Finding = tuple[Literal["ok", "warn"], str, str]

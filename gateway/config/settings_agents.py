@@ -8,7 +8,7 @@ from typing import Annotated, Final, get_args
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from channels.tables import ConfigTable
-from session.context.agents import By
+from session.context.scopes import By
 
 # As the menus of platforms take it.
 _COMMAND: Final = re.compile(r"[a-z][a-z0-9_]{0,31}")

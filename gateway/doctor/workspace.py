@@ -22,8 +22,8 @@ from session.kept import checking
 from session.kept.erasing import Owed
 from session.kept.subject import NoText, check_text
 from session.library.library import Library
+from session.store.media import media_bytes
 from session.store.store import Store
-from session.store.unnamed import media_bytes
 
 STUCK_S: Final = 30.0
 MEDIA_MANY_BYTES: Final = 5 * 2**30

@@ -14,7 +14,7 @@ from gateway.http.sessions import row_of
 from gateway.http.shape import Shape, needs
 from gateway.service.chats import ChatService
 from gateway.service.sessions import SessionService
-from session.transcript.entries import page
+from session.transcript.pages import entries_page
 
 Seq = Annotated[int | None, Query(ge=0, le=2**53)]
 
@@ -110,7 +110,7 @@ def routes(chats: ChatService) -> APIRouter:
         messages = await files.messages(await row_of(files, ulid))
 
         def read() -> dict[str, Any]:
-            found, previous, following = page(messages, before=before, after=after, limit=limit)
+            found, previous, following = entries_page(messages, before=before, after=after, limit=limit)
             return {"entries": found, "total": len(messages), "previous": previous, "next": following}
 
         return json_response(await asyncio.to_thread(read))

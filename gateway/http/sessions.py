@@ -22,7 +22,7 @@ from gateway.service.sessions import SessionService, Unknown
 from session.errors import OtherAgent
 from session.kept.subject import Nobody
 from session.store.listing import SessionRow
-from session.transcript.records import page as page_of_records
+from session.transcript.pages import records_page
 
 MAX_NAME_CHARS = 200
 MAX_INSTRUCTIONS_CHARS = 100_000
@@ -124,7 +124,7 @@ def _add_reading(router: APIRouter, chats: ChatService) -> None:
         limit: Limit = PER_PAGE,
     ) -> Response:
         messages = await files.messages(await row_of(files, ulid))
-        found, following = await asyncio.to_thread(page_of_records, messages, after=after, limit=limit)
+        found, following = await asyncio.to_thread(records_page, messages, after=after, limit=limit)
         return json_response({"messages": found, "next": following})
 
 

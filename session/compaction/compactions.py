@@ -26,7 +26,7 @@ from session.context.request import compact_line
 from session.errors import ContextTooLong, NotCompacted, SessionError
 from session.models.model import Meter
 from session.models.tokens import estimate
-from session.store.end_for_compaction import roll_over
+from session.store.rollover import roll_over
 from session.store.store import Session
 from session.transcript.history import is_record, summary_text
 from session.transcript.line import is_ulid, make_line

@@ -13,7 +13,7 @@ from session.context import context
 from session.context.prepared import lines_from
 from session.context.request import LONG_HISTORY, compact_line, sent_from
 from session.models.tokens import estimate, estimate_messages
-from session.store.split import ended_before
+from session.store.rollover import ended_before
 from session.store.store import Session
 from session.transcript.history import is_deletion, visible
 from session.transcript.transcript import Transcript, decode

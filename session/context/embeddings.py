@@ -16,7 +16,7 @@ from session.disk.threads import DiskThreads
 from session.errors import BadAnswer, ContextTooLong, ModelRefused, NotNow, OverCap, SessionError, loggable
 from session.models.model import Embedder, EmbeddingMeter, Vector
 from session.models.similarity import cosine
-from session.store.vectors import Keeping, Vectors
+from session.store.derived import Keeping, Vectors
 
 log = structlog.get_logger("embeddings")
 

@@ -33,8 +33,8 @@ from session.memory.provenance import Sources
 from session.memory.scope_state import Failure, ScopeState
 from session.store import archived
 from session.store.listing import said_since
+from session.store.session import View
 from session.store.store import Store
-from session.store.view import View
 from session.transcript.key import SessionKey
 from session.transcript.loading import load
 from session.transcript.transcript import Transcript, decode, read_time

@@ -17,6 +17,7 @@ import structlog
 
 from session.context.profile import PROFILE_FILE
 from session.context.scopes import Scope
+from session.disk.state import locked
 from session.disk.threads import start_thread
 from session.errors import NotNow
 from session.memory.consolidation import MemoryNotes
@@ -24,7 +25,6 @@ from session.memory.facts import FACTS, read_fact
 from session.memory.known_facts import KnownFacts
 from session.memory.notes import MEMORY, Notes
 from session.memory.versions import Version
-from session.store.key_lock import key_locked
 from session.store.store import Store
 from session.transcript.key import SessionKey
 
@@ -187,7 +187,7 @@ class FormerMemory:
 
             def work() -> T:
                 # What was cleared in between would be there again.
-                with key_locked(layout, stem):
+                with locked(layout.lock(stem)):
                     return job()
 
             return await start_thread(work, name="notes")

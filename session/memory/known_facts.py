@@ -14,16 +14,16 @@ from session.context.embeddings import Embeddings
 from session.context.relevance import comparable
 from session.context.scopes import Scope
 from session.disk.layout import Seen, seen
+from session.disk.state import locked
 from session.disk.threads import start_thread
 from session.errors import StoreError
 from session.memory.facts import FACTS, Fact, FactsFile, active
 from session.memory.likeness import WordIndex
 from session.memory.versions import VersionRules, Versions
 from session.models.model import CostMeter, Meter, OwnMeter, Payer
-from session.store.key_lock import key_locked
+from session.store.derived import forget as forget_vectors
+from session.store.derived import forget_all as forget_all_vectors
 from session.store.store import Session, Store
-from session.store.vectors import forget as forget_vectors
-from session.store.vectors import forget_all as forget_all_vectors
 from session.transcript.key import SessionKey
 
 log = structlog.get_logger("facts")
@@ -153,7 +153,7 @@ class KnownFacts:
 
         def work() -> Fact | None:
             # Under the key's lock no clearing comes in between, whose file would be there again.
-            with key_locked(layout, stem):
+            with locked(layout.lock(stem)):
                 changed = change(self.file(scope))
                 if changed is not None:
                     # Other chats of a scope may have compared it, too.

@@ -28,12 +28,12 @@ from session.recall.index import WordIndex
 from session.recall.nearness import COMPARED, Nearness
 from session.recall.scope_files import WHOSE, Answers, ScopeFiles
 from session.recall.update import BULK_BYTES, Bulk, OutOfTime, Update
+from session.store.derived import index_path
 from session.store.listing import key_at, said_since
-from session.store.naming import resolve
-from session.store.recall_file import index_path
 from session.store.store import Store
 from session.transcript import archive
 from session.transcript.key import SessionKey, needs_mark, plain_stem
+from session.transcript.loading import resolve
 
 T = TypeVar("T")
 log = structlog.get_logger("recall")

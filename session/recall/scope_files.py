@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from session.context.audience import answers_in
+from session.context.scopes import answers_in
 from session.disk.layout import Layout
 from session.library.file_cache import FileCache
 from session.recall.reading import Kind
 from session.transcript.agent import agent_in
-from session.transcript.beginning import beginning
+from session.transcript.line import beginning
 from session.transcript.transcript import Transcript, parse
 
 # Which chats a job has answered in a session, in the order of their keys.

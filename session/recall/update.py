@@ -21,8 +21,7 @@ from session.recall.scope_files import WHOSE, ScopeFile, ScopeFiles
 from session.transcript import archive
 from session.transcript.line import decode
 from session.transcript.lines import pread, walk
-from session.transcript.loading import load, read_beginning
-from session.transcript.survey import blocks, sound
+from session.transcript.loading import blocks, load, read_beginning, sound
 
 if TYPE_CHECKING:
     from session.transcript.transcript import Transcript

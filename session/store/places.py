@@ -18,8 +18,8 @@ from durable import sync_folder
 from session.disk.layout import Layout
 from session.disk.local_files import local_name, local_path
 from session.errors import StoreError
+from session.store.derived import index_path
 from session.store.original import originals_of
-from session.store.recall_file import index_path
 from session.store.trees import folders, remove_tree
 from session.transcript.agent import AGENTS, home_of, is_name, parted, within
 from session.transcript.key import mark_of, marked_stem, plain_stem
@@ -78,7 +78,7 @@ OF_SCOPES: Final = (
 )
 # Whole folders. A command may put a link in the place of one, so that no path of what lies there is a proof.
 _OF_TREES: Final = ("memory", "file")
-# Files of all, with rows of each: who erases and exports those is named in ``session.kept.rows`` and
+# Files of all, with rows of each: who erases and exports those is named in ``session.kept.export`` and
 # ``gateway.app.kept_rows``.
 OF_ALL: Final = (
     Place("media", "media/*/*"),

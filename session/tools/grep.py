@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import durable
 from session.errors import ToolError
-from session.library.patterns import PatternResult, search
+from session.library.library import PatternResult, search
 from session.models.model import ToolSpec
 from session.tools import ToolPlace, parameters
 from session.tools.beneath import below, is_temp, names_of, open_folder, read_in, threaded

@@ -22,13 +22,13 @@ from gateway.queue.mailbox import INBOUND, ParkedAs, Post, outbound
 from session.approvals.files import ApprovalFiles
 from session.approvals.record import Approval
 from session.approvals.record import Call as AskedCall
-from session.context.audience import CHAT
+from session.context.scopes import CHAT
 from session.models.caps import Amount, Total
 from session.models.model import Payer, Usage
 from session.models.usage_rows import Held, add_row, day_of, keep
+from session.store.derived import Vectors
 from session.store.places import kind_of
 from session.store.store import Store
-from session.store.vectors import Vectors
 from session.subagents.records import Call, SubagentFiles
 from session.transcript.key import SessionKey
 from session.transcript.line import make_line

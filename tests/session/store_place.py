@@ -7,10 +7,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from session.store import switch_session
-from session.store.end_for_compaction import roll_over
+from session.store import rollover
+from session.store.rollover import Swap, roll_over
 from session.store.store import Session, Store
-from session.store.switch_session import Swap
 from session.transcript.key import SessionKey
 from session.transcript.transcript import make_line
 from tests.session.dying import victims
@@ -82,9 +81,7 @@ async def two(store: Store, key: SessionKey = ADA) -> tuple[str, str]:
 
 async def reopen(store: Store, session_id: str, key: SessionKey = ADA, by: str = "") -> Swap:
     async with store.open(key) as session:
-        return await session.change(
-            lambda *writers: switch_session.reopen(*writers, session_id=session_id, by=by)
-        )
+        return await session.change(lambda *writers: rollover.reopen(*writers, session_id=session_id, by=by))
 
 
 def texts(session: Session) -> list[str]:
@@ -101,7 +98,7 @@ async def state(store: Store) -> dict[str, tuple[bool, int]]:
 async def part(store: Store, by: str = "late", *, due: bool = True) -> bool:
     async with store.open(ADA) as session:
         return await session.change(
-            lambda *writers: switch_session.split_after_idle(*writers, by=by, due=lambda _: due)
+            lambda *writers: rollover.split_after_idle(*writers, by=by, due=lambda _: due)
         )
 
 

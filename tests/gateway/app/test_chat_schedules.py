@@ -15,8 +15,8 @@ from gateway.app.schedules import ChatSchedules
 from gateway.app.surroundings import SurroundingsReader
 from gateway.config.load import load
 from gateway.config.memory_scope import scopes_of
+from session.context.context import Surroundings
 from session.context.scopes import Reader
-from session.context.working import Surroundings
 from session.models.model import ToolCall
 from session.tools import Toolbox, ToolPlace, ToolResult
 from session.tools.schedule import Schedule

@@ -19,8 +19,8 @@ from session.background.retention import AWAITED_S, EVERY_S
 from session.errors import NotNow, StoreError
 from session.memory.notes import Notes
 from session.memory.versions import VersionRules
-from session.store import switch_session
-from session.store.vectors import Vectors
+from session.store import rollover
+from session.store.derived import Vectors
 from session.transcript import archive
 from session.transcript.key import SessionKey
 from session.transcript.loading import load
@@ -153,7 +153,7 @@ async def test_a_session_that_was_opened_again_is_as_fresh_as_that(world: World)
     old = await world.ended("a")
     world.clock.forward(days=20)
     async with world.store.open(ADA) as session:
-        await session.change(lambda *writers: switch_session.reopen(*writers, session_id=old))
+        await session.change(lambda *writers: rollover.reopen(*writers, session_id=old))
     world.clock.forward(days=20)
     assert await world.pruned() == []
 

@@ -17,7 +17,7 @@ from session.models.model import CostMeter, Embedder
 from session.recall.finding import Hit
 from session.recall.nearness import Nearness
 from session.recall.recall import Found, Recall
-from session.store.recall_file import index_path
+from session.store.derived import index_path
 from session.store.store import Store
 from session.transcript.key import SessionKey
 from session.transcript.line import make_line, stamp

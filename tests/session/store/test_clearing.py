@@ -20,9 +20,9 @@ from session.memory.unconsolidated import UnconsolidatedReader
 from session.models.model import Answer, Meter, Prompt
 from session.store import archived
 from session.store.cache import begin as index_work
+from session.store.derived import FILE, Vectors, forget
 from session.store.state import StoreState
 from session.store.store import Session, Store, utc_now
-from session.store.vectors import FILE, Vectors, forget
 from session.store.writer import TranscriptWriter
 from session.tools import Toolbox
 from session.transcript.lines import Lines

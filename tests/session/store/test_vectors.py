@@ -12,7 +12,7 @@ import pytest
 from session.disk.layout import Layout
 from session.errors import NewerFormat
 from session.models.similarity import cosine, from_bytes, to_bytes, unit_vectors
-from session.store.vectors import FILE, Vectors, forget
+from session.store.derived import FILE, Vectors, forget
 
 MODEL = "words"
 ROOT = Path(__file__).parents[3]
@@ -159,7 +159,7 @@ def test_a_folder_that_cannot_be_used_is_no_failure(tmp_path: Path) -> None:
 LOOKS = """
 import sys
 from pathlib import Path
-from session.store.vectors import Vectors
+from session.store.derived import Vectors
 vectors = Vectors(Path(sys.argv[1]), busy_s=10)
 print(*vectors.read("words", "ada", ["a", "b"]))
 vectors.close()
