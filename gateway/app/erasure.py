@@ -28,7 +28,7 @@ from session.disk.threads import start_thread
 from session.errors import SessionError
 from session.kept import erasing
 from session.kept.erasing import Erased, Owed
-from session.kept.export import forget_usage
+from session.kept.rows import forget_usage
 from session.kept.subject import Subject, Subjects, check_text
 from session.store.media import AwaitedFiles, Named, let_go
 from session.transcript.key import SessionKey, split

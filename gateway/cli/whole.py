@@ -45,7 +45,8 @@ async def _export(settings: Settings, key: str, person: str, path: Path | None) 
     # Only here is a tar written.
     from gateway.app import kept_rows
     from session.disk.threads import start_thread
-    from session.kept.export import usage_of, write
+    from session.kept.export import write
+    from session.kept.rows import usage_of
 
     async with _erasure(settings, queue=False) as (erasure, services):
         subject = await erasure.subject(key=key, person=person)

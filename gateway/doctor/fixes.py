@@ -17,7 +17,7 @@ from gateway.doctor import cron, owners
 from gateway.errors import GatewayError
 from session.disk.layout import Layout
 from session.errors import SessionError
-from session.kept import checking
+from session.kept import checking, leftovers
 from session.store.store import Store
 
 # What the gateway alone writes; what tools and people put into the two others keeps its mode.
@@ -106,7 +106,7 @@ def _daemons(settings: Settings) -> Iterator[str]:
 
 
 def _leftovers(settings: Settings) -> Iterator[str]:
-    if gone := checking.remove_leftovers(Layout(settings.workspace)):
+    if gone := leftovers.remove_leftovers(Layout(settings.workspace)):
         yield f"removed {_names([str(path.relative_to(settings.workspace)) for path in gone])}"
 
 

@@ -21,7 +21,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import IO, BinaryIO, Final
 
-import orjson
 import structlog
 
 from durable import opened_below
@@ -29,10 +28,8 @@ from session.disk.layout import Layout
 from session.disk.state import locked
 from session.errors import StoreError
 from session.kept.subject import Conversation, Subject
-from session.models import usage_rows
 from session.store import places, trees
 from session.store.media import within
-from session.store.state import StoreState
 from session.transcript.agent import AGENTS
 from session.transcript.attachments import attachments_of
 from session.transcript.line import decode
@@ -315,22 +312,3 @@ def _read(tar: _Tar, file: BinaryIO, size: int, source: str) -> bytes:
 def _safe(name: str) -> str:
     """Return a name that any file system takes, and that says what it is."""
     return _UNSAFE.sub("_", name).strip(". ")[:120] or "_"
-
-
-async def usage_of(state: StoreState, subject: Subject) -> list[Extra]:
-    """Return the part of an export that has the subject's rows, oldest first; none where there are none."""
-    rows = await usage_rows.of_subject(state, subject.keys, subject.payers)
-    lines = b"".join(orjson.dumps(row.as_dict()) + b"\n" for row in rows)
-    return [Extra("usage", "rows/usage.jsonl", lines, "state/gateway.db")] if lines else []
-
-
-async def forget_usage(state: StoreState, subject: Subject) -> int:
-    """Take key, person and job out of the subject's rows; what they cost still counts for their day.
-
-    Returns:
-        How many rows were changed.
-
-    Raises:
-        StoreError: the disk refused; call it again.
-    """
-    return await usage_rows.forget(state, subject.keys, subject.payers)

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-from session.context.embeddings import Embeddings, Passage
+from session.context.embeddings import Embeddings
 from session.context.relevance import comparable
 from session.models.model import CostMeter, Meter, OwnMeter, Payer
 from session.recall.finding import Found, Hit
+from session.store.derived import Passage
 
 # So many are compared, the best by their words.
 COMPARED: Final = 40

@@ -1,15 +1,14 @@
-"""A SQLite file of things that are derived: shared by processes, begun anew where it is damaged."""
+"""SQLite files of what is derived, vectors and words: shared by processes, begun anew where damaged."""
 
 from __future__ import annotations
 
 import hashlib
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from sqlite3 import Connection
 from typing import TypeVar
 
 import structlog
@@ -202,9 +201,6 @@ def set_up(file: sqlite3.Connection) -> None:
     file.execute(f"PRAGMA journal_size_limit={MAX_WAL_BYTES}")
 
 
-# Conversation, text, vector.
-_Row = tuple[bytes, bytes, bytes]
-
 FILE = "vectors.db"
 VERSION = 1
 MAX_BYTES = 64 * 2**20
@@ -218,41 +214,31 @@ CREATE TABLE IF NOT EXISTS vectors (
 
 
 @dataclass(frozen=True, slots=True)
-class Keeping:
-    """A vector that is to be kept of a text of a conversation, where ``still`` says yes at that moment."""
+class Passage:
+    """A text that somebody said: its vector is kept under its conversation, by its file.
+
+    ``still`` says, asked from a thread, whether the text may still be known when the vector is kept.
+    """
 
     stem: str
     text: str
-    vector: Vector
     still: Callable[[], bool] | None = None
 
 
-class Vectors:
+class Vectors(DerivedFile):
     """Keeps vectors by model, conversation and text, of which it holds digests only; for threads.
-
-    Where the file is damaged it is begun anew; where the disk refuses or another process is in the way,
-    nothing is found and nothing kept. Only ``open`` raises.
 
     Args:
         state: the folder.
         max_bytes: how large the file may become; then the vectors that were kept first go.
-        busy_s: how long another process is waited for.
-        patient: one that opens the file at this moment is waited for, too.
+        busy_s, patient: see ``DerivedFile``.
     """
 
     def __init__(
         self, state: Path, *, max_bytes: int = MAX_BYTES, busy_s: float = BUSY_S, patient: bool = False
     ) -> None:
+        super().__init__(state / FILE, _prepare, busy_s=busy_s, patient=patient)
         self._max_bytes = max_bytes
-        self._file = DerivedFile(state / FILE, _prepare, busy_s=busy_s, patient=patient)
-
-    def open(self) -> None:
-        """Open the file, or begin it.
-
-        Raises:
-            NewerFormat: a newer version wrote it.
-        """
-        self._file.open()
 
     def read(self, model: str, stem: str, texts: Sequence[str]) -> dict[str, Vector]:
         """Return the vectors that are known of ``texts``."""
@@ -270,57 +256,28 @@ class Vectors:
 
         return self.run(find) or {}
 
-    def write(
-        self, model: str, stem: str, vectors: Mapping[str, Vector], *, still: Callable[[], bool] | None = None
-    ) -> None:
-        """Keep vectors, in place of those that were known of the same texts.
+    def keep(self, model: str, passages: Iterable[Passage], vectors: Mapping[str, Vector]) -> None:
+        """Keep the vectors of passages by their texts, in place of those that were known.
 
-        ``still`` says whether they are wanted yet, and is asked where no ``forget`` can come in between.
+        ``still`` of each is asked where no ``forget`` can come in between.
         """
-        self._put(
-            [(_chat(stem), _text(model, stem, text), to_bytes(vector)) for text, vector in vectors.items()],
-            lambda rows: rows if still is None or still() else [],
-        )
-
-    def keep(self, model: str, wanted: Sequence[Keeping]) -> None:
-        """Keep vectors of several conversations as ``write`` does, each by what is said of itself."""
         rows = [
-            (_chat(each.stem), _text(model, each.stem, each.text), to_bytes(each.vector)) for each in wanted
+            (each, (_chat(each.stem), _text(model, each.stem, each.text), to_bytes(vectors[each.text])))
+            for each in passages
+            if each.text in vectors
         ]
-        stills = [each.still for each in wanted]
-        self._put(
-            rows,
-            lambda rows: [row for row, still in zip(rows, stills, strict=True) if still is None or still()],
-        )
 
-    def _put(self, rows: list[_Row], chosen: Callable[[list[_Row]], list[_Row]]) -> None:
-        def keep(file: sqlite3.Connection) -> None:
+        def job(file: sqlite3.Connection) -> None:
             with file:
                 file.execute("BEGIN IMMEDIATE")
-                wanted = chosen(rows)
+                wanted = [row for each, row in rows if each.still is None or each.still()]
                 if not wanted:
                     return
                 file.executemany("REPLACE INTO vectors (chat, text, vector) VALUES (?, ?, ?)", wanted)
                 while self._is_full(file) and _drop_oldest(file):
                     pass
 
-        self.run(keep)
-
-    def close(self) -> None:
-        """Close the file."""
-        self._file.close()
-
-    def run(self, job: Callable[[sqlite3.Connection], T]) -> T | None:
-        """Run a job; None where it could not be done. A damaged file is replaced, once."""
-        return self._file.run(job)
-
-    def discard(self) -> None:
-        """Delete the file; other processes that have it open begin another.
-
-        Raises:
-            OSError, StoreError: the disk refused.
-        """
-        self._file.discard()
+        self.run(job)
 
     def _is_full(self, file: sqlite3.Connection) -> bool:
         pages, free, size = (
@@ -336,23 +293,15 @@ def forget(layout: Layout, stem: str) -> None:
     Raises:
         StoreError: neither could be done.
     """
-    path = local_state(layout.workspace / "state") / FILE
-    if not path.exists():
-        return
-    vectors = Vectors(path.parent, busy_s=FORGET_S, patient=True)
 
     def remove(file: sqlite3.Connection) -> bool:
         file.execute("DELETE FROM vectors WHERE chat = ?", (_chat(stem),))
         file.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         return True
 
-    try:
-        if not vectors.run(remove):
-            vectors.discard()
-    except OSError as error:
-        raise StoreError(f"{FILE} could not be removed: {error.strerror}", hint=f"check {path}") from error
-    finally:
-        vectors.close()
+    path = local_state(layout.workspace / "state") / FILE
+    if path.exists():
+        discard(path, unless=remove, prepare=_prepare)
 
 
 def forget_all(layout: Layout) -> None:
@@ -363,11 +312,30 @@ def forget_all(layout: Layout) -> None:
     """
     path = local_state(layout.workspace / "state") / FILE
     if path.exists():
-        try:
-            Vectors(path.parent, patient=True).discard()
-        except OSError as error:
-            cause = f"{FILE} could not be removed: {error.strerror}"
-            raise StoreError(cause, hint=f"check {path}") from error
+        discard(path)
+
+
+def discard(
+    path: Path,
+    *,
+    unless: Callable[[sqlite3.Connection], bool] | None = None,
+    prepare: Callable[[sqlite3.Connection], None] = lambda _: None,
+) -> None:
+    """Delete a derived file, however long others have it open; not where ``unless`` says yes of it.
+
+    Raises:
+        StoreError: it could not be done.
+    """
+    file = DerivedFile(path, prepare, busy_s=FORGET_S, patient=True)
+    try:
+        if unless is None or not file.run(unless):
+            file.discard()
+    except OSError as error:
+        raise StoreError(
+            f"{file.path.name} could not be removed: {error.strerror}", hint=f"check {file.path}"
+        ) from error
+    finally:
+        file.close()
 
 
 def _prepare(file: sqlite3.Connection) -> None:
@@ -423,17 +391,12 @@ def forget_index(layout: Layout, stem: str) -> None:
     Raises:
         StoreError: it could not be done.
     """
+
+    def lacks(file: sqlite3.Connection) -> bool:
+        return file.execute("SELECT 1 FROM sources WHERE stem = ? LIMIT 1", (stem,)).fetchone() is None
+
     for path in _of(layout, stem):
-        file = DerivedFile(path, lambda _: None, busy_s=FORGET_S, patient=True)
-        try:
-            if file.run(lambda opened: _holds(opened, stem)) is not False:
-                file.discard()
-        except OSError as error:
-            raise StoreError(
-                f"{path.name} could not be removed: {error.strerror}", hint=f"check {path}"
-            ) from error
-        finally:
-            file.close()
+        discard(path, unless=lacks)
 
 
 def discard_index(layout: Layout, scope: str) -> None:
@@ -443,14 +406,8 @@ def discard_index(layout: Layout, scope: str) -> None:
         StoreError: it could not be done.
     """
     path = index_path(layout.workspace, scope)
-    if not path.exists():
-        return
-    try:
-        DerivedFile(path, lambda _: None, busy_s=FORGET_S, patient=True).discard()
-    except OSError as error:
-        raise StoreError(
-            f"{path.name} could not be removed: {error.strerror}", hint=f"check {path}"
-        ) from error
+    if path.exists():
+        discard(path)
 
 
 def _of(layout: Layout, stem: str) -> Iterator[Path]:
@@ -459,7 +416,3 @@ def _of(layout: Layout, stem: str) -> Iterator[Path]:
     for folder in (top, *top.glob("agents/*")):
         shared = (*folder.glob("*.db"), *(folder / "people").glob("*.db"))
         yield from (path for path in (folder / "chats" / own.name, *shared) if path.exists())
-
-
-def _holds(file: Connection, stem: str) -> bool:
-    return file.execute("SELECT 1 FROM sources WHERE stem = ? LIMIT 1", (stem,)).fetchone() is not None

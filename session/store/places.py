@@ -78,7 +78,7 @@ OF_SCOPES: Final = (
 )
 # Whole folders. A command may put a link in the place of one, so that no path of what lies there is a proof.
 _OF_TREES: Final = ("memory", "file")
-# Files of all, with rows of each: who erases and exports those is named in ``session.kept.export`` and
+# Files of all, with rows of each: who erases and exports those is named in ``session.kept.rows`` and
 # ``gateway.app.kept_rows``.
 OF_ALL: Final = (
     Place("media", "media/*/*"),

@@ -24,7 +24,7 @@ from channels.message import Attachment
 from gateway.outbound.send_log import sent_for
 from session.background.job_files import BackgroundJob, JobFiles
 from session.disk.layout import Layout
-from session.kept.checking import findings
+from session.kept.damage import findings
 from session.kept.erasing import Owed
 from session.kept.subject import Subject
 from session.store import places

@@ -33,6 +33,7 @@ from session.subagents.records import Call, SubagentFiles
 from session.transcript.key import SessionKey
 from session.transcript.line import make_line
 from tests.gateway.embedded_place import opened
+from tests.session.store_place import keep as keep_vectors
 from tests.support.place import write
 from tests.support.usage_rows import usage_row
 
@@ -144,7 +145,7 @@ async def planted(workspace: Path, *, lean: bool = False) -> None:
             ApprovalFiles(state).ask(asked(key, who))
             write(workspace / "sessions" / f"{stem}.jsonl.corrupt-01ARZ3NDEKTSV4RRFFQ69G5FAV", who)
             vectors = Vectors(state)
-            vectors.write("model", stem, {who: [1.0, 2.0]})
+            keep_vectors(vectors, "model", stem, {who: [1.0, 2.0]})
             vectors.close()
             if not lean:
                 await worked(store, key, who)

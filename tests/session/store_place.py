@@ -7,7 +7,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from session.models.model import Vector
 from session.store import rollover
+from session.store.derived import Passage, Vectors
 from session.store.rollover import Swap, roll_over
 from session.store.store import Session, Store
 from session.transcript.key import SessionKey
@@ -126,3 +128,8 @@ async def roll(session: Session, first_kept: int) -> str | None:
             *writers, first_kept=first_kept, record=compact, still=lambda now: len(now.messages) >= count
         )
     )
+
+
+def keep(vectors: Vectors, model: str, stem: str, found: Mapping[str, Vector]) -> None:
+    """Keep the vectors of a conversation's texts."""
+    vectors.keep(model, [Passage(stem, text) for text in found], found)

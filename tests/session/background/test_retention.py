@@ -26,6 +26,7 @@ from session.transcript.key import SessionKey
 from session.transcript.loading import load
 from session.transcript.transcript import make_line
 from tests.session.retention_place import ADA, BOB, START, World
+from tests.session.store_place import keep
 
 
 async def test_old_ended_sessions_go_the_newest_of_an_open_chat_as_well(world: World) -> None:
@@ -103,7 +104,7 @@ async def test_vectors_go_with_an_ended_session(world: World) -> None:
     await world.say("d", BOB)
     vectors = Vectors(world.store.layout.workspace / "state")
     for stem in ("telegram_1", "telegram_2"):
-        vectors.write("words", stem, {"a": [1.0, 0.0]})
+        keep(vectors, "words", stem, {"a": [1.0, 0.0]})
     world.clock.forward(days=31)
 
     await world.retention.prune()

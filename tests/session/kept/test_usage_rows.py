@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from datetime import UTC, datetime
 
-from session.kept.export import forget_usage, usage_of
+from session.kept.rows import forget_usage, usage_of
 from session.kept.subject import Conversation, Subject
 from session.models.caps import Amount, Total
 from session.models.model import Payer, Usage

@@ -75,7 +75,7 @@ def written_by_literals() -> Iterator[str]:
             if not isinstance(node, ast.Call):
                 continue
             name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-            if name in ("checkpoint", "remember", "end", "archive", "merged", "renew"):
+            if name in ("checkpoint", "remember", "end", "archive", "merged", "renew", "go_on"):
                 given = [*node.args, *(word.value for word in node.keywords)]
                 for literal in (value for value in given if isinstance(value, ast.Dict)):
                     yield from (
