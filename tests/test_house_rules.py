@@ -60,7 +60,7 @@ def test_a_sqlite_file_is_opened_in_two_places_alone() -> None:
     """What must survive is committed in batches by one, what is derived and shared is in the other's care."""
     users = {str(path.relative_to(ROOT)) for path in SOURCES if "sqlite3.connect(" in path.read_text()}
 
-    assert users == {"durable/database.py", "session/disk/derived.py"}
+    assert users == {"durable/database.py", "session/store/derived.py"}
 
 
 def test_time_chance_and_ids_come_from_one_module() -> None:

@@ -40,7 +40,7 @@ from session.kept.erasing import Erased, Owed
 from session.kept.export import Extra
 from session.kept.rows import forget_usage
 from session.kept.subject import Subject, Subjects, check_text
-from session.store.enclosed import AwaitedFiles, Named, let_go
+from session.store.media import AwaitedFiles, Named, let_go
 from session.store.store import Store
 from session.transcript.key import SessionKey, split
 from session.transcript.line import dump

@@ -26,8 +26,8 @@ from gateway.turns.model_standing import ModelStanding, of_part, standing_of
 from gateway.turns.worker import Worker
 from gateway.workers.workers import Workers
 from session.disk.layout import Layout
+from session.store.media import media_bytes
 from session.store.state import workspace_state
-from session.store.unnamed import media_bytes
 from session.subagents.records import shown as subagents_shown
 from session.tools import MAX_TOOLS
 from session.transcript.agent import shown

@@ -19,8 +19,8 @@ from channels.errors import ChannelError
 from channels.plugins import enabled
 from gateway.config.settings import Settings
 from gateway.outbound.standing import standing
+from session.context.context import ChannelStanding, Event, OpenWork, Surroundings, WorkingMemory
 from session.context.profile import PROFILE_FILE
-from session.context.working import ChannelStanding, Event, OpenWork, Surroundings, WorkingMemory
 from session.errors import StoreError
 from session.memory.notes import MEMORY
 from session.subagents.records import SubagentFiles

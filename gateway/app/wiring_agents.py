@@ -27,9 +27,8 @@ from session.background.jobs import Background
 from session.compaction.compactions import Compactions
 from session.compaction.compactor import Compactor
 from session.compaction.rules import CompactionRules
-from session.context.context_parts import ContextParts
+from session.context.context_parts import ContextParts, RecentSessions
 from session.context.embeddings import Embeddings
-from session.context.recent import RecentSessions
 from session.context.relevance import Relevance
 from session.context.request import Request, TurnContext, place_of
 from session.context.scopes import Scope, Scopes

@@ -19,8 +19,7 @@ from gateway.queue.embedded.mailbox import EmbeddedMailbox
 from gateway.queue.mailbox import Mailbox
 from gateway.turns.replies import target
 from session.errors import StoreError
-from session.store.enclosed import AwaitedFiles
-from session.store.unnamed import NAME
+from session.store.media import NAME, AwaitedFiles
 from session.transcript.key import SUBAGENTS
 
 

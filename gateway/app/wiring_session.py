@@ -26,7 +26,7 @@ from session.background.jobs import Background
 from session.background.passing import Passing
 from session.background.retention import Retention
 from session.context.embeddings import Embeddings
-from session.context.enclosures import enclosed
+from session.context.links import enclosed
 from session.context.scopes import Scope, Scopes
 from session.errors import ModelAway, NoAgent, OtherAgent
 from session.library.library import Library

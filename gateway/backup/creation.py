@@ -21,8 +21,8 @@ from channels.storage import Positions, positions_of, set_positions
 from gateway.backup.tar import CONFIG, WORKSPACE, Manifest, TarWriter, text_of, unused
 from gateway.errors import GatewayError
 from session.disk.layout import Layout
+from session.disk.state import locked
 from session.store import places
-from session.store.key_lock import key_locked
 from session.store.places import pattern_of
 from session.store.trees import open_plain, open_up
 
@@ -348,7 +348,7 @@ class _Copy:
         with contextlib.ExitStack() as opened:
             files: list[tuple[Path, BinaryIO, int]] = []
             # Only opened here: the turns of the chat wait for as long as this lock is held.
-            with key_locked(layout, stem):
+            with locked(layout.lock(stem)):
                 for path in own:
                     with contextlib.suppress(FileNotFoundError):
                         file: BinaryIO = opened.enter_context(path.open("rb"))

@@ -20,10 +20,9 @@ from gateway.errors import GatewayError
 from session.background.adoption import adopt, check, is_busy, make_way, of_view
 from session.disk.state import replace_file
 from session.errors import LineTooLong
-from session.interchange.conversation import BadFormat, Conversation, Files
+from session.interchange.conversation import BadFormat, Conversation, Files, check_size, stem_of
 from session.interchange.formats import FORMATS, SOURCES
 from session.interchange.nanobot import with_pictures
-from session.interchange.records import check_size, stem_of
 from session.store.store import Store
 from session.transcript.key import SessionKey, derived_id
 from session.transcript.line import is_ulid

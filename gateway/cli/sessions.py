@@ -21,10 +21,10 @@ from session.transcript.key import SessionKey
 if TYPE_CHECKING:
     from gateway.app.wiring_session import SessionServices
     from gateway.config.settings import Settings
-    from session.store.enclosed import AwaitedFiles
+    from session.store.media import AwaitedFiles
+    from session.store.rollover import Swap
     from session.store.search import SearchResult
     from session.store.store import Store, View
-    from session.store.switch_session import Swap
 
 sessions = group("sessions")
 _target = click.argument(
@@ -103,13 +103,13 @@ def new(opts: GlobalOptions, key: str) -> None:
 def close(opts: GlobalOptions, key: str) -> None:
     """Close the session of a chat."""
     from gateway.app.wiring_agents import end_all
-    from session.store import switch_session
+    from session.store import rollover
 
     async def work(settings: Settings) -> str | None:
         async with _services(settings) as services:
             await _check_known(services.store, key)
             async with services.store.open(SessionKey(key)) as session:
-                closed = await session.change(lambda *hands: switch_session.close(*hands, of=None))
+                closed = await session.change(lambda *hands: rollover.close(*hands, of=None))
             if closed is not None:
                 await end_all(None, settings.state, key)
                 await services.jobs.left(key, closed)
@@ -133,7 +133,7 @@ def resume(opts: GlobalOptions, key: str, ulid: str) -> None:
     The active session is archived first, and can be reopened later.
     """
     from gateway.app.wiring_agents import end_all
-    from session.store import switch_session
+    from session.store import rollover
 
     async def work(settings: Settings) -> Swap:
         if not _ULID.fullmatch(ulid):
@@ -141,7 +141,7 @@ def resume(opts: GlobalOptions, key: str, ulid: str) -> None:
         async with _services(settings) as services:
             async with services.store.open(SessionKey(key)) as session:
                 await services.follow_agent(session, ulid)
-                swap = await session.change(lambda *hands: switch_session.reopen(*hands, session_id=ulid))
+                swap = await session.change(lambda *hands: rollover.reopen(*hands, session_id=ulid))
             if swap.left:
                 await end_all(None, settings.state, key)
                 await services.jobs.left(key, swap.left)
@@ -336,7 +336,7 @@ def _services(settings: Settings) -> aclosing[SessionServices]:
 
 async def _awaited(settings: Settings) -> AwaitedFiles:
     """Name the files that parked letters need; what else waits is known to the daemon alone."""
-    from session.store.enclosed import AwaitedFiles
+    from session.store.media import AwaitedFiles
 
     return AwaitedFiles(await attach.parked_files(settings))
 

@@ -70,7 +70,7 @@ async def _alive(settings: Settings) -> int:
 
 async def _status(settings: Settings) -> dict[str, Any]:
     from session.disk.layout import Layout
-    from session.store.unnamed import media_bytes
+    from session.store.media import media_bytes
     from session.subagents.records import shown as subagents_shown
 
     async with attach.daemon(settings) as client:

@@ -11,12 +11,11 @@ from typing import Literal, TypeVar, get_args
 from pydantic import BaseModel
 
 from gateway.config.settings import BY, Settings
-from session.context.agents import Agents, By
-from session.context.agents import Binding as Bound
-from session.context.scopes import Reader, Scopes, counts_as_group
+from session.context.scopes import Agents, By, Reader, Scopes, counts_as_group
+from session.context.scopes import Binding as Bound
 from session.transcript.agent import AGENTS, DEFAULT, is_name
-from session.transcript.beginning import first_line
 from session.transcript.key import TOPIC, plain_stem, split
+from session.transcript.line import first_line
 from session.turn.command_names import ALIASES, DESCRIPTIONS
 
 T = TypeVar("T", bound=BaseModel)

@@ -41,7 +41,7 @@ from channels.tables import (
     sound_secret,
 )
 from session.compaction.rules import Numbers, Preset, numbers_of
-from session.context.agents import By
+from session.context.scopes import By
 
 # What the checks below ask of a text or a name, where a regular expression can say it: for no value that they
 # take may it be stricter.

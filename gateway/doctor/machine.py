@@ -17,8 +17,8 @@ from typing import Final
 import durable
 from gateway.app import daemon
 from gateway.doctor.finding import Check
-from session.disk.derived import searches_texts
-from session.disk.file_system import FUSE, MAGICS, magic_of
+from session.disk.local_files import FUSE, MAGICS, magic_of
+from session.store.derived import searches_texts
 
 FREE_FILES: Final = 10_000
 OPEN_FILES: Final = 1024

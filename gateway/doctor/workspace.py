@@ -35,8 +35,8 @@ from session.kept import checking, leftovers
 from session.kept.erasing import Owed
 from session.kept.subject import NoText, check_text
 from session.library.library import Library
+from session.store.media import media_bytes
 from session.store.store import Store
-from session.store.unnamed import media_bytes
 
 MOST_JOBS = 10
 JOBS_FILE = "cron/jobs.json"

@@ -32,8 +32,7 @@ from gateway.service.client_message import MAX_KEY_CHARS
 from gateway.service.search import Search
 from gateway.service.sessions import SessionService, Unknown
 from session.store.listing import SessionRow
-from session.transcript.entries import page
-from session.transcript.records import page as page_of_records
+from session.transcript.pages import entries_page, records_page
 
 
 class SessionRowOut(Shape):
@@ -206,7 +205,7 @@ def _add_reading(router: APIRouter, chats: ChatService) -> None:
         limit: Limit = PER_PAGE,
     ) -> Response:
         messages = await files.messages(await row_of(files, ulid))
-        found, following = await asyncio.to_thread(page_of_records, messages, after=after, limit=limit)
+        found, following = await asyncio.to_thread(records_page, messages, after=after, limit=limit)
         return json_response({"messages": found, "next": following})
 
 
@@ -399,7 +398,7 @@ def _add_entries(router: APIRouter, chats: ChatService) -> None:
         messages = await files.messages(await row_of(files, ulid))
 
         def read() -> dict[str, Any]:
-            found, previous, following = page(messages, before=before, after=after, limit=limit)
+            found, previous, following = entries_page(messages, before=before, after=after, limit=limit)
             return {"entries": found, "total": len(messages), "previous": previous, "next": following}
 
         return json_response(await asyncio.to_thread(read))

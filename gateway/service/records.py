@@ -10,8 +10,7 @@ from gateway.outbound.local import where
 from gateway.service.outcome import Outcome
 from gateway.turns.events import LOCAL_CHANNELS
 from gateway.turns.outcomes import CLEARED_SAID
-from session.context.enclosures import sends_files
-from session.context.links import may_link
+from session.context.links import may_link, sends_files
 from session.store.store import Store, View
 from session.transcript.attachments import Attachment
 from session.transcript.journal import Known, Told

@@ -12,9 +12,9 @@ from gateway.errors import MailboxDown
 from gateway.service.pages import page
 from session.disk.threads import start_thread
 from session.errors import NoSession, StoreError
-from session.store import archived, switch_session
-from session.store.enclosed import UNKNOWN, AwaitedFiles
+from session.store import archived, rollover
 from session.store.listing import SessionRow
+from session.store.media import UNKNOWN, AwaitedFiles
 from session.transcript.key import SessionKey, split
 from session.transcript.line import read_time
 from session.transcript.transcript import Transcript
@@ -137,7 +137,7 @@ class SessionService:
             async with self._chats.store.open(SessionKey(row.key)) as session:
                 if (services := self._chats.application.services) is not None:
                     await services.follow_agent(session, row.id)
-                swap = await session.change(lambda *hands: switch_session.reopen(*hands, session_id=row.id))
+                swap = await session.change(lambda *hands: rollover.reopen(*hands, session_id=row.id))
         except NoSession:
             raise Unknown(row.id) from None
         if swap.left:
@@ -152,7 +152,7 @@ class SessionService:
         """
         if row.active:
             async with self._chats.store.open(SessionKey(row.key)) as session:
-                closed = await session.change(lambda *hands: switch_session.close(*hands, of=row.id))
+                closed = await session.change(lambda *hands: rollover.close(*hands, of=row.id))
             if closed is not None:
                 await self._left(row.key, closed)
         return await self._again(row)

@@ -8,8 +8,8 @@ from gateway.outbound.send_log import SentMessage
 from gateway.queue.mailbox import INBOUND, Parked, Waiting
 from gateway.turns.events import LOCAL_CHANNELS
 from gateway.turns.lanes import Entry
+from session.store.trace import Step
 from session.transcript.key import SUBAGENTS, split
-from session.transcript.life import Step
 
 # Steps behind which nothing of a message comes any more, with what it then is.
 _ENDS = {

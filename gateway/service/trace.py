@@ -18,11 +18,11 @@ from session.approvals.record import Approval
 from session.disk.layout import Layout
 from session.disk.threads import start_thread
 from session.models.usage_rows import of_turn
-from session.store import lives
+from session.store import trace as traces
 from session.store.state import StoreState
+from session.store.trace import SEND_LOG, Step, in_order
 from session.subagents.records import Subagent, SubagentFiles
 from session.transcript.key import is_subagent, split
-from session.transcript.life import SEND_LOG, Step, in_order
 
 _SEARCHED = ("the records of subagents and approvals", "the send log")
 _DECIDED = {"allowed": "allowed", "started": "allowed", "ended": "allowed", "denied": "denied"}
@@ -185,7 +185,7 @@ class _Files:
         state = settings.state
         steps: list[Step] = []
         for each, journal in journals.items():
-            steps += lives.of_message(_layout(settings, each), each, message_id, journal)
+            steps += traces.of_message(_layout(settings, each), each, message_id, journal)
         steps += _due(message_id)
         steps += _of_approvals(ApprovalFiles(state), key, message_id)
         self.subagents = list[Subagent]()
@@ -205,7 +205,7 @@ def _layout(settings: Settings, key: str) -> Layout:
 
 def _keys_on_disk(settings: Settings, message_id: str) -> set[str]:
     homes = (settings.workspace, settings.state / "subagents")
-    found = {key for home in homes for key in lives.keys_with(Layout(home), message_id)}
+    found = {key for home in homes for key in traces.keys_with(Layout(home), message_id)}
     # The conversation of one that is over is gone; its record tells for two days.
     ended = (each for each in SubagentFiles(settings.state).everywhere() if each.id == message_id)
     return found | {each.key for each in ended}

@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from session.context.agents import Agents
+from session.context.scopes import Agents
 from session.transcript.agent import DEFAULT, named, shown
 
 NO_SUCH = "There is no agent {}. {}Agents: {}."

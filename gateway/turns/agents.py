@@ -21,8 +21,8 @@ from gateway.turns.lanes import Entry
 from gateway.turns.notices import Notices
 from gateway.turns.policy import Verdict
 from gateway.turns.spawning import is_of_subagent
-from session.context.agents import Agents
-from session.store import switch_session
+from session.context.scopes import Agents
+from session.store import rollover
 from session.store.store import Session, Store, View
 from session.transcript.agent import AGENT, agent_in, named, shown
 from session.transcript.key import SessionKey
@@ -210,7 +210,7 @@ class ChatAgents:
         if len(session):
             if self._end_subagents is not None:
                 await self._end_subagents(session.key, by, results=True)
-            turned = await session.change(partial(switch_session.turn_to, agent=agent, by=by))
+            turned = await session.change(partial(rollover.turn_to, agent=agent, by=by))
             log.info("session.turned", agent=shown(agent), ended=turned)
         if agent_in(session.metadata) != agent:
             await session.remember({AGENT: agent or None})

@@ -14,7 +14,7 @@ from session.background import moving
 from session.background.adoption import is_busy
 from session.background.job_files import move_jobs
 from session.disk.threads import start_thread
-from session.store import switch_session
+from session.store import rollover
 from session.store.store import Session, Store
 from session.transcript.agent import agent_in
 from session.transcript.key import SessionKey, split
@@ -69,7 +69,7 @@ async def _keeps_apart(store: Store, old: Session, inbound: Inbound, to: Session
         if len(old) and len(new) and agent != agent_in(new.metadata):
             if is_busy(new):
                 return False
-            await new.change(partial(switch_session.turn_to, agent=agent, by=inbound.id))
+            await new.change(partial(rollover.turn_to, agent=agent, by=inbound.id))
         if chosen is not None:
             await new.journal.choose(inbound.id, chosen)
     return True

@@ -11,8 +11,8 @@ import structlog
 from gateway.turns.context import MessageContext
 from gateway.turns.notices import Notices
 from session.compaction.compactions import apart
-from session.store import switch_session
-from session.store.idle import is_idle
+from session.store import rollover
+from session.store.rollover import is_idle
 from session.store.store import Session
 from session.transcript.line import FOR_EVER_DAYS, read_time
 from session.transcript.transcript import Transcript
@@ -70,7 +70,7 @@ class RollOver:
 
         # Lines of others may stand behind the newest thing said: many are walked in a thread.
         if await apart(len(session), lambda: due(session.transcript)):
-            parted = await session.change(partial(switch_session.split_after_idle, by=inbound.id, due=due))
+            parted = await session.change(partial(rollover.split_after_idle, by=inbound.id, due=due))
             if parted:
                 log.info("session.parted", previous=session.metadata.get("previous_session"))
         # A crash may have come between the boundary and what follows it: that is done here, too.

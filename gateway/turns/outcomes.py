@@ -11,11 +11,9 @@ from channels.cron.job import ABOUT
 from channels.message import Inbound, times
 from gateway.queue.mailbox import carried
 from session.approvals.answers import COUNTED
-from session.context.audience import told
-from session.context.enclosures import sends_files
-from session.context.links import may_link
-from session.context.quiet import QUIET
-from session.context.scopes import Chat
+from session.context.links import may_link, sends_files
+from session.context.request import QUIET
+from session.context.scopes import Chat, told
 from session.models.model import Payer
 from session.store.store import Session
 from session.transcript.attachments import Attachment

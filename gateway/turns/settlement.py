@@ -23,7 +23,7 @@ from gateway.turns.notices import Notices
 from gateway.turns.policy import Verdict
 from gateway.turns.spawning import is_of_subagent
 from gateway.turns.subagents import Subagents
-from session.context.quiet import QUIET
+from session.context.request import QUIET
 from session.turn import commands
 from session.turn.turn import TOGETHER, Reply
 

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from session.interchange.conversation import Conversation
-from session.interchange.records import NO_TIME
-from session.store.change import changing
-from session.store.ending import end
-from session.store.line1_fields import FIELDS
-from session.store.store import Session, Store, Writers
-from session.store.view import View
-from session.store.writer import again
+from session.interchange.conversation import NO_TIME, Conversation
+from session.store.rollover import FIELDS, SessionChange, changed, end
+from session.store.session import View
+from session.store.store import Session, Store
 from session.transcript.agent import AGENT
 from session.transcript.key import SessionKey, source_of
 from session.transcript.line import encode, naive, read_time
@@ -65,7 +62,7 @@ async def make_way(session: Session) -> Path | None:
     Raises:
         Fenced, StoreError: as of any ending.
     """
-    return await session.change(lambda *writers: end(*writers, metadata=None, ended=_ended_elsewhere))
+    return await session.change(partial(end, ended=_ended_elsewhere))
 
 
 def _ended_elsewhere(transcript: Transcript) -> datetime | None:
@@ -109,29 +106,20 @@ async def adopt(
     if (ended_at := _end_of(conversation, store.clock())) is not None:
         inner["imported"] = {"messages": len(pairs), "ended_at": ended_at}
 
-    def job(writers: Writers, _: Writers) -> bool:
-        writer, journal_rows = writers
+    def job(change: SessionChange) -> bool:
+        old = change.transcript
+        if old.messages:
+            return False
+        before = old.inner.get("previous_session")
+        base = change.base(session_id, finals=_finals(pairs))
+        created = naive(conversation.created_at or change.now)
+        old.metadata = {**old.metadata, **conversation.extra, "created_at": created}
+        fields = {**inner, "previous_session": before} if before else inner
+        change.journal(base)
+        change.renew(inner=fields, offset=conversation.last_consolidated, more=pairs)
+        return True
 
-        def once() -> bool:
-            with changing(writer, journal_rows) as change:
-                old = change.transcript
-                if old.messages:
-                    return False
-                before = old.inner.get("previous_session")
-                base = change.base(session_id, finals=_finals(pairs))
-                old.metadata = {
-                    **old.metadata,
-                    **conversation.extra,
-                    "created_at": naive(conversation.created_at or change.now),
-                }
-                fields = {**inner, "previous_session": before} if before else inner
-                change.journal(base)
-                change.renew(inner=fields, offset=conversation.last_consolidated, more=pairs)
-                return True
-
-        return again(once)
-
-    return await store.both(key, key, job)
+    return await store.both(key, key, lambda writer, _: changed(writer, job))
 
 
 def _finals(pairs: list[Pair]) -> int:

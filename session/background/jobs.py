@@ -30,8 +30,8 @@ from session.memory.consolidation import MemoryNotes
 from session.memory.fact_extraction import FactExtraction
 from session.memory.notes import Notes
 from session.memory.titles import SessionTitles
+from session.store.session import View
 from session.store.store import ELSEWHERE, Store
-from session.store.view import View
 from session.transcript.agent import agent_in
 from session.transcript.line import is_ulid
 

@@ -19,12 +19,10 @@ from session.disk.state import read_state, replace_file, write_state
 from session.disk.threads import start_thread
 from session.errors import StoreError
 from session.store import places
-from session.store.change import SessionChange, changing
-from session.store.recall_file import forget_index
-from session.store.split import recent_ids
-from session.store.store import Store, Writers
-from session.store.vectors import forget
-from session.store.writer import TranscriptWriter, again, merged
+from session.store.derived import forget, forget_index
+from session.store.rollover import SessionChange, changed, recent_ids
+from session.store.store import Store
+from session.store.writer import TranscriptWriter, merged
 from session.transcript import archive
 from session.transcript.agent import home_of, parted
 from session.transcript.journal import ANY, Entry
@@ -51,15 +49,9 @@ async def move(store: Store, old: SessionKey, new: SessionKey) -> tuple[str, str
     return old_stem, new_stem
 
 
-def _move_lines(first: Writers, second: Writers) -> tuple[str, str]:
-    (old, old_journal), (new, _) = first, second
-
-    def once() -> None:
-        with changing(old, old_journal) as change:
-            if change.fd is None:
-                forget(old.layout, old.stem)
-                forget_index(old.layout, old.stem)
-                return
+def _move_lines(old: TranscriptWriter, new: TranscriptWriter) -> tuple[str, str]:
+    def job(change: SessionChange) -> None:
+        if change.fd is not None:
             with new.reading() as new_fd:
                 if not _is_merged(old, new):
                     change.keep_original()
@@ -67,10 +59,10 @@ def _move_lines(first: Writers, second: Writers) -> tuple[str, str]:
             # The lines are in their new place, durable, before the old ones go.
             change.journal(_ended(change))
             change.remove()
-            forget(old.layout, old.stem)
-            forget_index(old.layout, old.stem)
+        forget(old.layout, old.stem)
+        forget_index(old.layout, old.stem)
 
-    again(once)
+    changed(old, job)
     old.refresh()
     return old.stem, new.stem
 

@@ -17,12 +17,11 @@ from session.background.passing import Passing
 from session.disk.threads import start_thread
 from session.errors import NotNow, SessionError, StoreError, WorkspaceInUse
 from session.memory.notes import VersionRules, prune_all
-from session.store import archived, switch_session
-from session.store.enclosed import UNKNOWN, AwaitedFiles, let_go, named_in_files
-from session.store.idle import fresh_at
+from session.store import archived, rollover
 from session.store.listing import last_message_at, transcripts
+from session.store.media import UNKNOWN, AwaitedFiles, let_go, named_in_files, sweep
+from session.store.rollover import fresh_at
 from session.store.store import Store
-from session.store.unnamed import sweep
 from session.transcript import archive
 from session.transcript.archive import Archived
 from session.transcript.key import SessionKey
@@ -257,7 +256,7 @@ class Retention:
             if session.session_id != step.session_id or since is None or since >= oldest:
                 return False
             closed = await session.change(
-                lambda *writers: switch_session.close(*writers, of=step.session_id, ended=self._ended_at)
+                lambda *writers: rollover.close(*writers, of=step.session_id, ended=self._ended_at)
             )
         if closed is None:
             return False

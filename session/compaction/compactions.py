@@ -28,8 +28,7 @@ from session.errors import ContextTooLong, NotCompacted, SessionError
 from session.models.model import Message, ToolSpec, Usage
 from session.models.spending import Meter
 from session.models.tokens import CHARS_PER_TOKEN, estimate, estimate_messages, estimate_tools
-from session.store.end_for_compaction import roll_over
-from session.store.split import ended_before
+from session.store.rollover import ended_before, roll_over
 from session.store.store import Session
 from session.transcript.history import is_deletion, is_record, summary_text, visible
 from session.transcript.line import is_ulid, make_line

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
 
 import structlog
 
@@ -16,7 +14,7 @@ from session.disk.threads import DiskThreads
 from session.errors import BadAnswer, ContextTooLong, ModelRefused, NotNow, OverCap, SessionError, loggable
 from session.models.model import Embedder, Vector, cosine
 from session.models.spending import EmbeddingMeter
-from session.store.vectors import Keeping, Vectors
+from session.store.derived import Passage, Vectors
 
 log = structlog.get_logger("embeddings")
 
@@ -25,20 +23,6 @@ PAUSE_S = 60.0
 # So many texts go into one request: every provider takes that many.
 BATCH = 10
 EVERYBODY = ""
-
-T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class Passage:
-    """A text that somebody said: its vector is kept under its conversation, by its file.
-
-    ``still`` says, asked from a thread, whether the text may still be known when the vector is kept.
-    """
-
-    stem: str
-    text: str
-    still: Callable[[], bool] | None = None
 
 
 class Embeddings:
@@ -99,9 +83,9 @@ class Embeddings:
         """
         if not question or not texts:
             return None
-        return await self._within_limit(
-            stem, lambda: self._compare(stem, question, texts, meter=meter, still=still)
-        )
+        passages = [Passage(stem, text, still) for text in (question, *texts)]
+        near = await self._within_limit(stem, question, passages, meter, at_once=False)
+        return None if near is None else dict(zip(texts, near[1:], strict=True))
 
     async def nearness(
         self, stem: str, question: str, passages: Sequence[Passage], meter: EmbeddingMeter
@@ -119,7 +103,7 @@ class Embeddings:
         """
         if not question or not passages:
             return None
-        return await self._within_limit(stem, lambda: self._near(question, passages, meter))
+        return await self._within_limit(stem, question, passages, meter, at_once=True)
 
     async def aclose(self) -> None:
         """Write what is under way, and let go of model and thread."""
@@ -130,14 +114,16 @@ class Embeddings:
         self._threads.close()
         self._vectors.close()
 
-    async def _within_limit(self, stem: str, work: Callable[[], Awaitable[T]]) -> T | None:
+    async def _within_limit(
+        self, stem: str, question: str, passages: Sequence[Passage], meter: EmbeddingMeter, *, at_once: bool
+    ) -> list[float] | None:
         if self._is_paused(stem):
             return None
         # The seconds in which the library is imported do not count against the limit.
         await self._embedder.warm()
         try:
             async with asyncio.timeout(self._limit_s):
-                return await work()
+                return await self._near(question, passages, meter, at_once=at_once)
         except TimeoutError:
             self._pause(EVERYBODY, f"no answer in {self._limit_s:g} s")
         except (NotNow, OverCap) as error:
@@ -149,34 +135,10 @@ class Embeddings:
             self._pause(EVERYBODY, loggable(error))
         return None
 
-    async def _compare(
-        self,
-        stem: str,
-        question: str,
-        texts: Sequence[str],
-        *,
-        meter: EmbeddingMeter,
-        still: Callable[[], bool] | None,
-    ) -> dict[str, float]:
-        name = self._embedder.name
-        asked = list(dict.fromkeys([question, *texts]))
-        known = await self._threads.start(lambda: self._vectors.read(name, stem, asked))
-
-        def keep(found: dict[str, Vector]) -> None:
-            self._threads.start(partial(self._vectors.write, name, stem, found, still=still))
-
-        known |= await self._ask([text for text in asked if text not in known], meter, keep)
-        # The server may have another model under this name now, whose vectors are not comparable.
-        if _lengths(known) > 1:
-            known |= await self._ask(asked, meter, keep)
-        if _lengths(known) > 1:
-            raise BadAnswer(f"{name}: vectors of several lengths")
-        return await self._threads.start(
-            lambda: {text: cosine(known[question], known[text]) for text in texts}
-        )
-
-    async def _near(self, question: str, passages: Sequence[Passage], meter: EmbeddingMeter) -> list[float]:
-        name = self._embedder.name
+    async def _near(
+        self, question: str, passages: Sequence[Passage], meter: EmbeddingMeter, *, at_once: bool
+    ) -> list[float]:
+        name, ask = self._embedder.name, self._ask_many if at_once else self._ask
 
         def look() -> dict[str, Vector]:
             known: dict[str, Vector] = {}
@@ -185,18 +147,14 @@ class Embeddings:
             return known
 
         def keep(found: dict[str, Vector]) -> None:
-            rows = [
-                Keeping(each.stem, each.text, found[each.text], each.still)
-                for each in passages
-                if each.text in found
-            ]
-            self._threads.start(partial(self._vectors.keep, name, rows))
+            self._threads.start(partial(self._vectors.keep, name, passages, found))
 
         known = await self._threads.start(look)
         texts = list(dict.fromkeys([question, *(each.text for each in passages)]))
-        known |= await self._ask_many([text for text in texts if text not in known], meter, keep)
+        known |= await ask([text for text in texts if text not in known], meter, keep)
+        # The server may have another model under this name now, whose vectors are not comparable.
         if _lengths(known) > 1:
-            known |= await self._ask_many(texts, meter, keep)
+            known |= await ask(texts, meter, keep)
         if _lengths(known) > 1:
             raise BadAnswer(f"{name}: vectors of several lengths")
         return await self._threads.start(

@@ -5,9 +5,12 @@ from __future__ import annotations
 import mimetypes
 import os
 import re
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote
 
+from session.tools.send_file import NAME, to_send
 from session.transcript.agent import scopes_below
 from session.transcript.attachments import Attachment, open_beneath
 
@@ -96,3 +99,24 @@ def _kind(mime: str) -> str:
         return "photo"
     major = mime.partition("/")[0]
     return major if major in ("audio", "video") else "document"
+
+
+def enclosed(
+    text: str, lines: Iterable[Mapping[str, Any]], folder: Path, *, workspace: Path, max_bytes: int
+) -> list[Attachment]:
+    """List the files of an answer; blocks, for threads.
+
+    Those that the turn sent, by its ``lines``, come first, in their order. Each file counts once, and
+    ``MAX_FILES`` of them; one that is gone or has grown too large meanwhile is left out.
+    """
+    bounds: dict[str, Any] = {"workspace": workspace, "max_bytes": max_bytes}
+    sent = [file_at(one.path, folder, caption=one.caption, **bounds) for one in to_send(lines, folder)]
+    found = {file.ref: file for file in sent if file is not None}
+    for file in linked_files(text, folder, **bounds):
+        found.setdefault(file.ref, file)
+    return list(found.values())[:MAX_FILES]
+
+
+def sends_files(used: object) -> bool:
+    """Say, by the names of the tools that a turn used, whether it sent a file."""
+    return isinstance(used, list) and NAME in used

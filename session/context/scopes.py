@@ -3,13 +3,75 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
-from session.context.agents import Agents
 from session.transcript.agent import home_of, parted, within
-from session.transcript.key import split
+from session.transcript.key import SUBAGENTS, TOPIC, split
+from session.transcript.transcript import Transcript, decode
+
+By = Literal["topic", "chat", "person", "channel"]
+Kind = Literal["chat", "workspace"]
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """Sends chats to an agent (empty: the default one); ``fixed`` ones cannot choose another.
+
+    ``value`` is a key, or the name of a channel; ``rank`` is 0 for the most specific kind.
+    """
+
+    by: By
+    value: str
+    agent: str
+    fixed: bool = False
+
+    def meets(self, key: str) -> bool:
+        """Say whether it is for this conversation."""
+        match self.by:
+            case "channel":
+                return split(key)[0] == self.value
+            case "chat":
+                return key == self.value or key.startswith(self.value + TOPIC)
+            case _:
+                return key == self.value
+
+
+_RANKS: Sequence[By] = ("topic", "chat", "person", "channel")
+
+
+@dataclass(frozen=True, slots=True)
+class Agents:
+    """The agents of a configuration.
+
+    Args:
+        kinds: their names, the default one's left out, each with what ``memory.scope`` is for it.
+        bindings: what sends chats to them; a person's stands here once for each key.
+        closed: those that no chat may choose.
+    """
+
+    kinds: Mapping[str, Kind] = field(default_factory=dict)
+    bindings: Sequence[Binding] = ()
+    closed: frozenset[str] = frozenset()
+
+    def bound(self, key: str) -> Binding | None:
+        """Return the most specific binding of a conversation; None where nothing binds it."""
+        met = [each for each in self.bindings if each.meets(key)]
+        return min(met, key=lambda each: _RANKS.index(each.by), default=None)
+
+    def decided_in(self, key: str, answered: str) -> str:
+        """Return the conversation whose agent a letter has: a job has that of the chat that it answers."""
+        is_job = split(key)[0] == "cron"
+        return answered if is_job and answered and self.bound(key) is None else key
+
+    def of(self, key: str, chosen: str | None) -> str:
+        """Return who answers in a conversation in which ``chosen`` was chosen, None where nobody was."""
+        bound = self.bound(key)
+        if chosen is not None and (not chosen or chosen in self.kinds) and not (bound and bound.fixed):
+            return chosen
+        return bound.agent if bound is not None else ""
+
 
 WORKSPACE = "workspace"
 CHATS, PEOPLE = "chats/", "people/"
@@ -143,3 +205,64 @@ def counts_as_group(reader: Reader) -> bool:
     if reader.chat is not None:
         return reader.chat == "group"
     return split(reader.key)[0] not in OWN_CHANNELS
+
+
+# The name of the field in line 1's metadata.
+CHAT: Final = "chat"
+# The chats that a job has answered, by their keys.
+ANSWERS: Final = "answers_to"
+MAX_ANSWERS: Final = 20
+_OWN_IDS: Final = tuple(f"{channel}:" for channel in sorted({*OWN_CHANNELS, SUBAGENTS}) if channel)
+
+
+def told(key: str, message_id: str, *, group: bool) -> Chat | None:
+    """Return what a message says of its chat; None where it does not come from the chat's platform.
+
+    What the terminal, the page, a job or a subagent puts into a chat of a platform knows nothing of that
+    chat. That it is a group is believed of whoever says so.
+    """
+    if group:
+        return "group"
+    is_own = split(key)[0] in OWN_CHANNELS
+    return None if is_own or message_id.startswith(_OWN_IDS) else "direct"
+
+
+def newer(known: object, said: Chat | None) -> Chat | None:
+    """Return what is to be remembered besides what is known; None where that says as much.
+
+    Who was in a group stays in its lines: it never becomes a direct chat.
+    """
+    return None if said is None or known in ("group", said) else said
+
+
+def as_chat(value: object) -> Chat | None:
+    """Read what line 1 says of a chat."""
+    return "group" if value == "group" else "direct" if value == "direct" else None
+
+
+def answers_in(inner: Mapping[str, Any]) -> tuple[str, ...]:
+    """Read which chats line 1 says that a job has answered."""
+    found = inner.get(ANSWERS)
+    return tuple(key for key in found if isinstance(key, str)) if isinstance(found, list) else ()
+
+
+def chat_in(transcript: Transcript) -> Chat | None:
+    """Return what a session knows of its chat: by its line 1, else by its lines; None where nothing tells.
+
+    A line of ours says that it was written in a group; one of a message of the platform that does not was
+    written in a direct chat.
+    """
+    known = as_chat(transcript.inner.get(CHAT))
+    if known is not None:
+        return known
+    found: Chat | None = None
+    for raw in transcript.messages:
+        if b'"group"' not in raw and (found is not None or b'"message_id"' not in raw):
+            continue
+        line = decode(raw)
+        if line.get("group") is True:
+            return "group"
+        message_id = line.get("message_id")
+        if line.get("role") == "user" and isinstance(message_id, str) and message_id:
+            found = found or told(transcript.key, message_id, group=False)
+    return found

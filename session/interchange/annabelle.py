@@ -7,10 +7,15 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from session.interchange.conversation import Conversation, Files, Line, Losses, Written
-from session.interchange.fit import Fit
-from session.interchange.parts import (
+from session.interchange.conversation import (
+    NO_TIME,
     Call,
+    Conversation,
+    Files,
+    Fit,
+    Line,
+    Losses,
+    Written,
     after_summary,
     call_line,
     calls_of,
@@ -18,12 +23,15 @@ from session.interchange.parts import (
     count_other_blocks,
     exchanges,
     from_texts,
+    iso,
+    json_lines,
     live,
     result_line,
+    stem_of,
     text_of,
     texts_of,
+    time_text,
 )
-from session.interchange.records import NO_TIME, iso, json_lines, stem_of, time_text
 from session.transcript.index import usage_of
 from session.transcript.key import split
 from session.transcript.line import dump, make_line, read_time

@@ -6,10 +6,23 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from session.interchange.conversation import Conversation, Files, Line, Losses, Written
-from session.interchange.fit import Fit
-from session.interchange.parts import Call, after_summary, call_line, calls_of, is_sound, live
-from session.interchange.records import json_lines, stem_of, time_text
+from session.interchange.conversation import (
+    Call,
+    Conversation,
+    Files,
+    Fit,
+    Line,
+    Losses,
+    Written,
+    after_summary,
+    call_line,
+    calls_of,
+    is_sound,
+    json_lines,
+    live,
+    stem_of,
+    time_text,
+)
 from session.transcript.line import dump, make_line, read_time
 
 CURRENT = "current.jsonl"

@@ -11,11 +11,18 @@ from typing import Any, Final
 
 import orjson
 
-from session.interchange.conversation import Conversation, Files, Line, Losses, Written
-from session.interchange.fit import Fit
-from session.interchange.parts import is_record
-from session.interchange.pictures import Pictures
-from session.interchange.records import stem_of, time_text
+from session.interchange.conversation import (
+    Conversation,
+    Files,
+    Fit,
+    Line,
+    Losses,
+    Pictures,
+    Written,
+    is_record,
+    stem_of,
+    time_text,
+)
 from session.transcript.history import edited
 from session.transcript.key import marked_stem, needs_mark, plain_stem
 from session.transcript.line import dump, is_ulid, make_line, naive

@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from session.interchange import pi
-from session.interchange.conversation import BadFormat, Conversation, Files
-from session.interchange.records import json_object, stem_of
+from session.interchange.conversation import BadFormat, Conversation, Files, json_object, stem_of
 
 STORE = "sessions.json"
 _CHAT = re.compile(

@@ -5,21 +5,30 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from session.interchange.conversation import BadFormat, Conversation, Files, Line, Losses, Written
-from session.interchange.fit import Fit
-from session.interchange.parts import (
+from session.interchange.conversation import (
+    BadFormat,
     Call,
+    Conversation,
+    Files,
+    Fit,
+    Line,
+    Losses,
+    Written,
     call_line,
     calls_of,
     count_odd,
     count_other_blocks,
+    document,
     first_kept,
     from_texts,
     is_record,
+    iso,
+    json_lines,
+    json_object,
     live,
     texts_of,
+    time_text,
 )
-from session.interchange.records import document, iso, json_lines, json_object, time_text
 from session.transcript.index import usage_of
 from session.transcript.line import dump, make_line, read_time
 

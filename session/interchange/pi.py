@@ -5,11 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from session.interchange.conversation import Conversation, Files, Line, Losses
-from session.interchange.fit import Fit
-from session.interchange.parts import Call, call_line, count_odd, from_texts, texts_of
-from session.interchange.pictures import Pictures
-from session.interchange.records import json_lines, stem_of, time_text
+from session.interchange.conversation import (
+    Call,
+    Conversation,
+    Files,
+    Fit,
+    Line,
+    Losses,
+    Pictures,
+    call_line,
+    count_odd,
+    from_texts,
+    json_lines,
+    stem_of,
+    texts_of,
+    time_text,
+)
 from session.transcript.line import make_line, read_time
 
 _HEADER = ("type", "version", "id", "timestamp", "modelId", "provider")

@@ -5,22 +5,30 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from session.interchange.conversation import BadFormat, Conversation, Files, Line, Losses, Written
-from session.interchange.fit import look
-from session.interchange.parts import (
+from session.interchange.conversation import (
+    BadFormat,
     Call,
+    Conversation,
+    Files,
+    Line,
+    Losses,
+    Written,
     call_line,
     calls_of,
     count_other_blocks,
+    document,
     exchanges,
     from_texts,
     is_record,
+    iso,
+    json_object,
     live,
+    look,
     newest_overlay,
     result_line,
     text_of,
+    time_text,
 )
-from session.interchange.records import document, iso, json_object, time_text
 from session.transcript.line import make_line, read_time
 
 _KEPT = ("role", "content", "timestamp", "tool_calls", "tool_call_id", "name", "is_error")

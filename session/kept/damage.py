@@ -17,14 +17,14 @@ from session.approvals.files import FOLDER, KEPT
 from session.approvals.record import is_id
 from session.approvals.record import read as read_approval
 from session.background.job_files import JobFiles, job_of
-from session.disk.derived import DerivedFile, is_damaged
 from session.disk.layout import Layout
 from session.disk.local_files import local_state
 from session.disk.state import locked, read_state, replace_file
-from session.errors import SessionError, StoreError
+from session.errors import SessionError
+from session.store.derived import discard, is_damaged
 from session.transcript import archive
 from session.transcript.agent import AGENTS
-from session.transcript.index_file import read_index, remove_index
+from session.transcript.index import read_index, remove_index
 from session.transcript.line import is_ulid
 from session.transcript.loading import read_beginning
 
@@ -143,7 +143,7 @@ def _indexes(layout: Layout) -> Iterator[Finding]:
     local = local_state(state)
     for path in sorted([*local.glob("vectors.db"), *(local / "recall").rglob("*.db")]):
         if is_damaged(path):
-            yield path, "damaged index; it will be rebuilt", partial(_discard, path)
+            yield path, "damaged index; it will be rebuilt", partial(discard, path)
 
 
 def _states(layout: Layout) -> Iterator[Finding]:
@@ -200,14 +200,6 @@ def _rewrite(path: Path, lock: Path, sound: Callable[[bytes], bytes]) -> None:
 
 def _as_text(data: bytes) -> bytes:
     return data.replace(b"\0", b"").decode("utf-8", "replace").encode()
-
-
-def _discard(path: Path) -> None:
-    file = DerivedFile(path, lambda _: None, busy_s=1.0, patient=True)
-    try:
-        file.discard()
-    except OSError as error:
-        raise StoreError(f"{path.name} could not be removed: {error.strerror}") from error
 
 
 def _remove(path: Path) -> None:

@@ -17,13 +17,12 @@ import structlog
 
 from durable import make_folder, sync_folder
 from session.disk.layout import Layout
-from session.disk.state import read_state, write_state
+from session.disk.state import locked, read_state, write_state
 from session.errors import StoreError
 from session.kept.subject import Conversation, Subject
 from session.store import places
-from session.store.enclosed import Named, within
-from session.store.key_lock import key_locked
-from session.store.recall_file import discard_index
+from session.store.derived import discard_index
+from session.store.media import Named, within
 from session.store.trees import open_up
 from session.subagents.records import SubagentFiles, remove_conversation
 from session.transcript.line import read_time
@@ -156,7 +155,7 @@ def remove_late(layout: Layout, subject: Subject) -> None:
         StoreError: the disk refused; call it again.
     """
     for each in subject.conversations:
-        with key_locked(layout, each.stem):
+        with locked(layout.lock(each.stem)):
             late = (
                 found for found in places.of_key(layout, each.key, each.stem) if found.place.kind in _LATE
             )

@@ -25,11 +25,11 @@ import structlog
 
 from durable import opened_below
 from session.disk.layout import Layout
+from session.disk.state import locked
 from session.errors import StoreError
 from session.kept.subject import Conversation, Subject
 from session.store import places, trees
-from session.store.enclosed import within
-from session.store.key_lock import key_locked
+from session.store.media import within
 from session.transcript.agent import AGENTS
 from session.transcript.attachments import attachments_of
 from session.transcript.line import decode
@@ -195,7 +195,7 @@ def _conversation(tar: _Tar, conversation: Conversation) -> Iterator[Part]:
     with contextlib.ExitStack() as opened:
         ours: list[tuple[places.Found, BinaryIO, int]] = []
         # Only opened here: a lock that is held while a disk is slow would hold up the turns of the chat.
-        with _reading(layout), key_locked(layout, conversation.stem):
+        with _reading(layout), locked(layout.lock(conversation.stem)):
             listed = list(places.of_key(layout, conversation.key, conversation.stem))
             for found in listed:
                 if found.place.kind in _OWNED:

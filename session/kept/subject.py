@@ -11,15 +11,14 @@ from typing import Final
 
 import orjson
 
-from session.context.audience import answers_in
-from session.context.scopes import CHATS, PEOPLE, WORKSPACE, Chat, Reader, Scopes, counts_as_group
+from session.context.scopes import CHATS, PEOPLE, WORKSPACE, Chat, Reader, Scopes, answers_in, counts_as_group
 from session.disk.layout import Layout
 from session.disk.threads import start_thread
 from session.errors import SessionError
 from session.memory.circles import Circles
 from session.memory.unconsolidated import stems_on_disk
 from session.store import places
-from session.store.enclosed import Named, named_in_files
+from session.store.media import Named, named_in_files
 from session.store.state import StoreState, decoded, encoded
 from session.store.store import Store
 from session.subagents.records import SubagentFiles

@@ -7,18 +7,23 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from durable import BoundedDict
-from session.context.audience import ANSWERS, CHAT, MAX_ANSWERS, answers_in, as_chat, newer
-from session.context.recent import MAX_LINE_BYTES, Head, read_head
+from session.context.context_parts import MAX_LINE_BYTES, Head, read_head
 from session.context.request import Request
 from session.context.scopes import (
+    ANSWERS,
+    CHAT,
     CHATS,
+    MAX_ANSWERS,
     OWN_CHANNELS,
     WORKSPACE,
     Chat,
     Reader,
     Scope,
     Scopes,
+    answers_in,
+    as_chat,
     is_job,
+    newer,
 )
 from session.disk.layout import seen
 from session.library.file_cache import FileCache

@@ -36,8 +36,8 @@ from session.memory.text_similarity import Sources, words
 from session.memory.unconsolidated import session_of
 from session.models.model import Answer, Prompt, ToolSpec, is_error_page
 from session.store.listing import said_since
+from session.store.session import View
 from session.store.store import Store
-from session.store.view import View
 from session.transcript import history
 from session.transcript.key import SUBAGENTS, SessionKey
 from session.transcript.loading import load

@@ -28,10 +28,9 @@ from session.memory.notes import BY_HAND, Version, VersionRules, Versions
 from session.memory.text_similarity import nearest, repeats, same
 from session.models.model import Payer
 from session.models.spending import Meter, OwnMeter, Spending
-from session.store.key_lock import key_locked
+from session.store.derived import forget as forget_vectors
+from session.store.derived import forget_all as forget_all_vectors
 from session.store.store import Session, Store
-from session.store.vectors import forget as forget_vectors
-from session.store.vectors import forget_all as forget_all_vectors
 from session.transcript.key import SessionKey
 
 FACTS = "facts.jsonl"
@@ -476,7 +475,7 @@ class KnownFacts:
 
         def work() -> Fact | None:
             # Under the key's lock no clearing comes in between, whose file would be there again.
-            with key_locked(layout, stem):
+            with locked(layout.lock(stem)):
                 changed = change(self.file(scope))
                 if changed is not None:
                     # Other chats of a scope may have compared it, too.

@@ -17,13 +17,12 @@ import structlog
 from session.context.profile import PROFILE_FILE
 from session.context.request import Request
 from session.context.scopes import Scope
-from session.disk.state import read_state, write_state
+from session.disk.state import locked, read_state, write_state
 from session.disk.threads import start_thread
 from session.errors import NotNow
 from session.memory.consolidation import MemoryNotes
 from session.memory.fact_store import FACTS, KnownFacts, read_fact
 from session.memory.notes import MEMORY, Notes, Version
-from session.store.key_lock import key_locked
 from session.store.store import Session, Store
 from session.transcript.key import SessionKey
 
@@ -283,7 +282,7 @@ class FormerMemory:
 
             def work() -> T:
                 # What was cleared in between would be there again.
-                with key_locked(layout, stem):
+                with locked(layout.lock(stem)):
                     return job()
 
             return await start_thread(work, name="notes")

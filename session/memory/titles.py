@@ -22,7 +22,6 @@ from session.memory.scope_state import BACK_OFF_S, ScopeState
 from session.memory.text_similarity import Sources
 from session.models.model import Answer, Prompt, text_of
 from session.store import archived
-from session.store.journal_rows import JournalRows
 from session.store.store import Store
 from session.store.writer import TranscriptWriter, again, merged
 from session.transcript import archive
@@ -351,7 +350,7 @@ class SessionTitles:
         def unnamed(transcript: Transcript) -> bool:
             return transcript.session_id == session_id and not transcript.inner.get("name")
 
-        def job(writer: TranscriptWriter, _journal: JournalRows) -> bool:
+        def job(writer: TranscriptWriter) -> bool:
             def once() -> bool:
                 with writer.reading() as fd:
                     found = fd is not None and unnamed(writer.transcript)

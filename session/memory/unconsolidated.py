@@ -9,14 +9,13 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
-from session.context.audience import answers_in, chat_in
-from session.context.scopes import Chat
+from session.context.scopes import Chat, answers_in, chat_in
 from session.disk.layout import Layout, Seen, seen
+from session.disk.state import locked
 from session.disk.threads import start_thread
 from session.memory.note_taking import digest
 from session.memory.notes import Mark
 from session.store import archived
-from session.store.key_lock import key_locked
 from session.store.listing import transcripts
 from session.store.store import Store, View
 from session.transcript import archive
@@ -108,7 +107,7 @@ class UnconsolidatedReader:
         stem = await self._store.stem(SessionKey(key))
 
         def work() -> T | None:
-            with key_locked(layout, stem):
+            with locked(layout.lock(stem)):
                 return job() if archived.is_there(layout, stem, session_id) else None
 
         return await start_thread(work, name="notes")

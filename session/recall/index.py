@@ -14,9 +14,9 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
-from session.disk.derived import DerivedFile, set_up
 from session.recall.ranking import GAP, Row, matching, said_on
 from session.recall.words import indexed
+from session.store.derived import DerivedFile, set_up
 
 T = TypeVar("T")
 VERSION: Final = 3

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Final, TypeVar
 import structlog
 
 import durable
-from session.context.embeddings import Embeddings, Passage
+from session.context.embeddings import Embeddings
 from session.context.relevance import comparable
 from session.context.scopes import Scope, Scopes, is_job
 from session.disk.layout import Layout, seen
@@ -29,14 +29,14 @@ from session.recall.bulk import Ending, bring_up
 from session.recall.finding import MAX_NEIGHBOURS, Hit, Match, Question, find
 from session.recall.index import WordIndex
 from session.recall.update import BULK_BYTES, WHOSE, Answers, Bulk, OutOfTime, ScopeFiles, Update
+from session.store.derived import Passage, index_path
 from session.store.listing import key_at, said_since
-from session.store.naming import resolve
-from session.store.recall_file import index_path
 from session.store.store import Store
 from session.tools import ToolPlace, parameters
 from session.transcript import archive
 from session.transcript.key import SessionKey, needs_mark, plain_stem
 from session.transcript.line import read_time
+from session.transcript.loading import resolve
 
 # So many are compared, the best by their words.
 COMPARED: Final = 40

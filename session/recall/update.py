@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import structlog
 
 import durable
-from session.context.audience import answers_in
+from session.context.scopes import answers_in
 from session.disk.layout import Layout, Seen, read_file, seen
 from session.errors import StoreError
 from session.library.file_cache import FileCache
@@ -21,11 +21,9 @@ from session.recall.index import Piece, Source, WordIndex, stands
 from session.recall.reading import FACTS, Kind, of_line, of_notes, taken_back, withdrawn
 from session.transcript import archive
 from session.transcript.agent import agent_in
-from session.transcript.beginning import beginning
-from session.transcript.line import decode
+from session.transcript.line import beginning, decode
 from session.transcript.lines import pread, walk
-from session.transcript.loading import load, read_beginning
-from session.transcript.survey import blocks, sound
+from session.transcript.loading import blocks, load, read_beginning, sound
 from session.transcript.transcript import Transcript, parse
 
 if TYPE_CHECKING:

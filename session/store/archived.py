@@ -3,26 +3,47 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import durable
-from durable import Change, write_all, write_lines
+from durable import Change, beside_file, sync_folder, write_all, write_lines
 from session.disk.layout import Layout
+from session.disk.state import locked
 from session.errors import StoreError
-from session.store.change import archive_file, remove_archive
-from session.store.key_lock import key_locked
-from session.store.recall_file import forget_index
+from session.store.derived import forget, forget_index
 from session.store.state import StoreState, encoded
-from session.store.vectors import forget
 from session.transcript import archive
 from session.transcript.archive import Archived
 from session.transcript.loading import load, read_beginning
 from session.transcript.transcript import Transcript, decode, dump, read_time
 
 HeadOf = Callable[[Transcript], bytes | None]
+
+
+@contextmanager
+def archive_file(path: Path) -> Iterator[int]:
+    """Open a file for what is to stand under ``path`` in the archive; at the end it is there, durable."""
+    # What a killed writer leaves is used by the next one, whichever session that ends.
+    with beside_file(path.with_name("ending"), inherit=True) as (fd, temp):
+        yield fd
+        os.fsync(fd)
+        temp.rename(path)
+    sync_folder(path.parent)
+
+
+def remove_archive(path: Path) -> None:
+    """Delete a file of the archive, durable."""
+    path.unlink(missing_ok=True)
+    sync_folder(path.parent)
+
+
+def keep_beside(path: Path) -> None:
+    """Give a damaged file of the archive a second name, so that its bytes stay when it is replaced."""
+    os.link(path, path.with_name(f"{path.name}.corrupt-{durable.new_id()}"))
 
 
 def find(layout: Layout, stem: str, session_id: str) -> tuple[Archived, Transcript] | None:
@@ -53,7 +74,7 @@ def renew_head(layout: Layout, stem: str, session_id: str, head_of: HeadOf) -> b
     Raises:
         StoreError: the disk refused; the file is as it was.
     """
-    with key_locked(layout, stem):
+    with locked(layout.lock(stem)):
         found = find(layout, stem, session_id)
         head = head_of(found[1]) if found is not None else None
         if found is not None and head is not None:
@@ -83,7 +104,7 @@ def _replace(archived: Archived, transcript: Transcript, head: bytes) -> None:
     try:
         # Its bytes have a second name before the file is replaced: a crash in between loses none of them.
         if transcript.needs_copy:
-            os.link(path, path.with_name(f"{path.name}.corrupt-{durable.new_id()}"))
+            keep_beside(path)
         with archive_file(path) as fd:
             write_all(fd, head)
             write_lines(fd, transcript.messages)
@@ -138,7 +159,7 @@ def delete(
     Raises:
         StoreError: the disk refused.
     """
-    with key_locked(layout, stem):
+    with locked(layout.lock(stem)):
         gone = False
         if unless():
             return False

@@ -8,22 +8,24 @@ import struct
 import threading
 from array import array
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 import structlog
 
 import durable
-from session.disk.layout import opened
-from session.errors import StoreError
-from session.store.journal_rows import JournalRows
-from session.store.key_lock import key_locked
+from session.disk.state import locked
+from session.disk.threads import start_thread
+from session.errors import Fenced, StoreError
+from session.store.state import StoreState
 from session.store.writer import TranscriptWriter
-from session.transcript.index_file import Saved, identity_of, sample, write_index
+from session.transcript.index import Saved, identity_of, sample, write_index
 from session.transcript.key import SessionKey
 from session.transcript.lines import Lines
 from session.transcript.loading import WHOLE_BYTES
 
+T = TypeVar("T")
 # What a key takes that has no message yet: its writers, line 1, names of files.
 _HELD_COST = 3900
 # Transcripts that read from an open file while nobody uses them.
@@ -53,7 +55,6 @@ class Handle:
     __slots__ = (
         "ahead",
         "epoch",
-        "journal_rows",
         "key",
         "pins",
         "reads",
@@ -73,7 +74,6 @@ class Handle:
         # One disk job at a time.
         self.turn = asyncio.Lock()
         self.writer: TranscriptWriter | None = None
-        self.journal_rows: JournalRows | None = None
         # Raised by a clearing: turns that run write nothing from then on.
         self.epoch = 0
         # Lines of the last turn that are being committed; nothing else of the key runs until they are.
@@ -81,24 +81,65 @@ class Handle:
         # Whether anything was written since it was last looked at, for those who share the conversation.
         self.wrote = False
 
-    @property
-    def held(self) -> tuple[TranscriptWriter, JournalRows] | None:
-        """The writers, where there are any."""
-        if self.writer is None or self.journal_rows is None:
-            return None
-        return self.writer, self.journal_rows
-
     def current(self) -> bool:
         """Say whether nothing must be read before it is used; one call that touches no disk."""
-        if self.turn.locked() or self.writer is None or self.journal_rows is None:
-            return False
-        return self.journal_rows.is_read and self.writer.current()
+        writer = self.writer
+        return writer is not None and not self.turn.locked() and writer.journal.is_read and writer.current()
+
+    def begin_write(self, epoch: int) -> None:
+        """Let whoever opened the conversation in this epoch write.
+
+        Raises:
+            Fenced: it was cleared or replaced meanwhile.
+        """
+        if self.epoch != epoch:
+            raise Fenced("this conversation was cleared or replaced meanwhile")
+        self.wrote = True
+
+    async def run(self, state: StoreState, job: Callable[[], T]) -> T:
+        """Run one disk job of the key in a thread.
+
+        Raises:
+            StoreError: the disk refused, at whatever step; else what the job does.
+        """
+        await state.open()
+        async with self.turn:
+            try:
+                return await start_thread(job, name="disk")
+            except OSError as error:
+                raise StoreError(
+                    f"the disk reported an error: {error.strerror or error}", hint="check the disk"
+                ) from error
+
+    async def write(self, epoch: int, work: Callable[[], Awaitable[T]]) -> T:
+        """Run a coroutine that writes while no other job of the key runs, to its end even if cancelled.
+
+        Raises:
+            Fenced: as ``begin_write``; else what the coroutine does.
+        """
+
+        async def alone() -> T:
+            async with self.turn:
+                self.begin_write(epoch)
+                return await work()
+
+        task = asyncio.ensure_future(alone())
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            await asyncio.wait([task])
+            if not task.cancelled():
+                # Nobody is left to tell.
+                task.exception()
+            raise
 
     @property
     def weight(self) -> int:
         """About how many bytes of memory it takes."""
-        held = 0 if self.writer is None else self.writer.transcript.weight
-        return _HELD_COST + held + (0 if self.journal_rows is None else 3 * self.journal_rows.state.size)
+        writer = self.writer
+        return _HELD_COST + (
+            0 if writer is None else writer.transcript.weight + 3 * writer.journal.state.size
+        )
 
     @property
     def reads_from_file(self) -> bool:
@@ -143,11 +184,6 @@ class Handles:
         self.hits = self.misses = 0
         self._files = 0
 
-    def found(self, held: bool) -> None:
-        """Count an opening: of what is held, or of what must be read or claimed before."""
-        self.hits += held
-        self.misses += not held
-
     def get(self, key: SessionKey) -> Handle | None:
         """Look at a handle without using it."""
         return self._handles.get(key)
@@ -179,10 +215,6 @@ class Handles:
             self._give_up(next(iter(self._reading)))
         while self.weight > self._max_bytes and self._idle:
             self._give_up(next(iter(self._idle)))
-
-    def close(self) -> None:
-        """Wait until what is being written is written."""
-        self.indexer.close()
 
     def _rest(self, handle: Handle) -> None:
         self._idle[handle.key] = handle
@@ -244,18 +276,23 @@ def begin(writer: TranscriptWriter, lines: Lines) -> Callable[[], None]:
     layout, stem = writer.layout, writer.stem
     path, transcript = layout.index(stem), str(layout.transcript(stem))
     file, body_at, starts, end = lines.snapshot()
-    identity, indexed = identity_of(os.fstat(file.fd)), opened(file.fd)
+    found = os.fstat(file.fd)
     finish = writer.transcript.index.snapshot()
 
     def work() -> None:
         # Set even where writing fails: it is tried again when as much has come again.
         lines.saved_bytes = end
         try:
-            saved = Saved(identity, body_at, end, array("Q", starts), finish(), sample(file.fd, body_at, end))
+            saved = Saved(
+                identity_of(found), body_at, end, array("Q", starts), finish(), sample(file.fd, body_at, end)
+            )
             # Under the lock nobody clears or ends the session between the look and the write.
-            with key_locked(layout, stem):
-                if indexed.is_at(transcript):
+            with locked(layout.lock(stem)):
+                # While it is open no other file has its numbers.
+                if os.path.samestat(os.stat(transcript), found):  # noqa: PTH116
                     write_index(path, saved)
+        except FileNotFoundError:
+            return
         except (OSError, StoreError, struct.error) as error:
             log.warning("index.not_written", file=path.name, error=str(error))
 

@@ -17,8 +17,8 @@ from session.models.model import Totals
 from session.transcript import archive
 from session.transcript.agent import DEFAULT, agent_in, shown
 from session.transcript.archive import Archived
-from session.transcript.beginning import first_line
 from session.transcript.history import deleted, is_deletion
+from session.transcript.line import first_line, time_of
 from session.transcript.lines import walk
 from session.transcript.loading import load
 from session.transcript.repair import plain_text
@@ -142,7 +142,7 @@ def make_row(
     inner = transcript.inner
     at = transcript.index.last_message()
     newest = decode(transcript.messages[at]) if at >= 0 else {}
-    last = read_time(newest.get("timestamp")) or read_time(newest.get("created_at"))
+    last = time_of(newest)
     written = _written_at(transcript, len(transcript.messages) - 1)
     updated = read_time(transcript.metadata.get("updated_at"))
     times = [at for at in (updated, written) if at is not None]
@@ -192,7 +192,7 @@ def last_message_at(transcript: Transcript) -> datetime | None:
 
 def _written_at(transcript: Transcript, at: int) -> datetime | None:
     line = decode(transcript.messages[at]) if at >= 0 else {}
-    return read_time(line.get("timestamp")) or read_time(line.get("created_at"))
+    return time_of(line)
 
 
 def transcripts(layout: Layout) -> Iterator[Path]:

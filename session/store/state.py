@@ -28,8 +28,7 @@ from durable import (
     Unflushed,
 )
 from session.errors import NewerFormat, StoreError, WorkspaceInUse
-from session.transcript.beginning import beginning
-from session.transcript.line import decode, dump
+from session.transcript.line import beginning, decode, dump
 from session.transcript.transcript import parse
 
 T = TypeVar("T")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime, timedelta, tzinfo
 from pathlib import Path
@@ -14,28 +14,24 @@ import durable
 from session.disk.layout import Layout
 from session.disk.threads import start_thread
 from session.errors import NotNow, StoreError
-from session.store import archived, ending, listing
+from session.store import archived, listing, rollover
 from session.store.cache import Handle, Handles
-from session.store.enclosed import UNKNOWN, AwaitedFiles
-from session.store.journal_rows import JournalRows
 from session.store.listing import SessionRow
-from session.store.naming import resolve
-from session.store.session import Session
+from session.store.media import UNKNOWN, AwaitedFiles
+from session.store.session import Session, View
 from session.store.state import StoreState
-from session.store.view import View
 from session.store.writer import Moved, TranscriptWriter
 from session.transcript import archive
 from session.transcript.archive import Archived
 from session.transcript.index import Exchange
-from session.transcript.journal import JournalState
+from session.transcript.journal import Journal, JournalState
 from session.transcript.key import SessionKey, needs_mark, plain_stem
-from session.transcript.loading import load
+from session.transcript.loading import load, resolve
 from session.transcript.transcript import Transcript
 
 __all__ = ["Exchange", "Session", "SessionRow", "Store", "View"]
 
 T = TypeVar("T")
-Writers = tuple[TranscriptWriter, JournalRows]
 _TRIES = 8
 # Why work that nobody waits for leaves a key alone, and when it looks again.
 ELSEWHERE = "elsewhere"
@@ -85,14 +81,32 @@ class Store:
         """
         self._changed = changed
 
-    def open(self, key: SessionKey) -> AbstractAsyncContextManager[Session]:
+    @contextlib.asynccontextmanager
+    async def open(self, key: SessionKey) -> AsyncIterator[Session]:
         """Hold a conversation open, as its file is now.
 
         Raises, when it is entered:
             NewerFormat: a newer version wrote the state database.
             StoreError: it cannot be read.
         """
-        return _Opening(self._handles, key, self._own, self._note_changed)
+        handle = self._handles.enter(key)
+        try:
+            await self._read_held(handle)
+        except BaseException:
+            self._handles.leave(handle)
+            raise
+        try:
+            yield Session(handle)
+        finally:
+            try:
+                if handle.ahead is not None:
+                    await handle.ahead.durable()
+            finally:
+                handle.ahead = None
+                self._handles.leave(handle)
+            if handle.wrote:
+                handle.wrote = False
+                await self._note_changed(key)
 
     def open_unasked(self, key: SessionKey) -> AbstractAsyncContextManager[Session]:
         """As ``open``, for work that nobody waits for: it leaves a key to the process that runs its turns.
@@ -118,85 +132,46 @@ class Store:
         if self._changed is not None:
             await self._changed(key, cleared)
 
-    def _forget_shared(self, handle: Handle | None) -> None:
-        if self._changed is not None and handle is not None and handle.journal_rows is not None:
-            handle.journal_rows.forget()
-
-    async def _own(self, handle: Handle) -> Session:
-        self._forget_shared(handle)
+    async def _read_held(self, handle: Handle) -> None:
+        if self._changed is not None and handle.writer is not None:
+            handle.writer.journal.forget()
         current = handle.current()
-        self._handles.found(current)
+        self._handles.hits += current
+        self._handles.misses += not current
         if not current:
-            await self.state.open()
-            await self.run(handle, lambda: self._read(handle))
-        return Session(handle, self, clock=self.clock)
+            await handle.run(self.state, lambda: self._read(handle))
 
-    async def run(self, handle: Handle, job: Callable[[], T]) -> T:
-        """Run one disk job of a key in a thread.
-
-        Raises:
-            StoreError: the disk refused, at whatever step; else what the job does.
-        """
-        await self.state.open()
-        async with handle.turn:
-            try:
-                return await start_thread(job, name="disk")
-            except OSError as error:
-                raise StoreError(
-                    f"the disk reported an error: {error.strerror or error}", hint="check the disk"
-                ) from error
-
-    async def in_turn(self, handle: Handle, work: Callable[[], Awaitable[T]]) -> T:
-        """Run a coroutine while no other job of the key runs, to its end even if the caller is cancelled."""
-
-        async def alone() -> T:
-            async with handle.turn:
-                return await work()
-
-        task = asyncio.ensure_future(alone())
-        try:
-            return await asyncio.shield(task)
-        except asyncio.CancelledError:
-            await asyncio.wait([task])
-            if not task.cancelled():
-                # Nobody is left to tell.
-                task.exception()
-            raise
-
-    def _read(self, handle: Handle) -> Writers:
+    def _read(self, handle: Handle) -> TranscriptWriter:
         """Read what is not held, or no longer as the files have it."""
         for _ in range(_TRIES):
-            writer, journal_rows = self._writers_of(handle)
+            writer = handle.writer or self._writer_of(handle.key)
             if not writer.current():
                 # A command that ended the session has written there, too.
-                journal_rows.forget()
+                writer.journal.forget()
             try:
                 writer.refresh()
             except Moved:
                 # The file turned out to be another key's: the name is looked for again.
-                handle.writer = handle.journal_rows = None
+                handle.writer = None
                 continue
-            journal_rows.refresh(self.state)
-            handle.writer, handle.journal_rows = writer, journal_rows
-            return writer, journal_rows
+            writer.journal.refresh(self.state)
+            handle.writer = writer
+            return writer
         raise StoreError("two conversations need the same file name", hint=f"check {self.layout.sessions}")
 
-    def _writers_of(self, handle: Handle) -> Writers:
-        """Return the writers of a key, new ones where nothing is held yet."""
-        if (held := handle.held) is not None:
-            return held
+    def _writer_of(self, key: SessionKey) -> TranscriptWriter:
+        """Return a new writer for a key."""
         # Nearly always the file is simply there: it is then read once, not twice.
-        if not needs_mark(handle.key):
-            writer, journal_rows = self._new_writers(handle.key, plain_stem(handle.key))
+        if not needs_mark(key):
+            writer = self._new_writer(key, plain_stem(key))
             with contextlib.suppress(Moved):
                 writer.refresh()
                 if writer.exists:
-                    return writer, journal_rows
-        return self._new_writers(handle.key, resolve(self.layout, handle.key))
+                    return writer
+        return self._new_writer(key, resolve(self.layout, key))
 
-    def _new_writers(self, key: SessionKey, stem: str) -> Writers:
-        writer = TranscriptWriter(self.layout, stem, key, state=self.state, clock=self.clock)
-        return writer, JournalRows(key, clock=self.clock)
+    def _new_writer(self, key: SessionKey, stem: str) -> TranscriptWriter:
+        return TranscriptWriter(self.layout, stem, key, state=self.state, clock=self.clock)
 
     def forget(self, key: SessionKey, *, cleared: bool = False) -> None:
         """Read the journal of a conversation again at its next use, since it was changed beside it.
@@ -206,37 +181,38 @@ class Store:
         handle = self._handles.get(key)
         if handle is not None:
             handle.epoch += cleared
-            if handle.journal_rows is not None:
-                handle.journal_rows.forget()
+            if handle.writer is not None:
+                handle.writer.journal.forget()
 
-    async def both(self, first: SessionKey, second: SessionKey, job: Callable[[Writers, Writers], T]) -> T:
+    async def both(
+        self, first: SessionKey, second: SessionKey, job: Callable[[TranscriptWriter, TranscriptWriter], T]
+    ) -> T:
         """Run a disk job that writes one or two conversations; turns of ``second`` begin again.
 
         Raises:
             Fenced, NewerFormat, StoreError: as the job.
         """
         handles = [self._handles.enter(key) for key in (first, second)]
-
-        def work() -> T:
-            for _ in range(_TRIES):
-                pairs = [self._read(handle) for handle in handles]
-                try:
-                    return job(pairs[0], pairs[1])
-                except Moved:
-                    for handle in handles:
-                        handle.writer = handle.journal_rows = None
-            raise StoreError("two conversations need the same file name")
-
         try:
             handles[1].epoch += 1
             await self._note_changed(second, cleared=True)
             async with handles[1].turn if second != first else contextlib.nullcontext():
-                return await self.run(handles[0], work)
+                return await handles[0].run(self.state, lambda: self._in_place(handles, job))
         finally:
             for handle in handles:
                 self._handles.leave(handle)
             for key in (first, second):
                 await self._note_changed(key)
+
+    def _in_place(self, handles: Sequence[Handle], job: Callable[..., T]) -> T:
+        """Run a job with the writer of each handle, again where one turned out to be another key's."""
+        for _ in range(_TRIES):
+            try:
+                return job(*[self._read(handle) for handle in handles])
+            except Moved:
+                for handle in handles:
+                    handle.writer = None
+        raise StoreError("two conversations need the same file name")
 
     def cache_use(self) -> tuple[int, int]:
         """Return how often a conversation was opened that was held already, and how often one was not."""
@@ -251,23 +227,20 @@ class Store:
     def look_here(self, key: SessionKey) -> View | None:
         """Return a conversation as it is in memory; None where it is not held."""
         handle = self._handles.get(key)
-        held = handle.held if handle is not None else None
-        return self._view(*held) if held is not None else None
+        return self._view(handle.writer) if handle is not None and handle.writer is not None else None
 
     async def look(self, key: SessionKey) -> View:
         """Read a conversation as it is now; empty where it has no file yet."""
 
         def job() -> View:
-            writers = self._writers_of(Handle(key))
-            try:
-                return self._looked(*writers)
-            except Moved:
-                return self._view(*writers)
+            writer = self._writer_of(key)
+            with contextlib.suppress(Moved):
+                self._look_at(writer)
+            return self._view(writer)
 
         handle = self._handles.get(key)
-        self._forget_shared(handle)
-        if handle is not None and handle.current() and handle.held is not None:
-            return self._view(*handle.held)
+        if handle is not None and handle.writer is not None and self._changed is None and handle.current():
+            return self._view(handle.writer)
         await self.state.open(to_look=True)
         return await start_thread(job, name="disk-look")
 
@@ -277,41 +250,31 @@ class Store:
         def job() -> View | None:
             for row in self._listing.rows(ended=False):
                 if row.id == session_id:
-                    return self._looked(*self._new_writers(SessionKey(row.key), row.stem))
+                    writer = self._new_writer(SessionKey(row.key), row.stem)
+                    self._look_at(writer)
+                    return self._view(writer)
             found = archive.find(self.layout, session_id)
-            return None if found is None else self._archived(found)
+            read = load(found.path, found.stem) if found is not None else None
+            if found is None or read is None:
+                return None
+            transcript = read[0]
+            journal = Journal(JournalState, None, self.clock)
+            key = SessionKey(transcript.key)
+            return View(lambda: transcript, journal, key=key, stem=found.stem, path=found.path)
 
         await self.state.open(to_look=True)
         return await start_thread(job, name="disk-look")
 
-    def _archived(self, found: archive.Archived) -> View | None:
-        read = load(found.path, found.stem)
-        if read is None:
-            return None
-        transcript = read[0]
-        key = SessionKey(transcript.key)
-        return View(
-            lambda: transcript, JournalState, None, self.clock, key=key, stem=found.stem, path=found.path
-        )
-
-    def _looked(self, writer: TranscriptWriter, journal_rows: JournalRows) -> View:
-        """Read both, and leave an index behind where it spares the next look a long time."""
-        journal_rows.refresh(self.state)
+    def _look_at(self, writer: TranscriptWriter) -> None:
+        """Read lines and journal, and leave an index behind where it spares the next look a long time."""
+        writer.journal.refresh(self.state)
         writer.refresh()
         self._handles.indexer.offer(writer)
-        return self._view(writer, journal_rows)
 
-    def _view(self, writer: TranscriptWriter, journal_rows: JournalRows) -> View:
-        transcript, journal_state = writer.transcript, journal_rows.state
-        return View(
-            lambda: transcript,
-            lambda: journal_state,
-            None,
-            self.clock,
-            key=writer.key,
-            stem=writer.stem,
-            path=writer.path,
-        )
+    def _view(self, writer: TranscriptWriter) -> View:
+        transcript, journal_state = writer.transcript, writer.journal.state
+        journal = Journal(lambda: journal_state, None, self.clock)
+        return View(lambda: transcript, journal, key=writer.key, stem=writer.stem, path=writer.path)
 
     async def stem(self, key: SessionKey) -> str:
         """Return the name under which a key's files lie, suffix included."""
@@ -328,7 +291,7 @@ class Store:
             if ended is not None:
                 archived.mend(self.layout, ended, now=self.clock())
                 return
-            writer, _ = self._new_writers(SessionKey(transcript.key), transcript.stem)
+            writer = self._new_writer(SessionKey(transcript.key), transcript.stem)
             writer.refresh()
             writer.checkpoint(inner=None, offset=None)
 
@@ -364,27 +327,22 @@ class Store:
         handle = self._handles.enter(key)
 
         def names_files() -> bool:
-            writer, _ = self._writers_of(Handle(key))
+            writer = self._writer_of(key)
             with contextlib.suppress(Moved):
                 writer.refresh()
-                return bool(ending.media_of(writer, ended=everything))
+                return bool(rollover.media_of(writer, ended=everything))
             return True
 
-        def job() -> bool:
-            for _ in range(_TRIES):
-                with contextlib.suppress(Moved):
-                    return ending.clear(*self._read(handle), what)
-                handle.writer = handle.journal_rows = None
-            raise StoreError("two conversations need the same file name")
+        def job(writer: TranscriptWriter) -> bool:
+            return rollover.clear(writer, ids=list(ids), of=of, everything=everything, awaited=kept)
 
         try:
             kept = UNKNOWN
             if awaited is not None and await start_thread(names_files, name="disk-look"):
                 kept = await awaited()
-            what = ending.Clearing(list(ids), of, everything, kept)
             handle.epoch += 1
             await self._note_changed(key, cleared=True)
-            cleared = await self.run(handle, job)
+            cleared = await handle.run(self.state, lambda: self._in_place([handle], job))
             await self.state.compact()
             return cleared
         finally:
@@ -393,44 +351,5 @@ class Store:
 
     async def aclose(self) -> None:
         """End the threads, and close the state database if nobody else uses it."""
-        await asyncio.to_thread(self._handles.close)
+        await asyncio.to_thread(self._handles.indexer.close)
         await self.state.aclose()
-
-
-class _Opening(AbstractAsyncContextManager[Session]):
-    """Uses the handle of a key while it is open; a class, since every letter opens one."""
-
-    def __init__(
-        self,
-        handles: Handles,
-        key: SessionKey,
-        own: Callable[[Handle], Awaitable[Session]],
-        changed: Callable[[SessionKey], Awaitable[None]],
-    ) -> None:
-        self._handles = handles
-        self._key = key
-        self._own = own
-        self._changed = changed
-        self._handle: Handle | None = None
-
-    async def __aenter__(self) -> Session:
-        handle = self._handle = self._handles.enter(self._key)
-        try:
-            return await self._own(handle)
-        except BaseException:
-            # Whoever is cancelled here never leaves the context.
-            self._handles.leave(handle)
-            raise
-
-    async def __aexit__(self, *_: object) -> None:
-        handle = self._handle
-        if handle is not None:
-            try:
-                if handle.ahead is not None:
-                    await handle.ahead.durable()
-            finally:
-                handle.ahead = None
-                self._handles.leave(handle)
-            if handle.wrote:
-                handle.wrote = False
-                await self._changed(self._key)

@@ -27,14 +27,14 @@ from durable import (
 )
 from session.disk.layout import Layout, Seen, copy_rest, seen
 from session.errors import Fenced, StoreError
+from session.store.journal_rows import JournalRows
 from session.store.original import keep_original
 from session.store.state import StoreState
-from session.transcript.damage import Damage
-from session.transcript.index_file import remove_index
+from session.transcript.index import remove_index
 from session.transcript.key import SessionKey, mark_of, source_of
 from session.transcript.lines import HeldFile, Lines
 from session.transcript.loading import load
-from session.transcript.transcript import Transcript, decode, dump, fresh
+from session.transcript.transcript import Damage, Transcript, decode, dump, fresh
 
 _TRIES = 20
 T = TypeVar("T")
@@ -57,7 +57,18 @@ class TranscriptWriter:
     change by another process is noticed when the file is written, and nothing is written then.
     """
 
-    __slots__ = ("_name", "_seen", "_unread", "clock", "key", "layout", "state", "stem", "transcript")
+    __slots__ = (
+        "_name",
+        "_seen",
+        "_unread",
+        "clock",
+        "journal",
+        "key",
+        "layout",
+        "state",
+        "stem",
+        "transcript",
+    )
 
     def __init__(
         self, layout: Layout, stem: str, key: SessionKey, *, state: StoreState, clock: Callable[[], datetime]
@@ -68,6 +79,7 @@ class TranscriptWriter:
         self.state = state
         self._name = str(layout.transcript(stem))
         self.clock = clock
+        self.journal = JournalRows(key, clock=clock)
         self.transcript = self._empty()
         self._seen: Seen | None = None
         self._unread = True

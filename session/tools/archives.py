@@ -17,7 +17,7 @@ from session.tools.beneath import off_loop
 from session.transcript import archive
 from session.transcript.attachments import with_references
 from session.transcript.history import deleted, is_deletion, is_record, new_texts, with_text
-from session.transcript.line import decode, read_time
+from session.transcript.line import decode, time_of
 from session.transcript.loading import load
 from session.transcript.repair import plain_text
 from session.transcript.transcript import Transcript
@@ -126,7 +126,7 @@ def row_of(
     line = with_text(decode(raw), number - 1, texts)
     if is_record(line) and line["kind"] not in ("compact", "overlay"):
         return ""
-    at = read_time(line.get("timestamp")) or read_time(line.get("created_at"))
+    at = time_of(line)
     stamp = f", {_time(at, zone)}" if at is not None else ""
     text = with_references(plain_text(line.get("content")), line)
     if line["role"] == "tool":

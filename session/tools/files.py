@@ -11,8 +11,7 @@ from typing import Any, ClassVar
 
 import durable
 from session.errors import ToolError
-from session.library.library import Library, Skill
-from session.library.patterns import PatternResult, search
+from session.library.library import Library, PatternResult, Skill, search
 from session.models.model import ToolSpec
 from session.tools import MAX_RESULT_BYTES, ToolPlace, parameters
 from session.tools.beneath import (

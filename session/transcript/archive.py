@@ -15,8 +15,7 @@ from typing import Any
 import orjson
 
 from session.disk.layout import Layout
-from session.transcript.beginning import first_line
-from session.transcript.line import is_ulid
+from session.transcript.line import first_line, is_ulid
 
 # What ``ended_by`` says in line 1 of a session that a compaction ended.
 COMPACTION = "compaction"

@@ -7,8 +7,52 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, cast
 
+from session.errors import StoreError
 from session.transcript.agent import AGENT, agent_in
-from session.transcript.tries import Tries
+
+
+@dataclass(slots=True)
+class Tries:
+    """The starts of one message's turn that were not struck out. Pure: grows entry by entry."""
+
+    at: datetime
+    # Of each start that was recorded: whether it ran alone.
+    _begun: list[bool] = field(default_factory=list)
+    _recorded: bool = False
+    # The transcript held a line of the message at the first record: one start before that is not recorded.
+    _held: bool = False
+    _first_struck: bool = False
+
+    @property
+    def count(self) -> int:
+        """How many starts there were, the unrecorded first one included."""
+        return len(self._begun) + (1 if self._held and not self._first_struck else 0)
+
+    @property
+    def last_alone(self) -> bool:
+        """Whether the newest start ran alone."""
+        return bool(self._begun) and self._begun[-1]
+
+    @property
+    def only_first_struck(self) -> bool:
+        """Whether an unrecorded first start is struck out already and nothing began since."""
+        return not self._begun and self._first_struck
+
+    def begin(self, *, held: bool, alone: bool, at: datetime) -> None:
+        """Take in a start; ``held``: the transcript had a line of the message then."""
+        self._held = self._held if self._recorded else held
+        self._recorded = True
+        self._begun.append(alone)
+        self.at = at
+
+    def strike(self, at: datetime) -> None:
+        """Take the newest start out; where none is recorded, the unrecorded first one."""
+        if self._begun:
+            self._begun.pop()
+        else:
+            self._first_struck = True
+        self.at = at
+
 
 KEPT = timedelta(hours=48)
 REWRITE_BYTES = 64 * 1024
@@ -265,19 +309,25 @@ class Journal:
     """The journal of a key as a turn uses it: questions are answered from memory, records are synced."""
 
     def __init__(
-        self, look: Callable[[], JournalState], record: Record, clock: Callable[[], datetime]
+        self, look: Callable[[], JournalState], record: Record | None, clock: Callable[[], datetime]
     ) -> None:
+        """Answer by what ``look`` returns; without ``record`` nothing is written."""
         self._look = look
-        self._record = record
-        self._clock = clock
+        self._record = record or _refuse
+        self.clock = clock
+
+    @property
+    def state(self) -> JournalState:
+        """What the journal says."""
+        return self._look()
 
     def attempts(self, id: str) -> int:
         """Count the starts of this id's turn: records not struck out, and an unrecorded first start."""
-        return self._look().attempts(id, self._clock())
+        return self._look().attempts(id, self.clock())
 
     def known(self, id: str) -> Known | None:
         """Return the newest outcome recorded for the id within 48 h; None also after ``unpark``."""
-        return self._look().known(id, self._clock())
+        return self._look().known(id, self.clock())
 
     def reopening(self, id: str) -> Reopening | None:
         """Return which session the command of this id opens again, known since before it did."""
@@ -297,7 +347,7 @@ class Journal:
         entries = [self._entry("begin", id, held=transcript_held_lines, alone=alone)]
         entries += [self._entry("begin", each, held=True, alone=False) for each in parts]
         state = await self._record(lambda _state, _place: entries)
-        return state.attempts(id, self._clock())
+        return state.attempts(id, self.clock())
 
     async def strike(self, id: str, *, parts: Sequence[str] = ()) -> None:
         """Strike out the last attempt, that of the ``parts`` too: it ended in an outage or a drain."""
@@ -321,13 +371,13 @@ class Journal:
         told = kind in _TOLD_KINDS
 
         def build(state: JournalState, place: SessionPlace) -> Entry | None:
-            if once and state.known(id, self._clock()) is not None:
+            if once and state.known(id, self.clock()) is not None:
                 return None
             return entry | _numbered(state, place) if told else entry
 
         state = await self._record(build)
-        known = state.known(id, self._clock())
-        return known if known is not None else Known(kind, text, reason, self._clock(), None, extra)
+        known = state.known(id, self.clock())
+        return known if known is not None else Known(kind, text, reason, self.clock(), None, extra)
 
     async def silence(self, ids: Sequence[str], *, text: str, reason: str) -> None:
         """Record in one write that each of the ids ended without a word to its chat."""
@@ -338,12 +388,12 @@ class Journal:
         """Record a notice that does not end its id (an outage, a full lane), so that it gets a ``seq``."""
         entry = self._entry("notice", id, reason=reason, text=text)
         state = await self._record(lambda state, place: entry | _numbered(state, place))
-        noted = state.noted(id, reason, self._clock())
-        return noted or Told(state.seq(SessionPlace(ANY, 0)), "notice", id, text, reason, self._clock())
+        noted = state.noted(id, reason, self.clock())
+        return noted or Told(state.seq(SessionPlace(ANY, 0)), "notice", id, text, reason, self.clock())
 
     def noted(self, id: str, reason: str) -> Told | None:
         """Return the notice that was recorded for this id and reason, so that it is told only once."""
-        return self._look().noted(id, reason, self._clock())
+        return self._look().noted(id, reason, self.clock())
 
     def said(self, reason: str, about: str) -> datetime | None:
         """Return when ``conclude`` last ended an id in a notice with this reason and ``about``."""
@@ -368,7 +418,11 @@ class Journal:
         clash = [name for name in fields if name in ("at", "do", "id", "seq", "finals", "session")]
         if clash:
             raise ValueError(f"names that a journal entry keeps for itself: {clash}")
-        return {"at": self._clock().astimezone(UTC).isoformat(), "do": do, "id": id_, **fields}
+        return {"at": self.clock().astimezone(UTC).isoformat(), "do": do, "id": id_, **fields}
+
+
+async def _refuse(build: Build) -> JournalState:
+    raise StoreError("this conversation was opened read-only")
 
 
 def _numbered(state: JournalState, place: SessionPlace) -> Entry:

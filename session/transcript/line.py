@@ -7,7 +7,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from datetime import MAXYEAR, MINYEAR, UTC, datetime, tzinfo
-from typing import Any
+from typing import Any, BinaryIO
 
 import orjson
 
@@ -48,6 +48,11 @@ def read_time(value: object) -> datetime | None:
         return None
     # At either end of the calendar there are zones in which the time could not be written.
     return at if MINYEAR < at.year < MAXYEAR else None
+
+
+def time_of(line: Mapping[str, Any]) -> datetime | None:
+    """Return when a line says that it was written, ours or nanobot's; None where it does not."""
+    return read_time(line.get("timestamp")) or read_time(line.get("created_at"))
 
 
 def make_line(role: str, content: Any, at: str, **fields: Any) -> dict[str, Any]:
@@ -154,3 +159,23 @@ def whole_lines(data: bytes, at: int) -> bytes:
     """
     stop = data.rfind(b"\n", at, at + BLOCK_BYTES) + 1 or data.find(b"\n", at) + 1
     return data[at:stop]
+
+
+# So much of what stands behind line 1 belongs to the beginning.
+BEGINNING_BYTES = 256 * 1024
+
+
+def first_line(file: BinaryIO) -> bytes | None:
+    """Read line 1 with its newline, where it has one; None where it is longer than any line may be."""
+    line = file.readline(MAX_LINE_BYTES + 1)
+    return line if line.endswith(b"\n") or len(line) <= MAX_LINE_BYTES else None
+
+
+def beginning(file: BinaryIO) -> bytes | None:
+    """Read line 1 and the first whole lines behind it; None where line 1 is longer than any line may be."""
+    first = first_line(file)
+    if first is None:
+        return None
+    data = first + file.read(BEGINNING_BYTES)
+    # A file of one line that lacks its newline is that line.
+    return data[: data.rfind(b"\n") + 1] or data

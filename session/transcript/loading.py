@@ -4,20 +4,130 @@ from __future__ import annotations
 
 import errno
 import os
+from array import array
+from collections.abc import Iterator
+from dataclasses import astuple
+from itertools import accumulate, count
+from operator import add
 from pathlib import Path
+from typing import Any
 
 import orjson
 
-from session.disk.layout import Seen, read_fd
+from session.disk.layout import Layout, Seen, read_fd
 from session.errors import StoreError
-from session.transcript.beginning import beginning
-from session.transcript.index import Index, Older
-from session.transcript.index_file import Saved, holds, read_index
-from session.transcript.line import decode
+from session.models.model import Totals, Usage
+from session.transcript.index import Index, Older, Saved, begin, copies_behind, holds, read_index, spent
+from session.transcript.key import SessionKey, looks_marked, marked_stem, needs_mark, plain_stem
+from session.transcript.line import ROLES, beginning, decode
 from session.transcript.lines import HeldFile, Lines, pread
-from session.transcript.rescue import too_deep
-from session.transcript.survey import Survey, blocks, sound
-from session.transcript.transcript import MAX_LINE_BYTES, Transcript, finish_parts, parse
+from session.transcript.transcript import MAX_LINE_BYTES, Transcript, finish_parts, parse, too_deep
+
+# Above it each block costs the machine fresh pages.
+_BLOCK_BYTES = 2**17
+# What is sorted at once is short: a sort lets no other thread run.
+_BUCKETS = 256
+_SHIFT = 64 - 8
+
+
+class Survey:
+    """The lines of a body so far: offsets count from its beginning."""
+
+    def __init__(self) -> None:
+        self.starts = array("Q")
+        # One past the newline of the last line.
+        self.end = 0
+        self._finals = array("I")
+        self._records = array("I")
+        self._begins = [array("Q") for _ in range(_BUCKETS)]
+        self._last_id = ""
+        self._turns, self._used = 0, [*astuple(Usage())]
+        # So many of the first lines are copies, whose costs the archive counts that they come from.
+        self._copies = 0
+
+    def walk(self, fd: int, body_at: int, size: int) -> bool:
+        """Take in the lines up to byte ``size`` of the file; what lacks its newline at the end is left.
+
+        Returns:
+            False where something else than sound message lines stands there, which only ``parse`` can read.
+
+        Raises:
+            StoreError: the file cannot be read.
+        """
+        for block in blocks(fd, body_at + self.end, size):
+            if b"\r" in block:
+                return False
+            lines = block.split(b"\n")
+            for at, raw in enumerate(lines, len(self.starts)):
+                line = sound(raw)
+                if line is None:
+                    return False
+                role = line["role"]
+                if role == "user" and at >= self._copies:
+                    self._turns += 1
+                if "message_id" in line or role == "system":
+                    self._mark(at, role, line)
+                if "usage" in line and at >= self._copies:
+                    self._used = [*map(add, self._used, spent(line["usage"]))]
+            # One byte more each, for its newline.
+            ends = list(map(add, accumulate(map(len, lines)), count(self.end + 1)))
+            self.starts.append(self.end)
+            self.end = ends.pop()
+            self.starts.extend(ends)
+        return True
+
+    def _mark(self, at: int, role: str, line: dict[str, Any]) -> None:
+        """Note what ``Index.add`` notes, each place where an id may begin included."""
+        if role == "system" and type(line.get("kind")) is str:
+            self._records.append(at)
+            if at == 0:
+                self._copies = 1 + copies_behind(line)
+            return
+        id_ = line.get("message_id")
+        if type(id_) is not str:
+            return
+        if role == "user" or id_ != self._last_id:
+            self._last_id = id_
+            place = begin(id_, at)
+            self._begins[place >> _SHIFT].append(place)
+        if "final" in line and role != "user" and line["final"] is True and line.get("stopped") is not True:
+            self._finals.append(at)
+
+    def older(self) -> Older:
+        """Say what is known of the lines."""
+        together = array("Q")
+        for bucket in self._begins:
+            together.extend(sorted(bucket))
+        totals = Totals(self._turns, Usage(*self._used))
+        return Older(len(self.starts), together, self._finals, self._records, totals)
+
+
+def sound(raw: bytes) -> dict[str, Any] | None:
+    """Read a line as ``parse`` reads a usual one; None where that would have to look closer."""
+    try:
+        line = orjson.loads(raw)
+    except orjson.JSONDecodeError:
+        return None
+    if type(line) is not dict or "_type" in line or line.get("role") not in ROLES:
+        return None
+    return None if len(raw) > 1000 and too_deep(raw) else line
+
+
+def blocks(fd: int, at: int, size: int) -> Iterator[bytes]:
+    """Yield whole lines, about a block at a time, without the newline of the last."""
+    pieces: list[bytes] = []
+    while at < size:
+        block = pread(fd, min(_BLOCK_BYTES, size - at), at)
+        if not block:
+            raise StoreError("a transcript became shorter while it was read", hint="try again")
+        at += len(block)
+        cut = block.rfind(b"\n")
+        if cut < 0:
+            pieces.append(block)
+            continue
+        yield b"".join([*pieces, block[:cut]])
+        pieces = [block[cut + 1 :]]
+
 
 # Files up to this size are read as a whole.
 WHOLE_BYTES = 2**22
@@ -151,3 +261,32 @@ def read_beginning(path: Path, stem: str) -> Transcript | None:
     except OSError as error:
         raise StoreError(f"{path.name} cannot be read: {error.strerror}") from error
     return parse(data, stem=stem) if data is not None else None
+
+
+def resolve(layout: Layout, key: SessionKey) -> str:
+    """Return the stem of a key's files: nanobot's, or the marked one where that belongs to another key.
+
+    The transcript's line 1 decides whose a stem is. A key that is written like the marked stem of another is
+    marked itself, so that none can take another's last name; a file that it had before stays its own.
+    """
+    marked = marked_stem(key)
+    if needs_mark(key):
+        return marked
+    plain = plain_stem(key)
+    owner = owner_of(layout, plain)
+    if owner == key:
+        return plain
+    if owner is not None or looks_marked(plain) or owner_of(layout, marked) == key:
+        return marked
+    return plain
+
+
+def owner_of(layout: Layout, stem: str) -> str | None:
+    """Return the key to which a stem belongs; None while it is free."""
+    return key_in_file(layout, stem)
+
+
+def key_in_file(layout: Layout, stem: str) -> str | None:
+    """Return the key that an active transcript names; None where there is no such file."""
+    found = load(layout.transcript(stem), stem, layout.index(stem))
+    return None if found is None else found[0].key

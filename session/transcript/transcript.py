@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import re
 import sys
+from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -10,7 +13,6 @@ from typing import Any
 
 import orjson
 
-from session.transcript.damage import Damage
 from session.transcript.index import Derived, Exchange, Index
 from session.transcript.key import derived_id, key_from_stem, marked_stem
 from session.transcript.line import (
@@ -24,10 +26,139 @@ from session.transcript.line import (
     naive,
     read_time,
     stamp,
+    time_of,
     whole_lines,
 )
 from session.transcript.lines import LINE_COST, Lines
-from session.transcript.rescue import rescue, too_deep
+
+# Deeper nesting ends Python's own parser, and with it every nanobot that loads the file.
+MAX_DEPTH = 500
+# Failed starts in one line: limits the work on a megabyte of garbage.
+_MAX_TRIES = 256
+_PADDING = b" \t\r\0"
+_ROLES = ("user", "assistant", "tool", "system")
+_START = re.compile(r'\{\s*"')
+_TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"?|[\[{]|[\]}]', re.DOTALL)
+_DECODER = json.JSONDecoder()
+
+
+@dataclass(slots=True)
+class Rescued:
+    """What a refused line held: whole records with their bytes, and what was wrong with the rest.
+
+    Args:
+        problem: empty if no byte was lost: the fast parser was only too strict.
+        blank: there was nothing but white space and NUL bytes.
+    """
+
+    records: list[tuple[dict[str, Any], bytes]] = field(default_factory=list)
+    problem: str = ""
+    blank: bool = False
+
+
+def too_deep(raw: bytes) -> bool:
+    """Say whether ``raw`` nests deeper than MAX_DEPTH; cheap for every ordinary line."""
+    if len(raw) <= 2 * MAX_DEPTH or raw.count(b"[") + raw.count(b"{") <= MAX_DEPTH:
+        return False
+    depth = 0
+    for token in _TOKEN.finditer(raw):
+        first = raw[token.start()]
+        if first in b"[{":
+            depth += 1
+            if depth > MAX_DEPTH:
+                return True
+        elif first in b"]}":
+            depth -= 1
+    return False
+
+
+def rescue(raw: bytes) -> Rescued:
+    """Return every record that can be had from one line, in order."""
+    bare = raw.strip(_PADDING)
+    if not bare:
+        return Rescued(blank=True)
+    found = Rescued()
+    if b"\0" in raw:
+        found.problem = "NUL bytes beside a record"
+    try:
+        text = bare.decode()
+    except UnicodeDecodeError:
+        found.problem = "bytes that are not UTF-8"
+        text = bare.decode("utf-8", "replace")
+        bare = text.encode()
+    if too_deep(bare):
+        found.problem = f"nested deeper than {MAX_DEPTH} levels"
+        return found
+    try:
+        whole = json.loads(text)
+    except (ValueError, RecursionError):
+        _take_apart(text, found)
+        return found
+    if isinstance(whole, dict):
+        found.records.append((whole, bare))
+    else:
+        found.problem = "not an object"
+    return found
+
+
+def _take_apart(text: str, found: Rescued) -> None:
+    """Collect the whole records of a line that is no JSON text: skip torn ones, split run-together ones."""
+    position, covered, tries = 0, 0, 0
+    while tries < _MAX_TRIES and (start := _START.search(text, position)) is not None:
+        try:
+            record, end = _DECODER.raw_decode(text, start.start())
+        except (ValueError, RecursionError):
+            tries += 1
+            position = start.start() + 1
+            continue
+        if _is_record(record):
+            found.records.append((record, text[start.start() : end].encode("utf-8", "surrogatepass")))
+            covered += end - start.start()
+            position = end
+        else:
+            tries += 1
+            position = start.start() + 1
+    lost = len(text) - covered
+    found.problem = found.problem or ("half a record" if lost else "several records on one line")
+
+
+def _is_record(value: dict[str, Any]) -> bool:
+    """Tell a record of its own from an object that stood inside a torn one."""
+    return isinstance(value.get("_type"), str) or value.get("role") in _ROLES
+
+
+_MAX_NOTED = 20
+
+
+@dataclass(slots=True)
+class Damage:
+    """What stood in the file beside line 1 and message lines.
+
+    Args:
+        problems: the first lines whose bytes did not turn into an object in full, and why.
+        unnamed: how many such lines there are besides.
+        strays: of each other object that offsets count: how many messages stood before it.
+        uncounted: how many other objects there are that no offset counts.
+        nameless: how many of those have no ``_type`` either.
+        heads: how many lines are a line 1.
+        untidy: there was a byte order mark, a blank or NUL line, or line 1 was not the first.
+    """
+
+    problems: list[str] = field(default_factory=list)
+    unnamed: int = 0
+    strays: array[int] = field(default_factory=lambda: array("I"))
+    uncounted: int = 0
+    nameless: int = 0
+    heads: int = 0
+    untidy: bool = False
+
+    def note(self, number: int, problem: str) -> None:
+        """Record a damaged line by its number, from 1."""
+        if len(self.problems) < _MAX_NOTED:
+            self.problems.append(f"line {number}: {problem}")
+        else:
+            self.unnamed += 1
+
 
 __all__ = [
     "MAX_LINE_BYTES",
@@ -111,8 +242,7 @@ class Transcript:
         """When the session began: by line 1, else by its first message."""
         created = read_time(self.metadata.get("created_at"))
         if created is None and self.messages:
-            first = decode(self.messages[0])
-            created = read_time(first.get("timestamp")) or read_time(first.get("created_at"))
+            created = time_of(decode(self.messages[0]))
         return created
 
     @property

@@ -18,10 +18,10 @@ from session.disk.layout import Layout
 from session.disk.threads import start_thread
 from session.errors import NoSession, NotCompacted
 from session.models.spending import COST_SAID
-from session.store import switch_session
+from session.store import rollover
 from session.store.listing import message_count
 from session.store.store import Session
-from session.transcript import archive, withdrawal
+from session.transcript import archive, history
 from session.transcript.agent import agent_in, shown
 from session.transcript.attachments import attachments_of, quoted_of
 from session.transcript.line import is_ulid
@@ -230,7 +230,7 @@ class Commands:
         aim = session.journal.reopening(id_)
         try:
             chosen = aim.session if aim is not None else await _choose(session, rest)
-            swap = await session.change(partial(switch_session.reopen, session_id=chosen, by=id_))
+            swap = await session.change(partial(rollover.reopen, session_id=chosen, by=id_))
         except NotChosen as error:
             return str(error)
         except NoSession:
@@ -248,12 +248,12 @@ class Commands:
         One that was set aside since the last message is meant, though it is withdrawn already.
         """
         messages, records = session.transcript.messages, session.records()
-        at = withdrawal.withdrawn_by(messages, records, id_)
+        at = history.withdrawn_by(messages, records, id_)
         if at is not None:
             return at
-        at = withdrawal.set_aside(messages, records)
+        at = history.set_aside(messages, records)
         if at is None:
-            at = withdrawal.last_exchange(messages, records, history_start=session.history_start)
+            at = history.last_exchange(messages, records, history_start=session.history_start)
         if at is not None:
             await session.append([undo_from(at, self._now(), message_id=id_)])
         return at
@@ -262,13 +262,13 @@ class Commands:
         at = await self._withdraw(session, request.id)
         if at is None:
             return NOTHING_TO_RETRY
-        asked = withdrawal.questions(session.transcript.messages, at)
+        asked = history.questions(session.transcript.messages, at)
         files = [file for line in asked for file in attachments_of(line)]
         quoted = next(filter(None, map(quoted_of, asked)), {})
         forwarded = next((str(line["forwarded_from"]) for line in asked if line.get("forwarded_from")), "")
         return replace(
             request,
-            text=withdrawal.text_of(asked),
+            text=history.text_of(asked),
             attachments=files,
             quoted={name: value for name, value in quoted.items() if name != "attachments"},
             forwarded_from=forwarded,

@@ -7,12 +7,10 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from session.context.request import Request
-from session.store.session import Session
-from session.store.view import View
-from session.transcript.history import is_record
+from session.store.session import Session, View
+from session.transcript.history import is_record, text_of
 from session.transcript.index import Exchange
 from session.transcript.line import make_line
-from session.transcript.withdrawal import text_of
 
 Line = dict[str, Any]
 

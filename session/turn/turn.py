@@ -14,9 +14,8 @@ from durable import is_blank
 from session.approvals.gate import Gate
 from session.compaction.compactions import Compactions
 from session.context.embeddings import Embeddings
-from session.context.enclosures import sends_files
-from session.context.quiet import QUIET, is_quiet
-from session.context.request import Asking, Request, TurnContext, TurnLimits
+from session.context.links import sends_files
+from session.context.request import QUIET, Asking, Request, TurnContext, TurnLimits, is_quiet
 from session.errors import (
     ContextTooLong,
     CutCalls,
@@ -31,9 +30,8 @@ from session.models.spending import Meter
 from session.store.store import Exchange, Session
 from session.tools import Toolbox
 from session.transcript import transcript
-from session.transcript.history import SummaryRole
+from session.transcript.history import SummaryRole, text_of
 from session.transcript.index import usage_of
-from session.transcript.withdrawal import text_of
 from session.turn.joining import Joins, served, stopped_before, together
 from session.turn.reply import TOGETHER, Reply, Watcher
 from session.turn.stop import StopSwitch, TurnStopped

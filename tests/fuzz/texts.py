@@ -23,7 +23,7 @@ from gateway.config.redact import shown_settings
 from gateway.config.reference import json_schema
 from gateway.config.settings import Settings
 from gateway.errors import ConfigError
-from session.transcript import entries, records
+from session.transcript import pages
 from session.transcript.history import visible
 from session.transcript.line import decode
 from session.transcript.repair import repair
@@ -50,8 +50,8 @@ def _transcript(data: bytes) -> None:
     sent = visible(lines, last_consolidated=found.last_consolidated, running_id=None)
     assert_legal(sent)
     assert repair(sent) == sent
-    json.dumps([entries.entry_of(line, seq) for seq, line in enumerate(lines, 1)])
-    records.page(found.messages, after=0, limit=1000)
+    json.dumps([pages.entry_of(line, seq) for seq, line in enumerate(lines, 1)])
+    pages.records_page(found.messages, after=0, limit=1000)
 
 
 def _inbound(data: bytes) -> None:

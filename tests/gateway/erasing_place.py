@@ -22,17 +22,18 @@ from gateway.queue.mailbox import INBOUND, ParkedAs, Post, outbound
 from session.approvals.files import ApprovalFiles
 from session.approvals.record import Approval
 from session.approvals.record import Call as AskedCall
-from session.context.audience import CHAT
+from session.context.scopes import CHAT
 from session.models.caps import Amount, Total
 from session.models.model import Payer, Usage
 from session.models.usage_rows import Held, add_row, day_of, keep
+from session.store.derived import Vectors
 from session.store.places import kind_of
 from session.store.store import Store
-from session.store.vectors import Vectors
 from session.subagents.records import Call, SubagentFiles
 from session.transcript.key import SessionKey
 from session.transcript.line import make_line
 from tests.gateway.embedded_place import opened
+from tests.session.store_place import keep as keep_vectors
 from tests.support.place import write
 from tests.support.usage_rows import usage_row
 
@@ -144,7 +145,7 @@ async def planted(workspace: Path, *, lean: bool = False) -> None:
             ApprovalFiles(state).ask(asked(key, who))
             write(workspace / "sessions" / f"{stem}.jsonl.corrupt-01ARZ3NDEKTSV4RRFFQ69G5FAV", who)
             vectors = Vectors(state)
-            vectors.write("model", stem, {who: [1.0, 2.0]})
+            keep_vectors(vectors, "model", stem, {who: [1.0, 2.0]})
             vectors.close()
             if not lean:
                 await worked(store, key, who)

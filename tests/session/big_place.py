@@ -14,7 +14,7 @@ from typing import Any
 import orjson
 
 from session.store.store import Store
-from session.transcript.index_file import Saved, identity_of, sample, write_index
+from session.transcript.index import Saved, identity_of, sample, write_index
 from session.transcript.key import SessionKey
 from session.transcript.line import decode, make_line
 from session.transcript.lines import Lines

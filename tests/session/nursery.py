@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from session.errors import Fenced, StoreError
-from session.store import switch_session
+from session.store import rollover
 from session.store.store import Session, Store
 from session.transcript.key import SessionKey
 from session.transcript.transcript import make_line
@@ -113,11 +113,11 @@ async def _end(store: Store, session: Session, first: str) -> None:
 
 
 async def _close(store: Store, session: Session, first: str) -> None:
-    await session.change(lambda *writers: switch_session.close(*writers, of=None))
+    await session.change(lambda *writers: rollover.close(*writers, of=None))
 
 
 async def _reopen(store: Store, session: Session, first: str) -> None:
-    await session.change(lambda *writers: switch_session.reopen(*writers, session_id=first))
+    await session.change(lambda *writers: rollover.reopen(*writers, session_id=first))
 
 
 async def _journal(store: Store, session: Session, who: str) -> None:

@@ -7,10 +7,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from session.store import switch_session
-from session.store.end_for_compaction import roll_over
+from session.models.model import Vector
+from session.store import rollover
+from session.store.derived import Passage, Vectors
+from session.store.rollover import Swap, roll_over
 from session.store.store import Session, Store
-from session.store.switch_session import Swap
 from session.transcript.key import SessionKey
 from session.transcript.transcript import make_line
 from tests.session.dying import victims
@@ -82,9 +83,7 @@ async def two(store: Store, key: SessionKey = ADA) -> tuple[str, str]:
 
 async def reopen(store: Store, session_id: str, key: SessionKey = ADA, by: str = "") -> Swap:
     async with store.open(key) as session:
-        return await session.change(
-            lambda *writers: switch_session.reopen(*writers, session_id=session_id, by=by)
-        )
+        return await session.change(lambda *writers: rollover.reopen(*writers, session_id=session_id, by=by))
 
 
 def texts(session: Session) -> list[str]:
@@ -101,7 +100,7 @@ async def state(store: Store) -> dict[str, tuple[bool, int]]:
 async def part(store: Store, by: str = "late", *, due: bool = True) -> bool:
     async with store.open(ADA) as session:
         return await session.change(
-            lambda *writers: switch_session.split_after_idle(*writers, by=by, due=lambda _: due)
+            lambda *writers: rollover.split_after_idle(*writers, by=by, due=lambda _: due)
         )
 
 
@@ -129,3 +128,8 @@ async def roll(session: Session, first_kept: int) -> str | None:
             *writers, first_kept=first_kept, record=compact, still=lambda now: len(now.messages) >= count
         )
     )
+
+
+def keep(vectors: Vectors, model: str, stem: str, found: Mapping[str, Vector]) -> None:
+    """Keep the vectors of a conversation's texts."""
+    vectors.keep(model, [Passage(stem, text) for text in found], found)

@@ -11,7 +11,7 @@ from datetime import UTC
 from pathlib import Path
 
 from session.background.moving import move
-from session.store import switch_session
+from session.store import rollover
 from session.store.store import Store
 from session.transcript.key import SessionKey
 from tests.session.dying import die_everywhere
@@ -22,7 +22,7 @@ OLD, NEW = SessionKey("telegram:-5"), SessionKey("telegram:-1005")
 
 async def _close(store: Store, session_id: str) -> None:
     async with store.open(ADA) as session:
-        await session.change(lambda *writers: switch_session.close(*writers, of=session_id))
+        await session.change(lambda *writers: rollover.close(*writers, of=session_id))
 
 
 async def _roll(store: Store, first_kept: str) -> None:

@@ -18,7 +18,7 @@ from session.compaction.due import measure
 from session.compaction.flat import FileLists, flat
 from session.compaction.plan import region
 from session.compaction.rules import CompactionRules
-from session.context import audience
+from session.context import scopes
 from session.context.prepared import lines_from, prepared
 from session.context.quoted import of_line
 from session.context.relevance import Relevance, compared
@@ -28,20 +28,20 @@ from session.memory.text_similarity import Sources
 from session.models.model import Echo
 from session.models.tokens import estimate_messages
 from session.recall import reading
-from session.store import idle, listing
-from session.store.split import Parted, ended_before, place_of, recent_ids
+from session.store import listing, rollover, trace
+from session.store.rollover import Parted, ended_before, place_of, recent_ids
+from session.store.session import View
 from session.store.store import Session
-from session.store.view import View
 from session.tools.archives import page_of
-from session.transcript import entries, life, records, withdrawal
+from session.transcript import history, pages
 from session.transcript.attachments import Album, attachments_of
 from session.transcript.history import HistoryWindow, before_turn, visible
 from session.transcript.index import Index
-from session.transcript.journal import JournalState
+from session.transcript.journal import Journal, JournalState
 from session.transcript.key import SessionKey
 from session.transcript.line import decode, dump, read_time, stamp
+from session.transcript.loading import Survey
 from session.transcript.repair import repair
-from session.transcript.survey import Survey
 from session.transcript.transcript import Transcript, make_line, parse
 from session.turn.joining import parts_of, served, stopped_before
 from session.turn.turn_compaction import _count_basis
@@ -72,9 +72,7 @@ def file_of(head: dict[str, Any], lines: Sequence[dict[str, Any]], hole: int | N
 def view_of(transcript: Transcript) -> View:
     return View(
         lambda: transcript,
-        JournalState,
-        None,
-        lambda: NOW,
+        Journal(JournalState, None, lambda: NOW),
         key=SessionKey("cli:x"),
         stem="cli_x",
         path=Path("cli_x.jsonl"),
@@ -136,14 +134,14 @@ def test_commands_find_what_they_take_back(transcript: Transcript) -> None:
     view, messages = view_of(transcript), transcript.messages
     found = [*view.records()]
 
-    at = withdrawal.last_exchange(messages, found, history_start=transcript.history_start)
+    at = history.last_exchange(messages, found, history_start=transcript.history_start)
     for start in {0, at or 0}:
-        asked = withdrawal.questions(messages, start)
-        assert isinstance(withdrawal.text_of(asked), str)
+        asked = history.questions(messages, start)
+        assert isinstance(history.text_of(asked), str)
         assert all(file.name is not None for line in asked for file in attachments_of(line))
     assert at is None or decode(messages[at])["role"] == "user"
     for id_ in IDS:
-        withdrawal.withdrawn_by(messages, found, id_)
+        history.withdrawn_by(messages, found, id_)
         assert all(isinstance(line["message_id"], str) for line in (*served(view, id_), *parts_of(view, id_)))
         view.seq_of(id_)
         view.spent(id_)
@@ -167,9 +165,9 @@ def test_a_session_ends(transcript: Transcript) -> None:
     dump(recent_ids(transcript, JournalState(), NOW, stop=stop))
 
     assert len(Parted(transcript, stop).moved) <= len(transcript.messages) - stop
-    idle.fresh_at(transcript)
-    idle.is_idle(transcript, received_at=None, now=NOW, limit=NOW - NOW.replace(hour=1))
-    idle.last_words(transcript)
+    rollover.fresh_at(transcript)
+    rollover.is_idle(transcript, received_at=None, now=NOW, limit=NOW - NOW.replace(hour=1))
+    rollover.last_words(transcript)
 
 
 @given(TRANSCRIPTS, st.sampled_from(IDS))
@@ -225,10 +223,10 @@ def test_a_conversation_is_shown(transcript: Transcript) -> None:
     """To people, to other programs, and where somebody searches."""
     messages = transcript.messages
 
-    json.dumps(records.page(messages, after=0, limit=100))
-    json.dumps(entries.page(messages, before=None, after=None, limit=100))
+    json.dumps(pages.records_page(messages, after=0, limit=100))
+    json.dumps(pages.entries_page(messages, before=None, after=None, limit=100))
     for id_ in IDS:
-        for step in life.in_order(life.of_lines(messages, id_, session_id="s", source="transcript")):
+        for step in trace.in_order(trace.of_lines(messages, id_, session_id="s", source="transcript")):
             json.dumps(step.as_dict())
     for zone in ZONES:
         listing.make_row(transcript, Path("cli_x.jsonl"), zone, active=True)
@@ -246,8 +244,8 @@ def test_a_conversation_goes_into_memory(transcript: Transcript) -> None:
     lines = [*map(decode, transcript.messages)]
     own = [lines[at] for at in transcript.index.records]
 
-    audience.chat_in(transcript)
-    audience.answers_in(transcript.inner)
+    scopes.chat_in(transcript)
+    scopes.answers_in(transcript.inner)
     spoken = note_taking.sendable(lines, start=0, stop=len(lines))
     for zone in ZONES:
         note_taking.chunk_end(spoken, zone=zone, max_chars=50)

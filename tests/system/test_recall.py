@@ -11,7 +11,7 @@ from typing import Any
 
 import httpx
 
-from session.store.recall_file import index_path
+from session.store.derived import index_path
 from session.transcript.key import SessionKey
 from tests.support.bulk import MESSAGES, fill, is_gone, stopped_in_the_midst, taken_in
 from tests.support.guarantee import guarantee

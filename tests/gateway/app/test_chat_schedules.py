@@ -15,8 +15,8 @@ from gateway.app.surroundings import SurroundingsReader
 from gateway.app.wiring_cron import ChatSchedules
 from gateway.config.agents import scopes_of
 from gateway.config.load import load
+from session.context.context import Surroundings
 from session.context.scopes import Reader
-from session.context.working import Surroundings
 from session.models.model import ToolCall
 from session.tools import Toolbox, ToolPlace, ToolResult
 from session.tools.schedule import Schedule

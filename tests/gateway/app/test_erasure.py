@@ -21,7 +21,7 @@ from gateway.app.daemons import DaemonRegistry
 from gateway.queue.mailbox import INBOUND, ParkedAs, Post
 from session.approvals.files import ApprovalFiles
 from session.background import moving
-from session.context.audience import ANSWERS, CHAT
+from session.context.scopes import ANSWERS, CHAT
 from session.kept.erasing import Owed
 from session.kept.subject import Conversation, Nobody
 from session.models.model import Answer, OnDelta, Prompt

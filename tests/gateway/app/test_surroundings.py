@@ -10,9 +10,8 @@ from typing import Any
 from gateway.app.surroundings import SurroundingsReader
 from gateway.config.load import load
 from session.background.job_files import BackgroundJob, JobFiles
-from session.context.context import working
+from session.context.context import Event, OpenWork, Surroundings, WorkingMemory, working
 from session.context.scopes import Reader, Scopes
-from session.context.working import Event, OpenWork, Surroundings, WorkingMemory
 from tests.support.place import write
 
 NOW = datetime(2026, 2, 1, 12, tzinfo=UTC)

@@ -16,7 +16,7 @@ from gateway.queue.embedded.mailbox import EmbeddedMailbox
 from gateway.queue.mailbox import INBOUND, Mailbox, ParkedAs, Post
 from gateway.queue.rabbitmq.broker import RabbitMailbox
 from session.background.retention import UNNAMED_FOR, Retention
-from session.store.unnamed import media_bytes
+from session.store.media import media_bytes
 from tests.gateway.embedded_place import serving
 from tests.gateway.http_place import open_place
 from tests.session.retention_place import World, brought

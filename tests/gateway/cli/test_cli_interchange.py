@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
+from session.interchange.conversation import MAX_LINES
 from session.interchange.formats import FORMATS
-from session.interchange.records import MAX_LINES
 from session.transcript.line import MAX_LINE_BYTES
 from tests.gateway.cli_place import SAMPLES, Ran, import_into, listed, session_file, shown, write
 

@@ -9,7 +9,7 @@ import pytest
 
 from gateway.service import search
 from gateway.service.search import Search
-from session.context.audience import ANSWERS
+from session.context.scopes import ANSWERS
 from session.memory.circles import learn
 from session.transcript.key import SessionKey
 from session.transcript.line import make_line

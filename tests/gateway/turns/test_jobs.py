@@ -15,8 +15,7 @@ from gateway.turns.control_order import WatchOrder
 from gateway.turns.event import read_event
 from gateway.turns.jobs import Jobs
 from gateway.turns.letter_rules import LetterRules
-from session.context.quiet import is_quiet
-from session.context.request import Request
+from session.context.request import Request, is_quiet
 from session.errors import ModelRefused
 from session.transcript.key import SessionKey
 from session.turn.turn import Reply

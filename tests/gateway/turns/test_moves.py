@@ -14,7 +14,7 @@ from gateway.turns import chat_migration
 from gateway.turns.agents import AgentSet
 from gateway.turns.letter_rules import LetterRules
 from session.background.job_files import file_name, move_jobs
-from session.context.agents import Agents, Binding
+from session.context.scopes import Agents, Binding
 from session.disk.state import read_state, write_state
 from session.transcript.key import SessionKey
 from tests.contracts.models import Script

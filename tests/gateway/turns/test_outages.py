@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 from gateway.turns import outages
 from gateway.turns.agents import AgentSet
 from gateway.turns.letter_rules import LetterRules
-from session.context.agents import Agents, Binding
+from session.context.scopes import Agents, Binding
 from session.errors import ModelAway, TurnTimeout
 from tests.contracts.models import Script
 from tests.gateway.delivery_place import Place

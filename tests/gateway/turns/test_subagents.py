@@ -17,7 +17,7 @@ from gateway.queue.mailbox import INBOUND, Letter
 from gateway.turns.collect import QueueRules
 from gateway.turns.letter_rules import LetterRules
 from gateway.turns.subagents import LATE_SAID
-from session.store.switch_session import split_after_idle
+from session.store.rollover import split_after_idle
 from session.subagents.records import Call, Subagent
 from session.transcript.key import SessionKey, is_subagent
 from tests.gateway.subagents_rig import Held, SubagentRig, spawn, subagent_rig

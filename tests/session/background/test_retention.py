@@ -18,13 +18,14 @@ from session.background.passing import Passing
 from session.background.retention import AWAITED_S, EVERY_S
 from session.errors import NotNow, StoreError
 from session.memory.notes import Notes, VersionRules
-from session.store import switch_session
-from session.store.vectors import Vectors
+from session.store import rollover
+from session.store.derived import Vectors
 from session.transcript import archive
 from session.transcript.key import SessionKey
 from session.transcript.loading import load
 from session.transcript.transcript import make_line
 from tests.session.retention_place import ADA, BOB, START, World
+from tests.session.store_place import keep
 
 
 async def test_old_ended_sessions_go_the_newest_of_an_open_chat_as_well(world: World) -> None:
@@ -102,7 +103,7 @@ async def test_vectors_go_with_an_ended_session(world: World) -> None:
     await world.say("d", BOB)
     vectors = Vectors(world.store.layout.workspace / "state")
     for stem in ("telegram_1", "telegram_2"):
-        vectors.write("words", stem, {"a": [1.0, 0.0]})
+        keep(vectors, "words", stem, {"a": [1.0, 0.0]})
     world.clock.forward(days=31)
 
     await world.retention.prune()
@@ -152,7 +153,7 @@ async def test_a_session_that_was_opened_again_is_as_fresh_as_that(world: World)
     old = await world.ended("a")
     world.clock.forward(days=20)
     async with world.store.open(ADA) as session:
-        await session.change(lambda *writers: switch_session.reopen(*writers, session_id=old))
+        await session.change(lambda *writers: rollover.reopen(*writers, session_id=old))
     world.clock.forward(days=20)
     assert await world.pruned() == []
 

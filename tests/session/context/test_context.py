@@ -15,9 +15,8 @@ from ulid import ULID
 
 from session.context import context
 from session.context.context import ChangingParts, Part, Recent, request
-from session.context.context_parts import ContextParts
+from session.context.context_parts import ContextParts, RecentSessions
 from session.context.quoted import NOTE
-from session.context.recent import RecentSessions
 from session.context.scopes import Reader, Scopes
 from session.library.library import Library
 from session.models.model import Answer, ToolCall

@@ -14,7 +14,7 @@ from session.errors import BadAnswer, ModelAway, ModelError, ModelRefused, Newer
 from session.models.llm import LiteLLMEmbedder
 from session.models.model import cosine
 from session.models.spending import Meter
-from session.store.vectors import FILE, Vectors
+from session.store.derived import FILE, Vectors
 from tests.contracts.models import WordEmbedder
 from tests.session.conftest import KEY
 from tests.support.clock import Clock

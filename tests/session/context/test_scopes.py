@@ -9,10 +9,18 @@ from typing import Any
 
 import pytest
 
-from session.context.agents import Agents, Binding
-from session.context.audience import chat_in, newer, told
 from session.context.request import Request
-from session.context.scopes import Chat, Reader, Scopes, counts_as_group
+from session.context.scopes import (
+    Agents,
+    Binding,
+    Chat,
+    Reader,
+    Scopes,
+    chat_in,
+    counts_as_group,
+    newer,
+    told,
+)
 from session.memory.circles import Circles, learn
 from session.store.store import Session, Store
 from session.transcript.agent import agent_in, is_name

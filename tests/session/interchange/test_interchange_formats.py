@@ -13,10 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from session.interchange import annabelle, archive, overlay, rows
-from session.interchange.conversation import BadFormat, Conversation, Line
+from session.interchange.conversation import BadFormat, Conversation, Line, calls_of, is_record, text_of
 from session.interchange.formats import FORMATS
 from session.interchange.nanobot import B64_NAMES, OLD_NAMES
-from session.interchange.parts import calls_of, is_record, text_of
 from session.transcript.line import make_line, read_time
 from session.transcript.transcript import decode, parse
 from tests.session.interchange.test_interchange_odd import jsonl, records

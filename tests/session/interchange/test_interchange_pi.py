@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from session.interchange import openclaw, pi
-from session.interchange.conversation import BadFormat, Conversation, Line
+from session.interchange.conversation import BadFormat, Conversation, Line, calls_of
 from session.interchange.openclaw import our_key
-from session.interchange.parts import calls_of
 from tests.session.interchange.test_interchange_odd import AT, jsonl, records
 
 HEADER = {"type": "session", "version": 3, "id": "5f3c0a", "timestamp": AT}

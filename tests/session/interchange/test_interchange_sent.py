@@ -11,8 +11,7 @@ import pytest
 from session.background.adoption import adopt, of_view
 from session.interchange.conversation import Conversation
 from session.interchange.formats import FORMATS
-from session.transcript.history import SUMMARY_HEAD, SUMMARY_TAIL
-from session.transcript.withdrawal import last_exchange
+from session.transcript.history import SUMMARY_HEAD, SUMMARY_TAIL, last_exchange
 from tests.session.compactions_place import KEY, Chat, chat
 
 NEW = "01KH9Z3Q3BZ63Q2JQ3VM15EA2A"

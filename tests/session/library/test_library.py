@@ -12,8 +12,16 @@ import pytest
 from structlog.testing import capture_logs
 
 from session.library.file_cache import FileCache
-from session.library.library import ASIDE_S, Bad, Broken, Library, read_playbook, split_head
-from session.library.patterns import PatternResult, search
+from session.library.library import (
+    ASIDE_S,
+    Bad,
+    Broken,
+    Library,
+    PatternResult,
+    read_playbook,
+    search,
+    split_head,
+)
 from tests.support.guarantee import guarantee
 
 FOREVER = "(a|aa)+$"

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from session.context.audience import told
 from session.context.request import Request
-from session.context.scopes import Chat, Reader, Scope, Scopes
+from session.context.scopes import Chat, Reader, Scope, Scopes, told
 from session.memory.circles import PARENT, Circles, learn
 from session.store.store import Store
 from session.subagents.records import Call, SubagentFiles

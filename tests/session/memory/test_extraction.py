@@ -19,8 +19,7 @@ from session.memory.fact_extraction import FactRules
 from session.memory.fact_store import active
 from session.memory.scope_state import LOOKED_AT_MAX, ScopeState, ScopeStates
 from session.models.model import Answer, Prompt
-from session.store.end_for_compaction import roll_over
-from session.store.switch_session import reopen, split_after_idle
+from session.store.rollover import reopen, roll_over, split_after_idle
 from session.transcript.key import SessionKey
 from session.transcript.line import make_line, stamp
 from tests.session.memory_place import (

@@ -15,13 +15,13 @@ from typing import Any
 import pytest
 
 from session.background.job_files import BackgroundJob, JobFiles
-from session.context.recent import RecentSessions
+from session.context.context_parts import RecentSessions
 from session.disk.layout import Layout
 from session.errors import BadAnswer, ContextTooLong, ModelAway, ModelRefused
 from session.memory import titles
 from session.memory.titles import SessionTitles
 from session.models.model import Answer, Prompt, ToolCall
-from session.store import ending, switch_session
+from session.store import rollover
 from session.store.store import Session, Store
 from session.transcript.key import SessionKey
 from session.transcript.line import make_line, stamp
@@ -110,7 +110,7 @@ class EndsFirst(Store):
 
         def end(*writers: Any) -> object:
             assert go.wait(20)
-            return ending.end(*writers, metadata=None)
+            return rollover.end(*writers, metadata=None)
 
         async with super().open(key) as session:
             ending_it = asyncio.ensure_future(session.change(end))
@@ -301,9 +301,7 @@ async def test_a_summary_reaches_the_next_requests_of_its_own_chat_alone(tmp_pat
         await workspace.said(ADA, exchange("the time?", "noon", "a"))
         await workspace.said(BOB, exchange("secret", "kept", "b"))
         async with workspace.store.open(ADA) as session:
-            await session.change(
-                lambda *hands: switch_session.split_after_idle(*hands, by="c", due=lambda _: True)
-            )
+            await session.change(lambda *hands: rollover.split_after_idle(*hands, by="c", due=lambda _: True))
             await workspace.jobs.ended(session)
         await workspace.new(BOB)
         assert await shown() == ["It ended with the question: the time? — and the answer: noon"]
@@ -416,7 +414,7 @@ async def test_opened_again_it_has_no_summary_until_it_ends_again(house: Workspa
 
     async def meanwhile(_: Prompt) -> Answer:
         async with house.store.open(ADA) as session:
-            await session.change(lambda *hands: switch_session.reopen(*hands, session_id=old["session_id"]))
+            await session.change(lambda *hands: rollover.reopen(*hands, session_id=old["session_id"]))
             await session.append(talk(2, start=4))
             await session.end()
             await house.jobs.ended(session)

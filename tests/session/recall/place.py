@@ -17,7 +17,7 @@ from session.models.model import Embedder
 from session.models.spending import Spending
 from session.recall.finding import Hit
 from session.recall.recall import Recall, SearchResults
-from session.store.recall_file import index_path
+from session.store.derived import index_path
 from session.store.store import Store
 from session.transcript.key import SessionKey
 from session.transcript.line import make_line, stamp

@@ -18,7 +18,7 @@ from session.recall.update import WHOSE
 from session.recall.words import Sieve
 from session.store import archived
 from session.store.listing import key_at
-from session.transcript import beginning
+from session.transcript import line as line_module
 from session.transcript.agent import AGENT
 from session.transcript.line import make_line, stamp
 from session.transcript.loading import read_beginning
@@ -488,7 +488,7 @@ def test_a_session_with_a_lost_line_1_is_nobodys(tmp_path: Path, first: str, age
 
 
 def test_a_line_1_longer_than_any_may_be_is_nobodys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(beginning, "MAX_LINE_BYTES", 1000)
+    monkeypatch.setattr(line_module, "MAX_LINE_BYTES", 1000)
     path = tmp_path / "a.jsonl"
     path.write_text('{"_type":"metadata","key":"a","metadata":{"a":"' + "x" * 1000 + '"}}\n')
 

@@ -9,8 +9,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from session.context.context_parts import ContextParts
-from session.context.recent import RecentSessions
+from session.context.context_parts import ContextParts, RecentSessions
 from session.context.request import Request
 from session.context.scopes import Scopes
 from session.library.library import Library

@@ -17,11 +17,11 @@ import orjson
 import pytest
 
 from session.errors import StoreError
-from session.store import switch_session
+from session.store import rollover
 from session.store.store import Session
-from session.transcript.index import Exchange
-from session.transcript.index_file import (
+from session.transcript.index import (
     VERSION,
+    Exchange,
     pack,
     read_index,
     unpack,
@@ -157,9 +157,7 @@ async def test_a_session_ends_and_is_opened_again_with_every_line(tmp_path: Path
         gone = not index.exists()
         async with store.open(KEY) as session:
             await session.change(
-                lambda *writers: switch_session.reopen(
-                    *writers, session_id=str(HEAD["metadata"]["session_id"])
-                )
+                lambda *writers: rollover.reopen(*writers, session_id=str(HEAD["metadata"]["session_id"]))
             )
             count, last = len(session), session.raw(-1)
 

@@ -98,7 +98,7 @@ def test_before_a_conversation_goes_what_was_prepared_of_those_that_rest(tmp_pat
     used(handles, *"ef", prepared=BIG, folder=tmp_path)
     assert (kept(handles, "abcdef"), ready(handles, "abcdef")) == ("abcdef", "bf")
     handles.leave(held)
-    handles.close()
+    handles.indexer.close()
 
 
 @guarantee(

@@ -21,16 +21,16 @@ from session.models.model import Answer, Prompt
 from session.models.spending import Meter
 from session.store import archived
 from session.store.cache import begin as index_work
+from session.store.derived import FILE, Vectors, forget
 from session.store.state import StoreState
 from session.store.store import Session, Store, utc_now
-from session.store.vectors import FILE, Vectors, forget
 from session.store.writer import TranscriptWriter
 from session.tools import Toolbox
 from session.transcript.lines import Lines
 from tests.contracts.models import WordEmbedder
 from tests.session.big_place import KEY, STEM, body, index_of, path_of, whole
 from tests.session.memory_place import ADA, Scripted, open_workspace, saved, talk
-from tests.session.store_place import Make
+from tests.session.store_place import Make, keep
 from tests.support.guarantee import guarantee
 
 pytestmark = guarantee("privacy", "Work in progress writes nothing of a conversation that has been cleared.")
@@ -160,7 +160,7 @@ def test_vectors_that_cannot_be_picked_out_go_together(tmp_path: Path) -> None:
     """Another process writes for long: those of all conversations go, and are asked for again."""
     layout = Layout(tmp_path)
     vectors = Vectors(tmp_path / "state")
-    vectors.write("words", "ada", {"a": [1.0]})
+    keep(vectors, "words", "ada", {"a": [1.0]})
     holder = sqlite3.connect(tmp_path / "state" / FILE, isolation_level=None)
     holder.execute("BEGIN EXCLUSIVE")
 
@@ -169,7 +169,7 @@ def test_vectors_that_cannot_be_picked_out_go_together(tmp_path: Path) -> None:
     holder.execute("ROLLBACK")
     holder.close()
     assert vectors.read("words", "ada", ["a"]) == {}
-    vectors.write("words", "ada", {"b": [1.0]})
+    keep(vectors, "words", "ada", {"b": [1.0]})
     assert vectors.read("words", "ada", ["b"]).keys() == {"b"}
     vectors.close()
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from session.disk.layout import Layout
-from session.store.enclosed import UNREAD_FOR, AwaitedFiles, named_in_files, still_named
+from session.store.media import UNREAD_FOR, AwaitedFiles, named_in_files, still_named
 from session.transcript import archive
 from tests.session.retention_place import ADA, BOB, World, brought
 

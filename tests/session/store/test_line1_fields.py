@@ -12,11 +12,10 @@ import pytest
 
 from gateway.http.sessions import PatchIn
 from session.background.adoption import adopt
-from session.context.audience import ANSWERS, CHAT
+from session.context.scopes import ANSWERS, CHAT
 from session.interchange.conversation import Conversation
-from session.store import switch_session
-from session.store.end_for_compaction import roll_over
-from session.store.line1_fields import FIELDS, for_the_compacted, for_the_next, for_the_reopened
+from session.store import rollover
+from session.store.rollover import FIELDS, for_the_compacted, for_the_next, for_the_reopened, roll_over
 from session.store.store import Session, Store
 from session.transcript.agent import AGENT
 from session.transcript.key import SessionKey
@@ -51,9 +50,7 @@ async def every_change(store: Store) -> set[str]:
         names = seen_in(store)
         await session.end()
         await talk(session, "2")
-        await session.change(
-            lambda *writers: switch_session.split_after_idle(*writers, by="3", due=lambda _: True)
-        )
+        await session.change(lambda *writers: rollover.split_after_idle(*writers, by="3", due=lambda _: True))
         names |= seen_in(store)
         await talk(session, "3")
         await session.change(
@@ -61,7 +58,7 @@ async def every_change(store: Store) -> set[str]:
         )
         names |= seen_in(store)
         ended = str(session.metadata["previous_session"])
-        await session.change(lambda *writers: switch_session.reopen(*writers, session_id=ended))
+        await session.change(lambda *writers: rollover.reopen(*writers, session_id=ended))
         names |= seen_in(store)
     async with store.open(SessionKey("cron:job")) as session:
         await talk(session, "4")
@@ -78,7 +75,7 @@ def written_by_literals() -> Iterator[str]:
             if not isinstance(node, ast.Call):
                 continue
             name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-            if name in ("checkpoint", "remember", "end", "archive", "merged", "renew"):
+            if name in ("checkpoint", "remember", "end", "archive", "merged", "renew", "go_on"):
                 given = [*node.args, *(word.value for word in node.keywords)]
                 for literal in (value for value in given if isinstance(value, ast.Dict)):
                     yield from (

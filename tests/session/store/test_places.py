@@ -8,8 +8,8 @@ import pytest
 
 from session.disk.layout import Layout
 from session.store import places
+from session.store.derived import index_path
 from session.store.places import kind_of
-from session.store.recall_file import index_path
 from session.transcript.key import mark_of
 from tests.support.guarantee import guarantee
 from tests.support.harness import ROOT

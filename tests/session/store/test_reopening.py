@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from session.errors import NoSession
-from session.store import switch_session
+from session.store import rollover
+from session.store.rollover import Swap
 from session.store.store import Store
-from session.store.switch_session import Swap
 from session.transcript import archive
 from session.transcript.history import visible
 from session.transcript.key import SessionKey
@@ -117,8 +117,8 @@ async def test_without_an_active_session(store: Store) -> None:
     old, _ = await two(store)
     async with store.open(ADA) as session:
         new = session.session_id
-        assert await session.change(lambda *writers: switch_session.close(*writers, of=old)) is None
-        assert await session.change(lambda *writers: switch_session.close(*writers, of=None)) == new
+        assert await session.change(lambda *writers: rollover.close(*writers, of=old)) is None
+        assert await session.change(lambda *writers: rollover.close(*writers, of=None)) == new
         assert not session.path.exists()
     assert await state(store) == {old: (False, 4), new: (False, 2)}
 
@@ -142,9 +142,9 @@ async def test_a_turn_that_runs_goes_on_behind(store: Store) -> None:
         assert texts(session)[-2:] == ["re: b", "q"]
         assert (found := session.find("run")) is not None
         assert found.tail
-        assert await session.change(lambda *writers: switch_session.close(*writers, of=None)) == old
+        assert await session.change(lambda *writers: rollover.close(*writers, of=None)) == old
         assert texts(session) == ["q"]
-        assert await session.change(lambda *writers: switch_session.close(*writers, of=None)) is None
+        assert await session.change(lambda *writers: rollover.close(*writers, of=None)) is None
     assert (await state(store))[new] == (False, 2)
 
 
@@ -194,7 +194,7 @@ async def test_a_close_that_dies_anywhere_leaves_one_of_two_states(store: Store,
         found = await state(left)
         assert found in ({old: (False, 4), new: (False, 2)}, {old: (False, 4), new: (True, 2)})
         async with left.open(ADA) as session:
-            await session.change(lambda *writers: switch_session.close(*writers, of=None))
+            await session.change(lambda *writers: rollover.close(*writers, of=None))
         assert await state(left) == {old: (False, 4), new: (False, 2)}
         assert len(archives_in(left)) == 2
         await left.aclose()

@@ -11,7 +11,7 @@ import pytest
 
 from session.context.request import lines_from, sent_from
 from session.memory.unconsolidated import UnconsolidatedReader
-from session.store import switch_session
+from session.store import rollover
 from session.store.search import search
 from session.store.store import Session, Store
 from session.transcript import archive
@@ -283,7 +283,7 @@ async def test_what_is_kept_is_found_and_paid_once(store: Store) -> None:
         await talk(session, "c")
         rows = {row.id: row for row in await store.rows()}
         found = search(store.layout, "telegram_1", ADA, "word", limit=10)
-        await session.change(lambda *writers: switch_session.reopen(*writers, session_id=old))
+        await session.change(lambda *writers: rollover.reopen(*writers, session_id=old))
         again = search(store.layout, "telegram_1", ADA, "word", limit=10)
 
     assert [hit.text for hit in found.hits] == ["word b", "word b", "word a", "word a"]

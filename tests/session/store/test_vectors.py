@@ -12,7 +12,8 @@ import pytest
 from session.disk.layout import Layout
 from session.errors import NewerFormat
 from session.models.model import cosine, from_bytes, to_bytes, unit_vectors
-from session.store.vectors import FILE, Vectors, forget
+from session.store.derived import FILE, Vectors, forget
+from tests.session.store_place import keep
 
 MODEL = "words"
 ROOT = Path(__file__).parents[3]
@@ -25,7 +26,7 @@ def vector(n: int, size: int = 64) -> list[float]:
 def test_a_vector_is_found_for_its_text_model_and_conversation_alone(tmp_path: Path) -> None:
     """Another chat, another model or another text finds nothing; and no text is in the file."""
     vectors = Vectors(tmp_path)
-    vectors.write(MODEL, "ada", {"a secret plan": vector(1)})
+    keep(vectors, MODEL, "ada", {"a secret plan": vector(1)})
 
     assert vectors.read(MODEL, "ada", ["a secret plan", "other"]).keys() == {"a secret plan"}
     assert list(vectors.read(MODEL, "ada", ["a secret plan"])["a secret plan"]) == vector(1)
@@ -42,14 +43,14 @@ def test_a_vector_is_found_for_its_text_model_and_conversation_alone(tmp_path: P
 def test_a_damaged_file_is_begun_anew(tmp_path: Path, damage: bytes | None) -> None:
     """Whatever stands there, the next vector is kept and found."""
     vectors = Vectors(tmp_path)
-    vectors.write(MODEL, "ada", {str(n): vector(n, 1024) for n in range(50)})
+    keep(vectors, MODEL, "ada", {str(n): vector(n, 1024) for n in range(50)})
     vectors.close()
     path = tmp_path / FILE
     data = path.read_bytes()
     path.write_bytes(data[:4096] + b"\x5a" * (len(data) - 4096) if damage is None else damage)
 
     vectors.read(MODEL, "ada", [str(n) for n in range(50)])
-    vectors.write(MODEL, "ada", {"new": vector(7)})
+    keep(vectors, MODEL, "ada", {"new": vector(7)})
 
     assert vectors.read(MODEL, "ada", ["new"]).keys() == {"new"}
     vectors.close()
@@ -59,13 +60,13 @@ def test_a_damaged_file_is_begun_anew(tmp_path: Path, damage: bytes | None) -> N
 def test_a_file_that_is_replaced_under_another_process_is_opened_again(tmp_path: Path) -> None:
     """One begins it anew or somebody deletes it; the other goes on in the new file."""
     one, two = Vectors(tmp_path), Vectors(tmp_path)
-    one.write(MODEL, "ada", {"a": vector(1)})
+    keep(one, MODEL, "ada", {"a": vector(1)})
     two.read(MODEL, "ada", ["a"])
     for path in tmp_path.glob(f"{FILE}*"):
         path.unlink()
 
-    one.write(MODEL, "ada", {"b": vector(2)})
-    two.write(MODEL, "ada", {"c": vector(3)})
+    keep(one, MODEL, "ada", {"b": vector(2)})
+    keep(two, MODEL, "ada", {"c": vector(3)})
 
     assert one.read(MODEL, "ada", ["a", "b", "c"]).keys() == {"b", "c"}
 
@@ -73,7 +74,7 @@ def test_a_file_that_is_replaced_under_another_process_is_opened_again(tmp_path:
 def test_what_cannot_be_a_vector_is_not_found(tmp_path: Path) -> None:
     """Bytes that were changed on the disk are asked for again, not compared."""
     vectors = Vectors(tmp_path)
-    vectors.write(MODEL, "ada", {"a": vector(1)})
+    keep(vectors, MODEL, "ada", {"a": vector(1)})
     vectors.close()
     with sqlite3.connect(tmp_path / FILE) as file:
         file.execute("UPDATE vectors SET vector = zeroblob(64)")
@@ -90,7 +91,7 @@ def test_the_oldest_go_when_there_is_no_room(tmp_path: Path) -> None:
     vectors = Vectors(tmp_path, max_bytes=most)
 
     for batch in range(40):
-        vectors.write(MODEL, "ada", {f"{batch}.{n}": vector(n, 1536) for n in range(10)})
+        keep(vectors, MODEL, "ada", {f"{batch}.{n}": vector(n, 1536) for n in range(10)})
 
     assert "39.0" in vectors.read(MODEL, "ada", ["39.0"])
     assert vectors.read(MODEL, "ada", ["0.0"]) == {}
@@ -104,9 +105,9 @@ def test_forgetting_one_conversation_leaves_the_others(tmp_path: Path) -> None:
     forget(layout, "ada")
     assert not (tmp_path / "state").exists()
     vectors = Vectors(tmp_path / "state")
-    vectors.write(MODEL, "ada", {"a": vector(1)})
-    vectors.write("another", "ada", {"a": vector(1)})
-    vectors.write(MODEL, "bob", {"a": vector(2)})
+    keep(vectors, MODEL, "ada", {"a": vector(1)})
+    keep(vectors, "another", "ada", {"a": vector(1)})
+    keep(vectors, MODEL, "bob", {"a": vector(2)})
 
     forget(layout, "ada")
 
@@ -122,7 +123,7 @@ def test_a_newer_file_is_refused_and_left_alone(tmp_path: Path) -> None:
     before = (tmp_path / FILE).read_bytes()
     vectors = Vectors(tmp_path)
 
-    vectors.write(MODEL, "ada", {"a": vector(1)})
+    keep(vectors, MODEL, "ada", {"a": vector(1)})
 
     assert vectors.read(MODEL, "ada", ["a"]) == {}
     assert (tmp_path / FILE).read_bytes() == before
@@ -137,11 +138,11 @@ def test_a_lock_of_another_process_costs_a_moment_and_nothing_else(tmp_path: Pat
     other = sqlite3.connect(tmp_path / FILE, isolation_level=None)
     other.execute("BEGIN EXCLUSIVE")
 
-    vectors.write(MODEL, "ada", {"a": vector(1)})
+    keep(vectors, MODEL, "ada", {"a": vector(1)})
     other.execute("ROLLBACK")
 
     assert vectors.read(MODEL, "ada", ["a"]) == {}
-    vectors.write(MODEL, "ada", {"a": vector(1)})
+    keep(vectors, MODEL, "ada", {"a": vector(1)})
     assert vectors.read(MODEL, "ada", ["a"]).keys() == {"a"}
 
 
@@ -151,7 +152,7 @@ def test_a_folder_that_cannot_be_used_is_no_failure(tmp_path: Path) -> None:
     vectors = Vectors(tmp_path / "state")
 
     vectors.open()
-    vectors.write(MODEL, "ada", {"a": vector(1)})
+    keep(vectors, MODEL, "ada", {"a": vector(1)})
 
     assert vectors.read(MODEL, "ada", ["a"]) == {}
 
@@ -159,7 +160,7 @@ def test_a_folder_that_cannot_be_used_is_no_failure(tmp_path: Path) -> None:
 LOOKS = """
 import sys
 from pathlib import Path
-from session.store.vectors import Vectors
+from session.store.derived import Vectors
 vectors = Vectors(Path(sys.argv[1]), busy_s=10)
 print(*vectors.read("words", "ada", ["a", "b"]))
 vectors.close()
@@ -171,13 +172,13 @@ def test_a_process_that_comes_and_goes_takes_nothing_from_one_that_opened_the_fi
 ) -> None:
     """The second opening leaves the locks of the first, by which the other one sees that it is not alone."""
     one, two = Vectors(tmp_path), Vectors(tmp_path)
-    one.write(MODEL, "ada", {"a": vector(1)})
+    keep(one, MODEL, "ada", {"a": vector(1)})
     two.open()
     two.close()
     look = (sys.executable, "-c", LOOKS, str(tmp_path))
     assert subprocess.run(look, cwd=ROOT, check=True, capture_output=True).stdout == b"a\n"
 
-    one.write(MODEL, "ada", {"b": vector(2)})
+    keep(one, MODEL, "ada", {"b": vector(2)})
 
     assert subprocess.run(look, cwd=ROOT, check=True, capture_output=True).stdout == b"a b\n"
 

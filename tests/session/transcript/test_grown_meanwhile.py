@@ -20,20 +20,19 @@ from session.context import request as request_module
 from session.context.prepared import lines_from, prepared
 from session.context.request import sent_from
 from session.models.model import Echo
-from session.store import split as split_module
-from session.store.split import ended_before
+from session.store import rollover as rollover_module
+from session.store.rollover import ended_before
+from session.transcript import history as history_module
 from session.transcript import index as index_module
 from session.transcript import lines as lines_module
 from session.transcript import transcript as transcript_module
-from session.transcript import withdrawal as withdrawal_module
 from session.transcript.attachments import Album
-from session.transcript.history import visible
+from session.transcript.history import last_exchange, visible
 from session.transcript.index import Index
 from session.transcript.journal import JournalState
 from session.transcript.line import encode, make_line
 from session.transcript.lines import HeldFile, Lines
 from session.transcript.transcript import Transcript, fresh
-from session.transcript.withdrawal import last_exchange
 from tests.support.guarantee import guarantee
 
 AT = "2026-01-31T09:15:00+00:00"
@@ -43,9 +42,9 @@ MODULES = (
     lines_module,
     prepared_module,
     request_module,
-    split_module,
+    rollover_module,
     transcript_module,
-    withdrawal_module,
+    history_module,
 )
 # What both threads touch, as these modules name it.
 SHARED = r"transcript|messages|records|newest|finals|_starts|_begins|_hot|hot\b|_end\b|_block"

@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 
 from session.store.store import Session, Store
 from session.transcript import journal
-from session.transcript.journal import REWRITE_BYTES, JournalState, Kind, Told
+from session.transcript.journal import REWRITE_BYTES, JournalState, Kind, Told, Tries
 from session.transcript.key import SessionKey
 from session.transcript.transcript import make_line
-from session.transcript.tries import Tries
 from tests.session.store_place import Make, reopen
 from tests.support.clock import Clock
 from tests.support.examples import drawn

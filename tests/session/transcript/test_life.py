@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from session.transcript.life import Step, in_order, of_journal, of_lines
+from session.store.trace import Step, in_order, of_journal, of_lines
 from session.transcript.line import make_line
 
 ME, OTHER = "telegram:1:7", "telegram:1:8"

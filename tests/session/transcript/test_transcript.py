@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from session.transcript.line import decode, encode, read_time
-from session.transcript.rescue import MAX_DEPTH
-from session.transcript.transcript import ROLES, make_line, parse, stamp
+from session.transcript.transcript import MAX_DEPTH, ROLES, make_line, parse, stamp
 from tests.support.examples import drawn
 
 HEAD = (

@@ -7,8 +7,8 @@ from typing import Any
 import orjson
 import pytest
 
+from session.transcript.history import last_exchange, questions, text_of, withdrawn_by
 from session.transcript.index import Index
-from session.transcript.withdrawal import last_exchange, questions, text_of, withdrawn_by
 
 
 def raw(*lines: dict[str, Any]) -> tuple[list[bytes], list[int]]:
