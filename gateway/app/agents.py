@@ -19,8 +19,8 @@ from gateway.config.agents import described
 from gateway.config.presets import effective_compaction, effective_history
 from gateway.config.settings import Settings
 from gateway.observer import Observer
-from gateway.turns.quota import Quota
-from gateway.turns.spawning import Spawning
+from gateway.turns.limits import Quota
+from gateway.turns.subagents import Spawning
 from session.approvals.answers import Answers
 from session.background.jobs import Background
 from session.compaction.compactions import Compactions

@@ -16,9 +16,9 @@ from channels.errors import ChannelError
 from channels.message import Inbound
 from gateway.app.heartbeat import Texts
 from gateway.config.settings import Settings
-from gateway.inbound.intake import Intake
+from gateway.inbound.pipeline import Intake
 from gateway.queue.retry import back_off_s, until_durable
-from gateway.turns.job_agents import NO_AGENT, gone
+from gateway.turns.jobs import NO_AGENT, gone
 
 log = structlog.get_logger("clock")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from channels.tables import Platform
 from gateway.config.presets import effective_history
 from gateway.config.settings import Settings
-from gateway.turns.collect import QueueRules
+from gateway.turns.batching import QueueRules
 from gateway.turns.letter_rules import LetterRules
 from session.context.relevance import Relevance
 from session.memory.memory_rules import MemoryRules

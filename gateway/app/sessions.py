@@ -22,7 +22,7 @@ from gateway.config.agents import settings_of
 from gateway.config.memory_scope import scopes_of
 from gateway.config.settings import Settings
 from gateway.observer import Observer
-from gateway.turns.spawning import Spawning
+from gateway.turns.subagents import Spawning
 from session.approvals.answers import Answers
 from session.approvals.files import ApprovalFiles
 from session.background.job_files import JobFiles

@@ -6,7 +6,7 @@ from dataclasses import fields
 from typing import Any
 
 from gateway.config.settings import Settings
-from gateway.turns.quota import Quota, payer_of
+from gateway.turns.limits import Quota, payer_of
 from session.context.scopes import Scopes
 from session.models.caps import Caps
 from session.models.spending import Spending

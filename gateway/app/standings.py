@@ -9,9 +9,9 @@ from gateway.app.parts import Parts
 from gateway.app.served import enabled
 from gateway.app.sessions import SessionServices
 from gateway.outbound.standing import standing
-from gateway.turns.held import cause_of_lanes
+from gateway.turns.failures import cause_of_lanes
 from gateway.turns.lanes import Lanes
-from gateway.turns.model_standing import ModelStanding, of_part, standing_of
+from gateway.turns.policy import ModelStanding, of_part, standing_of
 from session.store.state import workspace_state
 from session.tools import MAX_TOOLS
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from gateway.app.approvals import without_denied
 from gateway.app.optional_tools import granted
 from gateway.config.settings import Settings
-from gateway.turns.spawning import Spawning
+from gateway.turns.subagents import Spawning
 from session.context.context_parts import ContextParts
 from session.context.request import Request, TurnContext, place_of
 from session.context.scopes import Scope

@@ -18,7 +18,7 @@ from gateway.http.openai_errors import error_body
 from gateway.service.chats import SLOW_S, Closing
 from gateway.service.completion import Completion
 from gateway.service.outcome import Outcome
-from gateway.turns.event import Event
+from gateway.turns.events import Event
 from session.errors import SessionError
 
 log = structlog.get_logger("http")

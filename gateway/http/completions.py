@@ -27,7 +27,7 @@ from gateway.http.stateless import Stateless
 from gateway.service.chats import ChatService, Closing, Conflict
 from gateway.service.client_message import MAX_KEY_CHARS, NoAddress, inbound
 from gateway.service.completion import Completion
-from gateway.turns.agent_choice import AgentChoice
+from gateway.turns.routing import AgentChoice
 from session.transcript.agent import named, parted
 
 OURS = "chat-gateway"

@@ -26,7 +26,7 @@ from gateway.http.shape import Open, Shape, needs
 from gateway.service.chats import ChatService
 from gateway.service.pages import Place, digest
 from gateway.service.zones import zone_for
-from gateway.turns.agent_choice import AgentChoice
+from gateway.turns.routing import AgentChoice
 
 T = TypeVar("T")
 

@@ -17,7 +17,7 @@ from gateway.http.events import read_last
 from gateway.http.shape import check_right, still_let_in
 from gateway.service.chats import ChatService
 from gateway.service.client_message import MAX_KEY_CHARS
-from gateway.turns.event import of_told
+from gateway.turns.events import of_told
 from session.errors import SessionError
 
 log = structlog.get_logger("http")

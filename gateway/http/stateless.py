@@ -15,7 +15,7 @@ from gateway.http.errors import HttpError, encoded, json_response, unavailable
 from gateway.http.leaving import ClientLeft, while_there
 from gateway.http.openai_errors import error_body
 from gateway.service.chats import HEARTBEAT_S, ChatService
-from gateway.turns.quota import Quota
+from gateway.turns.limits import Quota
 from session.errors import (
     BadAnswer,
     ContextTooLong,

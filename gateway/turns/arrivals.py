@@ -14,17 +14,17 @@ from durable import first_of
 from gateway.errors import LetterLost
 from gateway.queue.mailbox import Letter, Mailbox, ParkedAs
 from gateway.queue.retry import back_off_s, until_durable
-from gateway.turns import chat_migration, edits, outcomes
-from gateway.turns.agents import ChatAgents
-from gateway.turns.collect import Collecting
+from gateway.turns import edits, messages, routing
+from gateway.turns.batching import Collecting
+from gateway.turns.commands import Orders
 from gateway.turns.events import Events, Spawn
-from gateway.turns.flood import Refusals
 from gateway.turns.jobs import is_shown, replace_waiting
 from gateway.turns.lanes import Lane, Lanes
-from gateway.turns.notices import Notices
-from gateway.turns.orders import Orders
+from gateway.turns.limits import Refusals
 from gateway.turns.policy import UNANSWERED, Verdict, broken
-from gateway.turns.spawning import is_of_subagent
+from gateway.turns.replies import Notices
+from gateway.turns.routing import ChatAgents
+from gateway.turns.subagents import is_of_subagent
 
 log = structlog.get_logger("worker")
 
@@ -89,7 +89,7 @@ class Arrivals:
         if ignored:
             log.warning("letter.fields_ignored", key=inbound.key, id=inbound.id, fields=ignored)
         typed, (inbound, agent) = inbound.text, self._agents.read(inbound)
-        command = outcomes.command(inbound)
+        command = messages.command(inbound)
         lane = self._lanes.get(inbound.key)
         if self._is_too_many(lane, inbound):
             self._orders.received(inbound, command, again=letter.suspect)
@@ -127,7 +127,7 @@ class Arrivals:
 
         Nor is one that takes another out, which would be asked instead.
         """
-        if is_of_subagent(inbound) or chat_migration.target(inbound) is not None:
+        if is_of_subagent(inbound) or routing.moved_to(inbound) is not None:
             return False
         if lane is not None and (lane.find(inbound.id) is not None or edits.takes_out(lane, inbound)):
             return False

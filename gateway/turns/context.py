@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from channels.message import Inbound
-from gateway.turns.agents import Answers
-from gateway.turns.attempts import Attempt
-from gateway.turns.job_agents import HandedOn
+from gateway.turns.crash_guard import Attempt
+from gateway.turns.jobs import HandedOn
 from gateway.turns.lanes import Entry, RetryAfter
 from gateway.turns.policy import Verdict
+from gateway.turns.routing import Answers
 from session.models.model import Payer
 from session.store.store import Session
 from session.turn import commands

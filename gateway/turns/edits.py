@@ -10,7 +10,7 @@ import asyncio
 from typing import Any
 
 from channels.message import Inbound, Sender
-from gateway.turns import outcomes
+from gateway.turns import messages
 from gateway.turns.lanes import Entry, Lane
 from session.context.request import LONG_HISTORY
 from session.store.store import Session
@@ -52,7 +52,7 @@ def replace(lane: Lane, edit: Inbound) -> None:
         if inbound.platform_id != edit.platform_id or inbound.id == edit.id:
             continue
         tried = entry is lane.running or entry.tries.waits or entry.tries.crashes
-        is_question = inbound.kind == "message" and outcomes.command(inbound) is None
+        is_question = inbound.kind == "message" and messages.command(inbound) is None
         if tried and not is_question:
             continue
         if deleted:

@@ -19,21 +19,18 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 
-from gateway.turns import chat_migration, edits, job_agents, outcomes
-from gateway.turns.agents import ChatAgents, Refused
-from gateway.turns.attempts import Attempts
-from gateway.turns.collect import Collecting
+from gateway.turns import edits, jobs, messages, routing
+from gateway.turns.batching import Collecting
+from gateway.turns.commands import Orders
+from gateway.turns.completion import SOON_S, Parking, Settlement
 from gateway.turns.context import Ending, MessageContext, Step
-from gateway.turns.job_agents import HandedOn
-from gateway.turns.jobs import Jobs, is_job
+from gateway.turns.crash_guard import Attempts
+from gateway.turns.jobs import HandedOn, Jobs, is_job
 from gateway.turns.lanes import RetryAfter
-from gateway.turns.orders import Orders
-from gateway.turns.parking import Parking
+from gateway.turns.limits import Quota
 from gateway.turns.policy import ATTEMPTS_SAID, Verdict
-from gateway.turns.quota import Quota
-from gateway.turns.settlement import SOON_S, Settlement
-from gateway.turns.spawning import is_of_subagent
-from gateway.turns.subagents import Subagents
+from gateway.turns.routing import ChatAgents, Refused
+from gateway.turns.subagents import Subagents, is_of_subagent
 from session.memory.circles import learn
 from session.store.store import Session, Store
 from session.transcript.attachments import Attachment
@@ -80,13 +77,13 @@ class Deduplicate:
         if inbound.kind == "edit":
             # An edit recognises what it did to its message.
             return None
-        if (handed_on := job_agents.handed_on(session, inbound)) is not None:
+        if (handed_on := jobs.handed_on(session, inbound)) is not None:
             return handed_on
-        message.command = outcomes.command(inbound)
+        message.command = messages.command(inbound)
         # Asked first: what was answered out of line is stored, too, and would be sent a second time.
         if await self._orders.answered(inbound, message.command):
             return Reply(silent=True)
-        return outcomes.stored(session, inbound)
+        return messages.stored(session, inbound)
 
 
 class Command:
@@ -118,15 +115,15 @@ class Route:
     async def take(self, message: MessageContext) -> Ending | None:
         """Return the end of what is for nobody here, or goes elsewhere."""
         entry, session, inbound = message.entry, message.session, message.inbound
-        if (moved_to := chat_migration.target(inbound)) is not None:
-            return await chat_migration.settle(self._store, session, inbound, moved_to)
+        if (moved_to := routing.moved_to(inbound)) is not None:
+            return await routing.move_chat(self._store, session, inbound, moved_to)
         if inbound.kind == "result" and self._subagents is not None:
             met = await self._subagents.met(session, inbound)
             if met is not None:
                 return met
         agent = await self._agents.before(entry, session)
         if isinstance(agent, Refused):
-            return await outcomes.answer_command(session, inbound, agent.text)
+            return await messages.answer_command(session, inbound, agent.text)
         if isinstance(agent, HandedOn | Verdict):
             return agent
         message.answers = agent
@@ -160,9 +157,9 @@ class Admit:
         """Return the refusal."""
         entry, session, inbound = message.entry, message.session, message.inbound
         # Whatever it ends in: what its platform says of the chat decides what later messages may see.
-        await learn(session, outcomes.chat(inbound))
+        await learn(session, messages.chat(inbound))
         quota = self._quota
-        if quota is None or not outcomes.asks_model(message.command):
+        if quota is None or not messages.asks_model(message.command):
             return None
         # For a subagent's turn, and its result's, whoever asked for it pays.
         payer = quota.payer(self._subagents.payer(inbound) if self._subagents is not None else inbound)
@@ -198,7 +195,7 @@ class Guard:
             return Verdict("attempts", ATTEMPTS_SAID.format(attempt.begun))
         if attempt.alone and await self._collecting.part(entry, session, self._now()):
             return RetryAfter(SOON_S)
-        if attempt.counted and outcomes.calls_model(message.command):
+        if attempt.counted and messages.calls_model(message.command):
             assert message.answers is not None
             # It takes seconds, and a kill in them is no fault of the message's.
             await message.answers.turns.ready(entry.stop)
@@ -241,9 +238,9 @@ class Complete:
             case HandedOn():
                 return await self._settlement.hand_on(entry, ending)
             case Reply() as reply:
-                if self._enclosures is not None and outcomes.may_enclose(inbound, reply):
-                    files = await self._enclosures(session, outcomes.request(inbound), reply.text)
-                    reply = outcomes.with_files(reply, files)
+                if self._enclosures is not None and messages.may_enclose(inbound, reply):
+                    files = await self._enclosures(session, messages.request(inbound), reply.text)
+                    reply = messages.with_files(reply, files)
                 if self._jobs is not None and is_job(inbound):
                     reply = await self._jobs.settled(inbound, reply)
                 return await self._settlement.send(entry, reply, behind=session.ahead)

@@ -15,22 +15,19 @@ from gateway.errors import LetterLost, MailboxError
 from gateway.observer import Observer
 from gateway.queue.mailbox import INBOUND, Mailbox, carried
 from gateway.queue.retry import back_off_s
-from gateway.turns.agents import AgentSet, ChatAgents
 from gateway.turns.approvals import Approvals
 from gateway.turns.arrivals import Arrivals
-from gateway.turns.attempts import Attempts
-from gateway.turns.collect import Collecting
+from gateway.turns.batching import Collecting
+from gateway.turns.commands import Orders
+from gateway.turns.completion import LetterEnded, Parking, Settlement
 from gateway.turns.context import MessageContext, Step
+from gateway.turns.crash_guard import Attempts
 from gateway.turns.events import Events
-from gateway.turns.flood import Refusals
-from gateway.turns.idle import RollOver
+from gateway.turns.failures import Outages
 from gateway.turns.jobs import Jobs
 from gateway.turns.lanes import Entry, Lanes, RetryAfter
 from gateway.turns.letter_rules import LetterRules
-from gateway.turns.notices import Notices
-from gateway.turns.orders import Orders
-from gateway.turns.outages import Outages
-from gateway.turns.parking import Parking
+from gateway.turns.limits import Quota, Refusals
 from gateway.turns.pipeline import (
     Admit,
     Batch,
@@ -43,11 +40,11 @@ from gateway.turns.pipeline import (
     Route,
 )
 from gateway.turns.policy import Outage
-from gateway.turns.quota import Quota
-from gateway.turns.running import Run
-from gateway.turns.settlement import LetterEnded, Settlement
-from gateway.turns.spawning import is_of_subagent
-from gateway.turns.subagents import Subagents
+from gateway.turns.replies import Notices
+from gateway.turns.rollover import RollOver
+from gateway.turns.routing import AgentSet, ChatAgents
+from gateway.turns.run import Run
+from gateway.turns.subagents import Subagents, is_of_subagent
 from session.errors import Fenced, NewerFormat, SessionError, StoreError
 from session.store.store import Session, Store
 from session.transcript.key import SessionKey
@@ -203,7 +200,6 @@ class Worker:
             lanes=self.lanes,
             mailbox=self._mailbox,
             notices=notices,
-            aside=self.orders.aside,
             chat_commands=chat_commands,
             clock=clock,
             spawn=self._spawn,

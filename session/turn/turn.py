@@ -34,11 +34,9 @@ from session.transcript.history import SummaryRole
 from session.transcript.index import usage_of
 from session.transcript.withdrawal import text_of
 from session.turn.joining import Joins, served, stopped_before, together
-from session.turn.reply import TOGETHER, Reply, Watcher
-from session.turn.stop import StopSwitch, TurnStopped
-from session.turn.tool_calls import INTERRUPTED, STOPPED, ToolCalls
+from session.turn.reply import TOGETHER, Reply, StopSwitch, TurnStopped, Watcher
+from session.turn.tool_calls import INTERRUPTED, STOPPED, ToolCalls, TurnLines, TurnWriter
 from session.turn.turn_compaction import TurnCompaction
-from session.turn.turn_lines import TurnLines, TurnWriter
 
 __all__ = [
     "INTERRUPTED",

@@ -24,7 +24,7 @@ import structlog
 from channels.message import read_outbound
 from gateway.queue.embedded.mailbox import EmbeddedMailbox
 from gateway.queue.mailbox import Letter, Post, outbound
-from gateway.turns.collect import QueueRules
+from gateway.turns.batching import QueueRules
 from gateway.turns.letter_rules import LetterRules
 from session.models.model import Answer, OnDelta, Prompt, ToolCall
 from session.turn.turn import TurnLimits

@@ -13,8 +13,7 @@ from typing import Any
 from channels.message import Inbound
 from gateway.queue.mailbox import Mailbox
 from gateway.turns.letter_rules import LetterRules
-from gateway.turns.spawning import Spawning
-from gateway.turns.subagents import Subagents
+from gateway.turns.subagents import Spawning, Subagents
 from session.models.model import Answer, OnDelta, Prompt, ToolCall
 from session.store.store import Session, Store
 from session.subagents.records import Subagent, SubagentFiles

@@ -11,13 +11,13 @@ from typing import Any
 
 from channels.message import Inbound, Outbound, read_outbound
 from gateway.inbound.control import Control
-from gateway.inbound.intake import Intake
+from gateway.inbound.pipeline import Intake
 from gateway.queue.embedded.mailbox import EmbeddedMailbox
 from gateway.queue.mailbox import INBOUND, Mailbox, Parked, outbound
-from gateway.turns.agents import Agent, AgentSet
 from gateway.turns.events import Events
 from gateway.turns.lanes import Lane
 from gateway.turns.letter_rules import LetterRules
+from gateway.turns.routing import Agent, AgentSet
 from gateway.turns.worker import Worker
 from session.compaction.compactions import Compactions
 from session.errors import ModelAway

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from gateway.turns.attempts import Attempt, Attempts
+from gateway.turns.crash_guard import Attempt, Attempts
 from gateway.turns.lanes import Entry
 from gateway.turns.letter_rules import LetterRules
 from gateway.turns.policy import FENCED_TRIES

@@ -12,7 +12,7 @@ import pytest
 
 from channels.message import Sender
 from channels.tables import QueueMode
-from gateway.turns.collect import QueueRules
+from gateway.turns.batching import QueueRules
 from gateway.turns.letter_rules import LetterRules
 from session.errors import ModelRefused
 from session.models.model import Answer, Prompt, ToolCall

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from channels.tables import QueueMode
-from gateway.turns.collect import QueueRules
+from gateway.turns.batching import QueueRules
 from gateway.turns.letter_rules import LetterRules
 from session.errors import ModelAway
 from session.models.model import Answer, Prompt

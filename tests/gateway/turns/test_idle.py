@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from channels.message import Outbound
-from gateway.turns.idle import SAID
 from gateway.turns.letter_rules import LetterRules
+from gateway.turns.rollover import SAID
 from session.errors import EmptyAnswer, ModelAway
 from session.store.store import Session
 from session.transcript.transcript import make_line

@@ -10,9 +10,9 @@ import pytest
 from channels.message import Sender
 from gateway.service.outcome import Outcome
 from gateway.service.records import Record
-from gateway.turns.collect import TOGETHER_MAX, QueueRules
+from gateway.turns.batching import TOGETHER_MAX, QueueRules
+from gateway.turns.completion import LEFT_SAID
 from gateway.turns.letter_rules import LetterRules
-from gateway.turns.parking import LEFT_SAID
 from session.errors import ContextTooLong, ModelAway, ModelRefused
 from session.models.model import Prompt
 from tests.contracts.models import Script

@@ -12,7 +12,7 @@ import pytest
 
 from channels.message import Inbound
 from gateway.turns.control_order import WatchOrder
-from gateway.turns.event import read_event
+from gateway.turns.events import read_event
 from gateway.turns.jobs import Jobs
 from gateway.turns.letter_rules import LetterRules
 from session.context.quiet import is_quiet

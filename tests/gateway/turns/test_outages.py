@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from gateway.turns import outages
-from gateway.turns.agents import AgentSet
+from gateway.turns import failures
 from gateway.turns.letter_rules import LetterRules
+from gateway.turns.routing import AgentSet
 from session.context.agents import Agents, Binding
 from session.errors import ModelAway, TurnTimeout
 from tests.contracts.models import Script
@@ -212,7 +212,7 @@ async def test_a_chat_that_asks_another_model_is_told_of_no_outage(tmp_path: Pat
         await r.second.held.wait()
         lane = r.worker.lanes.get(BOB)
         assert lane is not None
-        lane.entries[0].since -= outages.TELL_WITHIN_S
+        lane.entries[0].since -= failures.TELL_WITHIN_S
         await r.put("asked", "m1")
         assert await r.ids(1) == ["m1#notice.model_away"]
         await r.until_paused()
@@ -269,7 +269,7 @@ async def test_a_chat_that_waits_for_a_person_is_told_of_no_outage(tmp_path: Pat
     async with built.open() as r:
         await r.say("count", "m1")
         lane = await r.until_paused()
-        lane.entries[0].since -= outages.TELL_WITHIN_S
+        lane.entries[0].since -= failures.TELL_WITHIN_S
         await r.put("hello", "b1", key=BOB)
 
         told = await r.ids(2)

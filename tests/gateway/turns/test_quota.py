@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from channels.message import Sender
-from gateway.turns import outages
-from gateway.turns.collect import QueueRules
+from gateway.turns import failures
+from gateway.turns.batching import QueueRules
 from gateway.turns.letter_rules import LetterRules
-from gateway.turns.quota import Quota
+from gateway.turns.limits import Quota
 from session.errors import ModelAway
 from session.models.caps import Caps
 from session.models.model import Answer, Need, Prompt, ToolCall, Usage
@@ -173,7 +173,7 @@ async def test_a_message_that_waits_for_its_model_is_not_refused_later(
 ) -> None:
     """Another one of its person was answered meanwhile, which used up the hour."""
     away = ModelAway("503", cause="unreachable")
-    monkeypatch.setattr(outages, "back_off_s", lambda *_, **__: 60.0)
+    monkeypatch.setattr(failures, "back_off_s", lambda *_, **__: 60.0)
     async with limited(tmp_path, away, "meanwhile", "at last", turns=1) as r:
         await r.put("a", "m1", sender=EVE)
         await r.until_paused()
@@ -264,7 +264,7 @@ async def test_over_an_outage_only_what_was_spent_stays_held(
 ) -> None:
     """Another chat, whose request needs as much, is answered meanwhile, and then the one that waited."""
     away = ModelAway("503", cause="unreachable")
-    monkeypatch.setattr(outages, "back_off_s", lambda *_, **__: 60.0)
+    monkeypatch.setattr(failures, "back_off_s", lambda *_, **__: 60.0)
     async with limited(tmp_path, away, spent(0.1, "meanwhile"), "at last", cost_per_day_usd=1.0) as r:
         assert isinstance(r.model, Priced)
         r.model.most_usd = 0.9

@@ -14,7 +14,7 @@ import pytest
 from channels.tables import QueueMode
 from gateway.queue.embedded.mailbox import EmbeddedMailbox
 from gateway.queue.mailbox import INBOUND, Letter
-from gateway.turns.collect import QueueRules
+from gateway.turns.batching import QueueRules
 from gateway.turns.letter_rules import LetterRules
 from gateway.turns.subagents import LATE_SAID
 from session.store.switch_session import split_after_idle

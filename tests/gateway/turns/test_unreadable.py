@@ -17,8 +17,8 @@ from gateway.queue.embedded.mailbox import EmbeddedMailbox
 from gateway.queue.mailbox import INBOUND, Letter, Mailbox, Post
 from gateway.turns import arrivals, edits, worker
 from gateway.turns.events import Events
-from gateway.turns.notices import Notices
 from gateway.turns.policy import UNANSWERED
+from gateway.turns.replies import Notices
 from session.errors import ModelRefused
 from session.store.store import Store
 from tests.contracts.posts import collect

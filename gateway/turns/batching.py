@@ -1,4 +1,4 @@
-"""Queue modes: which letters of a chat one turn answers together, and which turn a new letter stops."""
+"""Queue modes: which messages of a chat one turn answers together, and which turn a new message stops."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from itertools import islice
 
 from channels.message import PARTS, Inbound
 from channels.tables import QueueMode
-from gateway.turns import outcomes
-from gateway.turns.attempts import SUSPECT_DEATHS, Attempt
+from gateway.turns import messages
+from gateway.turns.crash_guard import SUSPECT_DEATHS, Attempt
 from gateway.turns.lanes import Entry, Lanes, RetryAfter
 from session.store.store import Session
 from session.transcript.key import SUBAGENTS
@@ -171,7 +171,7 @@ class Collecting:
             found = session.find(other.inbound.id)
             if found is not None and session.line(found.start).get("part_of") == id_:
                 continue
-            if outcomes.stored(session, other.inbound) is not None:
+            if messages.stored(session, other.inbound) is not None:
                 continue
             # What was asked already, or was there at two deaths, is asked alone.
             suspect = session.journal.attempts(other.inbound.id) >= SUSPECT_DEATHS
@@ -210,12 +210,12 @@ class Joining:
         others = self._collecting.waiting(entry, session)
         found = [other for other in others if other.inbound.id not in self._taken]
         self._taken.update(other.inbound.id for other in found)
-        return [outcomes.request(other.inbound, queued_at=other.queued_at) for other in found]
+        return [messages.request(other.inbound, queued_at=other.queued_at) for other in found]
 
 
 def _collects(inbound: Inbound) -> bool:
     """Say whether a letter may be answered with others: what a person wrote, and no command."""
-    return inbound.kind == "message" and inbound.source == "interactive" and outcomes.command(inbound) is None
+    return inbound.kind == "message" and inbound.source == "interactive" and messages.command(inbound) is None
 
 
 def _parts(one: Inbound, other: Inbound) -> bool:

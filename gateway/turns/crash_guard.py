@@ -1,4 +1,4 @@
-"""The attempt at a letter: beside whom its turn runs after a crash, and the count that parks poison.
+"""Counts crashes per message, isolates a suspected poison message, parks it after N crashes.
 
 A crash interrupts every turn of a daemon, and one of them at most is to blame. So a letter that comes again
 runs beside all others once more. Only one that two deaths met runs alone, and only a death alone parks it.

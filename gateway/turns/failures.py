@@ -1,21 +1,26 @@
-"""Holds lanes back while the model is away or limits the rate, or the disk is full; notifies chats."""
+"""Failures that are not the message's fault: lanes wait for model, queue or disk, and chats are notified."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
 
 import structlog
 
 import durable
+from channels import pairing
+from channels.access import is_allowed
+from channels.errors import ChannelError
 from channels.message import Inbound
+from channels.tables import Platform
+from gateway.config.settings import Settings
 from gateway.errors import MailboxError
 from gateway.queue.retry import back_off_s
+from gateway.turns import replies
 from gateway.turns.events import Spawn
-from gateway.turns.lanes import Entry, Hold, Lanes, RetryAfter
-from gateway.turns.notices import Notices
+from gateway.turns.lanes import Entry, Hold, Lane, Lanes, RetryAfter
 from gateway.turns.policy import (
     OUTAGE_SAID,
     TELL_WITHIN_S,
@@ -26,6 +31,7 @@ from gateway.turns.policy import (
     park_verdict,
     wait_words,
 )
+from gateway.turns.replies import Notices
 from session.errors import Fenced, ModelAway, ModelError, RequestTooLarge, SessionError, StoreError, loggable
 from session.models.failure import kind_of
 from session.models.model import Model
@@ -33,6 +39,68 @@ from session.store.store import Session, Store
 from session.transcript.key import SessionKey, is_subagent
 
 log = structlog.get_logger("outages")
+
+
+class HeldBack:
+    """The arrivals of one channel that wait because something of the workspace refuses."""
+
+    def __init__(self) -> None:
+        self._causes: dict[str, str] = {}
+
+    def note(self, message_id: str, cause: str) -> None:
+        """Note why a message waits, in words for the operator."""
+        self._causes[message_id] = cause
+
+    def release(self, message_id: str) -> None:
+        """Note that a message waits no longer."""
+        self._causes.pop(message_id, None)
+
+    @property
+    def cause(self) -> str:
+        """Why arrivals wait; empty where none does."""
+        return _said(list(self._causes.values()))
+
+
+def cause_of_lanes(lanes: Iterable[Lane], channel: str | None = None) -> str:
+    """Say why letters of a channel, or of any, wait for the workspace; empty where none does."""
+    # Of ten thousand lanes hardly any is held: what costs each of them is looked at first.
+    held = [entries[0] for lane in lanes if (entries := lane.entries) and entries[0].held]
+    return _said([entry.held for entry in held if channel in (None, entry.inbound.channel)], of="chat")
+
+
+def _said(causes: list[str], of: str = "message") -> str:
+    if not causes:
+        return ""
+    count = f"1 {of} waits" if len(causes) == 1 else f"{len(causes)} {of}s wait"
+    return f"{count}: {causes[0]}"
+
+
+_OWN_CLIENTS = frozenset({"web", "cli"})
+
+
+class Confidants:
+    """Tells letters of allowed people in their own chat from all others."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+
+    def __call__(self, inbound: Inbound) -> bool:
+        """Say whether the chat that is answered may read a cause; a doubt is a no."""
+        # The letter of a cron job does not tell who reads the chat that is answered.
+        if inbound.source == "cron" or inbound.group or replies.target(inbound)[0] != inbound.key:
+            return False
+        if inbound.channel in _OWN_CLIENTS:
+            return True
+        table = getattr(self._settings.channels, inbound.channel, None)
+        if not isinstance(table, Platform):
+            return False
+        try:
+            approved = pairing.approved(self._settings.state, inbound.channel)
+        except ChannelError:
+            # Who was let in cannot be read now, and no cause may be told to anybody else.
+            return False
+        return is_allowed(inbound.sender.id, table=table, approved=approved)
+
 
 # The first wait after a try whose conversation was cleared or replaced.
 FENCED_S = 0.05

@@ -9,7 +9,7 @@ from functools import partial
 import structlog
 
 from gateway.turns.context import MessageContext
-from gateway.turns.notices import Notices
+from gateway.turns.replies import Notices
 from session.compaction.snapshot import apart
 from session.store import switch_session
 from session.store.idle import is_idle
@@ -18,6 +18,7 @@ from session.transcript.line import FOR_EVER_DAYS, read_time
 from session.transcript.transcript import Transcript
 
 log = structlog.get_logger("idle")
+
 
 REASON = "idle"
 MAX_HOURS = 24.0 * FOR_EVER_DAYS

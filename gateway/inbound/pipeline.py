@@ -1,9 +1,9 @@
-"""What every adapter emits into: who may talk, what came along, then the first hand-over."""
+"""The first hand-over: who may talk and what came along; durable in the queue before its source is told."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -33,15 +33,56 @@ from channels.message import Attachment, Inbound, Quoted, Sender, now_text
 from channels.tables import Platform
 from durable import BoundedDict, plain_value, whole_text
 from gateway.errors import GatewayError, MailboxDown
-from gateway.inbound.intake import Intake
-from gateway.queue.mailbox import Mailbox
+from gateway.queue.mailbox import INBOUND, Mailbox, Post
 from gateway.queue.retry import until_durable
-from gateway.turns import replies
-from gateway.turns.held import HeldBack
+from gateway.turns import messages, replies
+from gateway.turns.control_order import OWN, StatusOrder, StopOrder
+from gateway.turns.failures import HeldBack
+from session.transcript.key import slot_of
 from session.turn import commands
 
-T = TypeVar("T")
 log = structlog.get_logger("reception")
+
+
+class Intake:
+    """Puts what adapters, HTTP and the terminal accept into the inbound box.
+
+    ``received`` hears of each message before, and returns the headers that its letter gets.
+    """
+
+    def __init__(
+        self, mailbox: Mailbox, *, received: Callable[[Inbound], Mapping[str, str]] = lambda inbound: {}
+    ) -> None:
+        self._mailbox = mailbox
+        self._received = received
+
+    async def accept(self, inbound: Inbound) -> None:
+        """Return once the message is durable; a ``/stop`` and a ``/status`` are also told out of line.
+
+        Raises:
+            MailboxDown: not confirmed; accept the same message again.
+        """
+        # An order out of line may reach nobody: what is durable is answered in any case.
+        headers = self._received(inbound)
+        await self._mailbox.put(Post(INBOUND, inbound.key, inbound.id, inbound.to_bytes(), headers))
+        command = messages.command(inbound)
+        if command is not None and command.name == "stop":
+            await self.stop(inbound.key, inbound.id, letter=inbound)
+        elif command is not None and command.name == "status":
+            await self._look(inbound)
+
+    async def _look(self, inbound: Inbound) -> None:
+        """Let whichever daemon has the lane of the chat answer, though the letter waits behind others."""
+        order = StatusOrder(id=inbound.id, key=inbound.key, letter=inbound)
+        await self._mailbox.tell("control", slot_of(inbound.key), order.to_bytes())
+
+    async def stop(self, key: str, message_id: str = "", *, letter: Inbound | None = None) -> None:
+        """Ask whichever daemon runs a turn of ``key`` to stop it; ``letter`` is what asks for it."""
+        order = StopOrder(id=message_id or f"{OWN}{durable.new_id()}", key=key, letter=letter)
+        await self._mailbox.tell("control", slot_of(key), order.to_bytes())
+
+
+T = TypeVar("T")
 _UNMENTIONED_MAX: Final = 10_000
 # Between two tries, even where the queue has just come back.
 LEAST_PAUSE_S: Final = 0.1

@@ -1,36 +1,142 @@
-"""Who answers a letter: decided once for each try of it, and changed by ``/agent``, a command or a binding.
+"""Decides who answers a message: the agent of its chat, changed by ``/agent``, a command or a binding.
 
 A session is one agent's from its first line to its last. So a chat that goes to another agent ends its
-session as ``/new`` does, and a letter whose turn began goes on with the agent that it began with.
+session as ``/new`` does, and a message whose turn began goes on with the agent that it began with. A group
+that has a new id goes on under the new key.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import difflib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
 
 import structlog
 
+from channels.cron.jobs_file import CronFile
+from channels.errors import ChannelError
 from channels.message import Inbound
-from gateway.turns import job_agents
-from gateway.turns.agent_choice import AgentChoice
-from gateway.turns.job_agents import HandedOn
-from gateway.turns.lanes import Entry
-from gateway.turns.notices import Notices
+from gateway.turns import jobs
+from gateway.turns.jobs import HandedOn
+from gateway.turns.lanes import Entry, RetryAfter
 from gateway.turns.policy import Verdict
-from gateway.turns.spawning import is_of_subagent
+from gateway.turns.replies import Notices
+from gateway.turns.subagents import is_of_subagent
+from session.background import moving
+from session.background.adoption import is_busy
+from session.background.job_files import move_jobs
 from session.context.agents import Agents
+from session.disk.threads import start_thread
 from session.store import switch_session
 from session.store.store import Session, Store, View
-from session.transcript.agent import AGENT, agent_in, named, shown
-from session.transcript.key import SessionKey
+from session.transcript.agent import AGENT, DEFAULT, agent_in, named, shown
+from session.transcript.key import SessionKey, split
 from session.turn import commands
 from session.turn.commands import Command, Commands, EndSubagents
-from session.turn.turn import Turns
+from session.turn.turn import Reply, Turns
 
-log = structlog.get_logger("agents")
+log = structlog.get_logger("moves")
+
+NO_SUCH = "There is no agent {}. {}Agents: {}."
+FIXED = "The operator has assigned {} to this chat, so it cannot be changed."
+CLOSED = "{} cannot be chosen in a chat; the operator can assign it."
+
+
+@dataclass(frozen=True, slots=True)
+class AgentChoice:
+    """The agents that are configured, the default one left out, and what binds chats to them."""
+
+    agents: Sequence[str]
+    rules: Agents
+
+    @property
+    def names(self) -> list[str]:
+        """All of them, as people write them."""
+        return [DEFAULT, *self.agents]
+
+    def refusal(self, key: str, name: str, *, by_command: bool = False) -> str:
+        """Say why an agent may not be chosen in a conversation; empty where it may.
+
+        ``by_command``: by one that is bound to it, which leads to agents that are closed otherwise.
+        """
+        if name not in self.names:
+            near = difflib.get_close_matches(name, self.names, 1, 0.5)
+            return NO_SUCH.format(name, f"Did you mean {near[0]}? " if near else "", ", ".join(self.names))
+        bound = self.rules.bound(key)
+        if bound is not None and bound.fixed and bound.agent != named(name):
+            return FIXED.format(shown(bound.agent))
+        is_bound = bound is not None and bound.agent == named(name)
+        return CLOSED.format(name) if name in self.rules.closed and not (by_command or is_bound) else ""
+
+    def offered(self, channel: str) -> list[str]:
+        """List the names that the chats of a channel may choose, or some of them have already."""
+        bound = {each.agent for each in self.rules.bindings if each.value.partition(":")[0] == channel}
+        return [name for name in self.names if name not in self.rules.closed or named(name) in bound]
+
+
+MOVED_TO = "moved_to"
+# Between two looks whether a turn under the new key has ended.
+BUSY_S = 1.0
+
+
+def moved_to(inbound: Inbound) -> SessionKey | None:
+    """Return the new key where a letter, which came under the old one, says that its chat has moved."""
+    to = inbound.meta.get(MOVED_TO)
+    if inbound.kind != "action" or not isinstance(to, str) or to == inbound.key:
+        return None
+    channel, chat_id = split(to)
+    return SessionKey(to) if channel == inbound.channel and chat_id else None
+
+
+async def move_chat(store: Store, session: Session, inbound: Inbound, to: SessionKey) -> Reply | RetryAfter:
+    """Move everything of the conversation; done again after a crash it goes on where it was.
+
+    It waits for the end of a turn that another agent has begun under the new key.
+
+    Raises:
+        Fenced, StoreError: try again.
+    """
+    # The journal notes it last: what a crash cuts short is done again from the beginning.
+    if session.journal.known(inbound.id) is None:
+        if not await _keeps_apart(store, session, inbound, to):
+            return RetryAfter(BUSY_S)
+        stems = await moving.move(store, session.key, to)
+        await start_thread(
+            lambda: move_jobs(store.layout.workspace / "state", session.key, to), name="move jobs"
+        )
+        await start_thread(lambda: _move_schedules(store, session.key, to), name="move schedules")
+        await session.journal.conclude(inbound.id, "silent", reason="moved", to=to)
+        log.info("conversation.moved", to=to, files=stems)
+    return Reply(silent=True)
+
+
+async def _keeps_apart(store: Store, old: Session, inbound: Inbound, to: SessionKey) -> bool:
+    """Let the chat keep its agent, and end what another one began under the new key: lines never mix.
+
+    Returns:
+        False where that one is still answering.
+    """
+    async with store.open(to) as new:
+        chosen, agent = old.journal.agent, agent_in(old.metadata)
+        if len(old) and len(new) and agent != agent_in(new.metadata):
+            if is_busy(new):
+                return False
+            await new.change(partial(switch_session.turn_to, agent=agent, by=inbound.id))
+        if chosen is not None:
+            await new.journal.choose(inbound.id, chosen)
+    return True
+
+
+def _move_schedules(store: Store, old: SessionKey, new: SessionKey) -> None:
+    """Have the jobs of the chat ask and answer under its new key."""
+    try:
+        CronFile(store.layout.workspace).move_chat(old, new)
+    except ChannelError as error:
+        # The conversation moves all the same; ``doctor`` names the fault of the file.
+        log.warning("schedules.unmoved", to=new, error=str(error), hint=error.hint)
+
 
 REASON = "agent"
 NOT_BY_JOB = "A scheduled job cannot change the agent."
@@ -39,7 +145,7 @@ HERE = "{} answers here{}."
 OTHERS = "Others: {}."
 CHOOSE = "To change it: /agent NAME."
 TURNED = "The configuration has changed: {} answers here from now on. A new conversation begins."
-GONE = "{} no longer exists. {} answers here from now on. A new conversation begins."
+AGENT_GONE = "{} no longer exists. {} answers here from now on. A new conversation begins."
 
 
 class Answers(Protocol):
@@ -154,9 +260,9 @@ class ChatAgents:
             Fenced, StoreError, MailboxDown: call it again; what a crash cut short is finished.
         """
         mine, inbound = agent_in(session.metadata), entry.inbound
-        its_own = job_agents.agent_of(inbound)
+        its_own = jobs.agent_of(inbound)
         if its_own is not None and its_own not in self._every:
-            return job_agents.gone(inbound)
+            return jobs.gone(inbound)
         if len(self._every) == 1 and not mine:
             return self._every[""]
         if inbound.kind == "result" or is_of_subagent(inbound) or session.find(inbound.id) is not None:
@@ -171,8 +277,8 @@ class ChatAgents:
                 await session.journal.choose(inbound.id, chosen)
         wanted = await self._wanted(inbound, session)
         if its_own is not None and its_own != wanted:
-            if not job_agents.is_own(inbound):
-                return await job_agents.hand_on(session, inbound)
+            if not jobs.is_own(inbound):
+                return await jobs.hand_on(session, inbound)
             wanted = its_own
         if wanted != mine:
             await self._turn_to(session, wanted, inbound.id)
@@ -227,7 +333,7 @@ class ChatAgents:
             return
         before = session.journal.agent
         gone = before and before not in self._every
-        said = GONE.format(before, shown(agent)) if gone else TURNED.format(shown(agent))
+        said = AGENT_GONE.format(before, shown(agent)) if gone else TURNED.format(shown(agent))
         await self._notices.tell(session, inbound, REASON, said)
 
     def _refusal(self, inbound: Inbound, name: str, *, by_command: bool = False) -> str:

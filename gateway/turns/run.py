@@ -8,19 +8,19 @@ from typing import Any
 
 import structlog
 
-from gateway.turns import jobs, outcomes
-from gateway.turns.agents import Answers, ChatAgents
+from gateway.turns import jobs, messages
 from gateway.turns.approvals import Approvals
-from gateway.turns.attempts import Attempt
-from gateway.turns.collect import Collecting
+from gateway.turns.batching import Collecting
+from gateway.turns.completion import SOON_S
 from gateway.turns.context import Ending, MessageContext
+from gateway.turns.crash_guard import Attempt
 from gateway.turns.events import Events
+from gateway.turns.failures import Outages
 from gateway.turns.lanes import RetryAfter
-from gateway.turns.outages import Outages
+from gateway.turns.limits import Quota
 from gateway.turns.policy import TOO_LARGE_SAID, Verdict, cause_of, park_verdict
-from gateway.turns.quota import Quota
-from gateway.turns.settlement import SOON_S
-from gateway.turns.spawning import is_of_subagent
+from gateway.turns.routing import Answers, ChatAgents
+from gateway.turns.subagents import is_of_subagent
 from session.approvals.gate import AwaitsApproval
 from session.errors import (
     LineTooLong,
@@ -82,9 +82,9 @@ class Run:
             async with attempt:
                 answer = await self._commanded(message, message.command, answers)
             if isinstance(answer, str):
-                return await outcomes.answer_command(session, message.inbound, answer, entry.queued_at)
+                return await messages.answer_command(session, message.inbound, answer, entry.queued_at)
             return await self._turn(attempt, answer, answers, message.payer)
-        request = outcomes.request(
+        request = messages.request(
             message.inbound,
             message.payer,
             queued_at=entry.queued_at,
@@ -102,7 +102,7 @@ class Run:
             return await self._approvals.words(inbound, session)
         if command.name == "agent":
             return await self._agents.said(session, inbound, command)
-        request = outcomes.request(inbound)
+        request = messages.request(inbound)
         return await answers.commands.run(session, command, request, stop=message.entry.stop)
 
     async def _turn(
@@ -145,7 +145,7 @@ class Run:
             self._count(payer, meter, turns)
             return await self._failed(attempt, error, turns)
         # A turn that was stopped may have had no answer to any call.
-        if not reply.silent or outcomes.is_quiet(reply):
+        if not reply.silent or messages.is_quiet(reply):
             self._outages.model_answers(turns.model, entry)
         self._count(payer, meter, turns)
         if not is_of_subagent(inbound):

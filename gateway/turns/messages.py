@@ -1,4 +1,4 @@
-"""Tells an inbound message that has already ended from one that has not, by transcript and journal."""
+"""What an inbound message is, and what it ended in before, by transcript and journal."""
 
 from __future__ import annotations
 

@@ -1,33 +1,35 @@
-"""The end of a letter: its reply is durable before it is gone, and a lost acknowledgement repeats nothing."""
+"""The end of a message: its reply is durable before its delivery is gone, or it is parked."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import structlog
 
 import durable
-from channels.message import PROMISED, Inbound
+from channels.message import PROMISED, Inbound, times
 from durable import BoundedDict
 from gateway.errors import LetterLost
 from gateway.observer import NOTHING, Observer, TurnEnded
-from gateway.queue.mailbox import Behind, Mailbox, Post
-from gateway.turns import outcomes, replies
+from gateway.queue.mailbox import Behind, Mailbox, ParkedAs, Post
+from gateway.turns import messages, replies
 from gateway.turns.events import EventKind, Events
-from gateway.turns.job_agents import HandedOn
+from gateway.turns.jobs import HandedOn, Jobs
 from gateway.turns.lanes import Entry, RetryAfter
-from gateway.turns.notices import Notices
-from gateway.turns.policy import Verdict
-from gateway.turns.spawning import is_of_subagent
-from gateway.turns.subagents import Subagents
+from gateway.turns.policy import UNANSWERED, Verdict
+from gateway.turns.replies import Notices
+from gateway.turns.subagents import Subagents, is_of_subagent
 from session.context.quiet import QUIET
+from session.store.store import Session
 from session.turn import commands
+from session.turn.joining import served, set_aside
 from session.turn.turn import TOGETHER, Reply
 
 log = structlog.get_logger("worker")
+
 
 LetterEnded = Callable[[Inbound, Literal["ok", "error"], str, int], None]
 
@@ -139,13 +141,13 @@ class Settlement:
         # Nobody waits for what a job has to say, and a chat that was told once is not told again.
         tells = reply.reason not in ("", QUIET) and reply.kind != "notice"
         # All messages of the conversation are known as cleared, those that were answered before among them.
-        if reply.reason == outcomes.CLEARED:
+        if reply.reason == messages.CLEARED:
             tells = entry.stop.pulled or entry.tries.fenced > 0
         text = reply.text or (TOGETHER_SAID if together else commands.STOPPED)
         posts: list[Post] = []
         if tells and inbound.meta.get(PROMISED) is True:
             posts.append(replies.notice(inbound, reply.reason, text, self._clock()))
-        no_error = reply.reason in (TOGETHER, QUIET, outcomes.CLEARED)
+        no_error = reply.reason in (TOGETHER, QUIET, messages.CLEARED)
         await self._settle(entry, posts, reply, error="" if no_error else reply.reason, behind=behind)
         if tells:
             event_id = f"{inbound.id}#notice.{reply.reason}"
@@ -235,3 +237,125 @@ def _waited_s(entry: Entry, took_s: float) -> float | None:
     except (ValueError, OverflowError):
         return None
     return max(durable.wall_s() - accepted_s - took_s, 0.0)
+
+
+# How often parking may end in an error that nobody foresaw.
+CRASHES_MAX = 4
+# What the message itself may be the cause of, and of every later request's failure that holds it.
+POISON: Final = frozenset({"refused", "attempts", "failed"})
+LEFT_SAID = "This message was not answered, because one that arrived meanwhile failed. Send it again."
+
+
+class Parking:
+    """Moves letters to the parked ones.
+
+    Args:
+        jobs: says what is told of those that the clock sent; None: the same as of all others.
+        settlement: hears of each, and tells who waits for one that is not parked but fails, a subagent's.
+        now: the timestamp of a line that is written now.
+        attempts: how often a turn may break, and ``fenced_tries`` a conversation be replaced.
+    """
+
+    def __init__(
+        self,
+        *,
+        mailbox: Mailbox,
+        notices: Notices,
+        jobs: Jobs | None,
+        settlement: Settlement,
+        now: Callable[[], str],
+        attempts: int,
+        fenced_tries: int,
+    ) -> None:
+        self._attempts, self._fenced_tries = attempts, fenced_tries
+        self._mailbox = mailbox
+        self._notices = notices
+        self._jobs = jobs
+        self._settlement = settlement
+        self._now = now
+
+    def crashed(self, entry: Entry, error: Exception) -> bool:
+        """Count an error that nobody foresaw; say whether its letter stays in its queue, to come much later.
+
+        One that breaks again and again before its turn is to be parked. Where that breaks as well, its lane
+        goes on. The letter is not acknowledged, so that it is tried again at the next start.
+        """
+        entry.tries.waits += 1
+        entry.tries.crashes += 1
+        # A turn that broke so often is parked with words of its own, before this.
+        if entry.verdict is None and entry.tries.crashes > self._attempts:
+            entry.verdict = Verdict("failed", UNANSWERED, type(error).__name__)
+        if entry.tries.parkings < CRASHES_MAX or entry.tries.crashes < CRASHES_MAX:
+            return False
+        log.error("letter.left", key=entry.inbound.key, id=entry.inbound.id, tries=entry.tries.parkings)
+        return True
+
+    def is_shut(self, entry: Entry) -> bool:
+        """Say whether the conversation changes all the time, or cannot be opened: no journal is written."""
+        return entry.tries.fenced >= self._fenced_tries or entry.tries.crashes > self._attempts + 1
+
+    async def park(self, entry: Entry, session: Session | None, verdict: Verdict) -> None:
+        """Tell the chat, move the letter aside, and remember in between that it is parked.
+
+        A turn that its message may have spoilt is left out of what follows.
+
+        Without a session, where its key is shut, the journal notes neither.
+
+        Raises:
+            MailboxDown, Fenced, StoreError: call it again.
+            LetterLost: it is parked, and comes again all the same.
+        """
+        inbound, letter, reason = entry.inbound, entry.letter, verdict.reason
+        if await self._settlement.failed(entry, verdict):
+            return
+        # Whoever puts the letter back waits for this: its mark in the journal must not come after that.
+        entry.verdict, entry.parking = verdict, asyncio.Event()
+        entry.tries.parkings += 1
+        journal = session.journal if session is not None else None
+
+        async def mark() -> None:
+            assert journal is not None
+            passed = times(inbound, entry.queued_at)
+            await journal.conclude(inbound.id, "parked", reason=reason, **passed)
+
+        tries = entry.tries
+        attempts = max(journal.attempts(inbound.id) if journal else 0, tries.crashes, tries.counted, 1)
+        try:
+            said = verdict.said if self._jobs is None else await self._jobs.said(inbound, verdict.said)
+            if said is not None and session is not None:
+                await self._notices.tell(session, inbound, reason, said)
+            elif said is not None:
+                await self._notices.put(inbound, reason, said)
+            if session is not None:
+                await self._left(session, inbound, reason)
+            await self._mailbox.park(
+                letter,
+                ParkedAs(inbound.key, verdict.shown, attempts),
+                mark=mark if journal is not None else None,
+            )
+            entry.settled = letter
+        finally:
+            entry.parking.set()
+        log.warning("letter.parked", reason=reason, attempts=attempts)
+        self._settlement.ended(entry, reason)
+
+    async def _left(self, session: Session, inbound: Inbound, reason: str) -> None:
+        """Tell those whose turns were stopped for this one, and would have been answered with it."""
+        for line in served(session, inbound.id):
+            if line["message_id"] != inbound.id and line.get("part_of") != inbound.id:
+                await self._notices.tell(session, _of(line, inbound), reason, LEFT_SAID)
+                await session.journal.conclude(line["message_id"], "notice", reason=reason, text=LEFT_SAID)
+        if reason in POISON:
+            await set_aside(session, inbound.id, self._now())
+
+
+def _of(line: Mapping[str, Any], later: Inbound) -> Inbound:
+    """Return the message of a stored line, as far as a notice needs it."""
+    platform_id = line.get("platform_id")
+    return later.model_copy(
+        update={
+            "id": line["message_id"],
+            "platform_id": platform_id if isinstance(platform_id, str) else None,
+            "reply_to": None,
+        }
+    )
