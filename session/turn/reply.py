@@ -17,7 +17,7 @@ TOGETHER: Final = "together"
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """How a letter ended.
+    """How a message ended.
 
     ``kind`` is ``reply`` or ``notice``, ``reason`` that of a notice. ``silent``: nothing is sent. ``seq`` is
     its number among the key's replies, ``files`` go out with it, and ``usage`` sums up all requests of the
@@ -55,18 +55,20 @@ class TurnStopped(Exception):
     """The switch was pulled; what the turn had is stored."""
 
 
+@dataclass(eq=False, slots=True)
 class StopSwitch:
-    """Ends the block it guards once pulled, in the way ``asyncio.timeout`` does when time runs out."""
+    """Ends the block it guards once pulled, in the way ``asyncio.timeout`` does when time runs out.
 
-    def __init__(self) -> None:
-        self.pulled = False
-        # Whether the next message stopped the turn, and is answered together with this one.
-        self.interrupted = False
-        # The message that asked for it, where one did.
-        self.by = ""
-        self._task: asyncio.Task[Any] | None = None
-        self._cancelling = 0
-        self._sent = False
+    ``by`` is the message that asked for it, where one did; ``interrupted``: that one stopped the turn, and is
+    answered together with it.
+    """
+
+    pulled: bool = False
+    interrupted: bool = False
+    by: str = ""
+    _task: asyncio.Task[Any] | None = None
+    _cancelling: int = 0
+    _sent: bool = False
 
     def pull(self, by: str = "", *, interrupted: bool = False) -> None:
         """End the guarded block, since the message ``by`` asked for it; one entered later does not begin."""

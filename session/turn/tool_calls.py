@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from session.approvals.gate import DENIED_SAID, Gate, Refused
@@ -19,12 +20,12 @@ from session.turn.joining import served
 from session.turn.reply import Watcher
 
 
+@dataclass(eq=False, slots=True)
 class TurnLines:
     """Builds the lines of one turn: each bears the id of its request and the time at which it is built."""
 
-    def __init__(self, request: Request, now: Callable[[], str]) -> None:
-        self._request = request
-        self._now = now
+    _request: Request
+    _now: Callable[[], str]
 
     def user(self, part: Request | None = None) -> dict[str, Any]:
         """Build the line of the question, or that of another message which enters the turn."""
@@ -83,16 +84,16 @@ class TurnLines:
         return make_line(role, content, self._now(), **{"message_id": self._request.id, **fields})
 
 
+@dataclass(eq=False, slots=True)
 class TurnWriter:
     """Appends the lines of one turn; the question, while it is not on disk, goes with the first of them.
 
-    It is an object of its own, so that whatever stores a line need not hold the turn.
+    It is an object of its own, so that nothing that stores a line has to hold the turn. ``user`` is the line
+    of the question, until it is on disk.
     """
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
-        # The line of the question, until it is on disk.
-        self.user: dict[str, Any] | None = None
+    _session: Session
+    user: dict[str, Any] | None = None
 
     async def store(self, *lines: dict[str, Any], ahead: bool = False) -> None:
         """Append the lines, none where only the question has to be on disk; see ``Session.append``.
@@ -133,41 +134,25 @@ CUT = (
 Store = Callable[[dict[str, Any]], Awaitable[None]]
 
 
+@dataclass(eq=False, slots=True)
 class ToolCalls:
     """Runs what the model asks for.
 
-    ``rounds`` and ``used`` count what the turn did so far, tries before a crash included.
-
-    Args:
-        allowed: the names of the tools on offer.
-        gate: the policy; None: everything may run.
-        store: appends a line to the transcript.
+    ``rounds`` and ``used`` count what the turn did so far, tries before a crash included. ``_allowed`` are
+    the names of the tools on offer; without a ``_gate`` everything may run.
     """
 
-    def __init__(
-        self,
-        session: Session,
-        request: Request,
-        *,
-        toolbox: Toolbox,
-        allowed: Collection[str],
-        asking: Asking,
-        gate: Gate | None,
-        lines: TurnLines,
-        store: Store,
-        watcher: Watcher | None,
-    ) -> None:
-        self.rounds = 0
-        self.used: list[str] = []
-        self._session = session
-        self._request = request
-        self._toolbox = toolbox
-        self._allowed = allowed
-        self._asking = asking
-        self._gate = gate
-        self._lines = lines
-        self._store = store
-        self._watcher = watcher
+    _session: Session
+    _request: Request
+    _toolbox: Toolbox
+    _allowed: Collection[str]
+    _asking: Asking
+    _gate: Gate | None
+    _lines: TurnLines
+    _store: Store
+    _watcher: Watcher | None
+    rounds: int = 0
+    used: list[str] = field(default_factory=list)
 
     def asked_for(self, calls: Sequence[ToolCall]) -> list[str]:
         """Return the ids of the calls that wait for a person; their line tells, whatever crashes."""
