@@ -6,7 +6,7 @@ from channels.tables import Platform
 from gateway.config.presets import effective_history
 from gateway.config.settings import Settings
 from gateway.turns.batching import QueueRules
-from gateway.turns.letter_rules import LetterRules
+from gateway.turns.worker import DispatchRules
 from session.context.relevance import Relevance
 from session.memory.memory_rules import MemoryRules
 from session.memory.versions import VersionRules
@@ -49,10 +49,10 @@ def turn_limits(settings: Settings) -> TurnLimits:
     )
 
 
-def letter_rules(settings: Settings) -> LetterRules:
+def letter_rules(settings: Settings) -> DispatchRules:
     """Read what decides over letters."""
     limits = settings.limits
-    return LetterRules(
+    return DispatchRules(
         concurrent_turns=limits.concurrent_turns,
         attempts=limits.attempts,
         model_tries=limits.model_tries,

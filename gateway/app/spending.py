@@ -6,7 +6,7 @@ from dataclasses import fields
 from typing import Any
 
 from gateway.config.settings import Settings
-from gateway.turns.limits import Quota, payer_of
+from gateway.turns.limits import Quota
 from session.context.scopes import Scopes
 from session.models.caps import Caps
 from session.models.spending import Spending
@@ -24,7 +24,7 @@ def build_quota(settings: Settings, scopes: Scopes, store: Store, spending: Spen
     return Quota(
         spending,
         turns_per_hour=settings.limits.turns_per_person_per_hour,
-        person_of=payer_of(scopes),
+        scopes=scopes,
         clock=store.clock,
     )
 

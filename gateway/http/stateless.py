@@ -78,7 +78,7 @@ class Stateless:
         Raises:
             HttpError: why there is no answer.
         """
-        meter = self._quota.meter(self._payer) if self._quota is not None else None
+        meter = self._quota.spending.meter(self._payer) if self._quota is not None else None
         try:
             if meter is None or self._quota is None:
                 return await self.model.ask(self._prompt, on_delta)

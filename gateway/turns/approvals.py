@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable
 from datetime import datetime
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import structlog
 
@@ -18,6 +18,7 @@ from gateway.turns import messages, replies
 from gateway.turns.events import Spawn
 from gateway.turns.lanes import Entry, Lanes, RetryAfter
 from gateway.turns.replies import Notices
+from gateway.turns.routing import AgentSet
 from session.approvals.answers import Answers
 from session.approvals.files import ApprovalFiles
 from session.approvals.record import Approval
@@ -157,6 +158,18 @@ class Approvals:
         self._asked: set[str] = set()
         answers.heard = self.heard
 
+    @classmethod
+    def of(cls, agents: AgentSet, **services: Any) -> Approvals | None:
+        """Build it for the turns of all agents; None where no tool call ever waits for a person."""
+        chat_commands, gate = agents.every[""].commands, agents.every[""].turns.gate
+        if gate is None or chat_commands.answers is None:
+            return None
+        approvals = cls(gate.files, chat_commands.answers, chat_commands=chat_commands, **services)
+        for each in agents.every.values():
+            if each.turns.gate is not None:
+                each.turns.gate.told = approvals.told
+        return approvals
+
     # -- a turn that waits -------------------------------------------------------------------------
 
     async def wait(self, entry: Entry, session: Session, approval: Approval) -> RetryAfter:
@@ -219,7 +232,7 @@ class Approvals:
             woken.set()
 
     def close(self) -> None:
-        """Look no more: what waits is asked for again by whoever gets its letter next."""
+        """Look no more: what waits is asked for again by the process that gets its message next."""
         self._closing.set()
 
     async def _look(self) -> None:

@@ -19,7 +19,7 @@ from gateway.turns.approvals import Approvals
 from gateway.turns.control_order import OWN
 from gateway.turns.events import Spawn
 from gateway.turns.lanes import Lanes
-from gateway.turns.routing import ChatAgents
+from gateway.turns.routing import Routing
 from gateway.turns.subagents import Subagents
 from session.errors import SessionError
 from session.store.store import Session, Store
@@ -38,7 +38,7 @@ Words = Callable[[Session], Awaitable[str]]
 
 
 class Aside:
-    """Answers beside the lanes, and remembers for the letter's turn that it was done."""
+    """Answers beside the lanes, and remembers for the message's turn that it was done."""
 
     def __init__(
         self,
@@ -52,12 +52,12 @@ class Aside:
         self._mailbox = mailbox
         self._clock = clock
         self._spawn = spawn
-        # Whether the reply is durable; bounded, since the letter may never come to this daemon.
+        # Whether the reply is durable; bounded, since the message may never come to this daemon.
         self._answers: BoundedDict[tuple[str, str], asyncio.Future[bool]] = BoundedDict(REMEMBERED_MAX)
         self._past: deque[tuple[str, str]] = deque(maxlen=REMEMBERED_MAX)
 
     def is_past(self, key: str, message_id: str) -> bool:
-        """Say whether the letter's own turn has been: what comes out of line now comes too late."""
+        """Say whether the message's own turn has been: what comes out of line now comes too late."""
         return (key, message_id) in self._past
 
     async def is_answered(self, inbound: Inbound) -> bool:
@@ -90,18 +90,18 @@ class Aside:
         self._spawn(self._put(inbound, words, durable, stops), "answer out of line")
 
     async def take(self, inbound: Inbound) -> bool:
-        """Say, at the turn of the letter, whether its reply is durable; it is past from then on."""
+        """Say, at the turn of the message, whether its reply is durable; it is past from then on."""
         name = (inbound.key, inbound.id)
         self._past.append(name)
         durable = self._answers.pop(name, None)
         return durable is not None and await durable
 
     async def _put(self, inbound: Inbound, words: Words, durable: asyncio.Future[bool], stops: str) -> None:
-        """Answer now; where that fails, the letter answers when its turn comes."""
+        """Answer now; where that fails, the message answers when its turn comes."""
         put, of = False, {STOPS: stops} if stops else {}
         try:
             async with self._store.open(SessionKey(inbound.key)) as session:
-                # A letter that came again, here or to another daemon, gets the words that it got before.
+                # A message that came again, here or to another daemon, gets the words that it got before.
                 known = session.journal.known(inbound.id)
                 if known is None:
                     text = await words(session)
@@ -115,7 +115,7 @@ class Aside:
                     await self._mailbox.put(replies.reply(inbound, reply, self._clock()))
                 put = True
         except (MailboxError, SessionError) as error:
-            # The letter itself waits in its lane, and is answered there.
+            # The message itself waits in its lane, and is answered there.
             log.warning("aside.unanswered", key=inbound.key, id=inbound.id, error=str(error))
         finally:
             if not durable.done():
@@ -123,9 +123,10 @@ class Aside:
 
 
 class Orders:
-    """``/stop``, ``/status`` and the word that a turn waits for, as letters and as they come over control.
+    """``/stop``, ``/status`` and the word that a turn waits for, as messages and as they come over control.
 
-    ``approvals`` hears of the word, and of a ``/new`` that wants no more of the turn.
+    Args:
+        approvals: hears of the word, and of a ``/new`` that wants no more of the turn; None: no turn waits.
     """
 
     def __init__(
@@ -133,7 +134,8 @@ class Orders:
         lanes: Lanes,
         store: Store,
         mailbox: Mailbox,
-        agents: ChatAgents,
+        routing: Routing,
+        approvals: Approvals | None,
         *,
         clock: Callable[[], datetime],
         spawn: Spawn,
@@ -142,9 +144,9 @@ class Orders:
         self._spawn = spawn
         self._subagents = subagents
         self.aside = Aside(store=store, mailbox=mailbox, clock=clock, spawn=spawn)
-        self.approvals: Approvals | None = None
+        self._approvals = approvals
         self._lanes = lanes
-        self._agents = agents
+        self._routing = routing
 
     def stop(self, key: str, asked_id: str = "", *, asked: Inbound | None = None, only: str = "") -> bool:
         """Stop the turn of ``key`` that runs here, and its subagents wherever they run.
@@ -194,39 +196,39 @@ class Orders:
     async def _status(self, asked: Inbound, session: Session) -> str:
         command = messages.command(asked)
         assert command is not None
-        said = await self._agents.of(session).commands.run(session, command, messages.request(asked))
+        said = await self._routing.of(session).commands.run(session, command, messages.request(asked))
         assert isinstance(said, str)
         return said
 
     async def _end(self, subagents: Subagents, key: str, by: str) -> None:
         await subagents.end(key, by)
 
-    def received(self, inbound: Inbound, command: Command | None, *, again: bool = False) -> None:
-        """Act on a letter that has come into its lane, whatever stands before it there.
+    def received(self, inbound: Inbound, command: Command, *, again: bool = False) -> None:
+        """Act on a command that has come into its lane, whatever stands before it there.
 
         ``again``: another process may have acted on it.
         """
-        name = command.name if command is not None else ""
+        name = command.name
         if name == "stop" and again:
             self._spawn(self._stop_again(inbound), "stop again")
         elif name == "stop":
             self.stop(inbound.key, inbound.id, asked=inbound)
         elif name == "status":
             self.look(inbound)
-        elif name in DECIDING and self.approvals is not None:
-            # Its letter waits behind the very turn that waits for it.
-            self.aside.answer(inbound, partial(self.approvals.words, inbound))
-        elif name == "new" and self.approvals is not None:
-            self.approvals.anew(inbound)
+        elif name in DECIDING and self._approvals is not None:
+            # Its message waits behind the very turn that waits for it.
+            self.aside.answer(inbound, partial(self._approvals.words, inbound))
+        elif name == "new" and self._approvals is not None:
+            self._approvals.anew(inbound)
 
     async def _stop_again(self, inbound: Inbound) -> None:
         # Where it was answered, no turn but the one that it stopped then is ended.
         if not await self.aside.is_answered(inbound) or self.aside.stopped_by(inbound.key, inbound.id):
             self.stop(inbound.key, inbound.id, asked=inbound)
 
-    async def answered(self, inbound: Inbound, command: Command | None) -> bool:
-        """Say, at the turn of a letter, whether its answer is out already."""
-        return command is not None and command.name in OUT_OF_LINE and await self.aside.take(inbound)
+    async def answered(self, inbound: Inbound, command: Command) -> bool:
+        """Say, at the turn of a command, whether its answer is out already."""
+        return command.name in OUT_OF_LINE and await self.aside.take(inbound)
 
 
 async def _stopped(_: Session) -> str:

@@ -120,7 +120,7 @@ class _Watch:
                 self._slots[slot] = max(self._slots[slot], until)
         self._latest = max(self._latest, until)
 
-    def covers(self, key: str) -> bool:
+    def __call__(self, key: str) -> bool:
         now = durable.monotonic()
         if self._latest <= now:
             return False
@@ -132,11 +132,12 @@ class Events:
 
     def __init__(self, mailbox: Mailbox) -> None:
         self._mailbox = mailbox
-        self._watched = _Watch()
-        self._read = _Watch()
+        # Whether somebody wants to see more of a key than replies, and reads answers while they are written.
+        self.watched, self.read = _Watch(), _Watch()
         # The seq of the last reply or notice of a key.
         self._seqs: BoundedDict[str, int] = BoundedDict(KEYS_MAX)
-        self._onlookers: dict[str, Onlooker] = {}
+        # The turns that run, by key: a key has one at a time.
+        self.onlookers: dict[str, Onlooker] = {}
 
     def watch(
         self,
@@ -151,25 +152,13 @@ class Events:
         ``reads``: the text of answers too, while it is written.
         """
         until = durable.monotonic() + for_s
-        self._watched.extend(slots, channel, until)
+        self.watched.extend(slots, channel, until)
         if reads:
-            self._read.extend(slots, channel, until)
-
-    def watched(self, key: str) -> bool:
-        """Say whether anybody wants to see more than replies of this key."""
-        return self._watched.covers(key)
-
-    def read(self, key: str) -> bool:
-        """Say whether anybody reads the answers to this key while they are written."""
-        return self._read.covers(key)
-
-    def onlooker(self, key: str, message_id: str, spawn: Spawn) -> Onlooker:
-        """Show one turn, while the context of what is returned is open; a key has one turn at a time."""
-        return Onlooker(self, self._onlookers, key, message_id, spawn)
+            self.read.extend(slots, channel, until)
 
     def draft(self, key: str) -> None:
         """Send the text that the running turn of ``key`` has so far, where it runs here."""
-        if (looking := self._onlookers.get(key)) is not None:
+        if (looking := self.onlookers.get(key)) is not None:
             looking.draft()
 
     async def tell(
@@ -188,8 +177,11 @@ class Events:
         ``seq`` is the place of a reply or notice; other events carry that of the last one before them.
         ``event_id`` of a reply or notice is its Outbound's, from which clients learn a notice's reason.
         """
-        seq = self._placed(kind, key, seq)
-        event = Event(
+        if kind not in TOLD:
+            seq = self._seqs.get(key, 0)
+        elif seq:
+            self._seqs[key] = max(seq, self._seqs.get(key, 0))
+        event = Event.model_construct(
             id=event_id or f"{message_id or key}#{kind}",
             key=key,
             in_reply_to=message_id,
@@ -200,35 +192,25 @@ class Events:
         )
         await self._mailbox.tell("events", slot_of(key), event.to_bytes())
 
-    def _placed(self, kind: EventKind, key: str, seq: int) -> int:
-        if kind not in ("reply", "notice"):
-            return self._seqs.get(key, 0)
-        if seq:
-            self._seqs[key] = max(seq, self._seqs.get(key, 0))
-        return seq
-
 
 class Onlooker:
-    """Shows one turn, piece by piece, to whoever watches its key, while it is open."""
+    """Shows one turn, piece by piece, to everybody who watches its key, while it is open."""
 
-    def __init__(
-        self, events: Events, others: dict[str, Onlooker], key: str, message_id: str, spawn: Spawn
-    ) -> None:
+    def __init__(self, events: Events, key: str, message_id: str, spawn: Spawn) -> None:
         self._written: list[str] = []
         self._events = events
-        self._others = others
         self._key = key
         self._message_id = message_id
         self._spawn = spawn
 
     def __enter__(self) -> Onlooker:
-        self._others[self._key] = self
+        self._events.onlookers[self._key] = self
         return self
 
     def __exit__(self, *_: object) -> None:
         # After a fence the next turn of the key may have begun already.
-        if self._others.get(self._key) is self:
-            del self._others[self._key]
+        if self._events.onlookers.get(self._key) is self:
+            del self._events.onlookers[self._key]
 
     def reads(self) -> bool:
         """Say whether anybody reads along."""
@@ -237,7 +219,8 @@ class Onlooker:
     def delta(self, text: str) -> None:
         """Show the next piece of the answer's text."""
         self._written.append(text)
-        self._show("delta", text)
+        if self._events.watched(self._key):
+            self._spawn(self._events.tell("delta", self._key, self._message_id, text=text), "event delta")
 
     def tool(self, name: str) -> None:
         """Show that a tool begins to run; what is written after it is another text."""

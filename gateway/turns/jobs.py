@@ -1,7 +1,7 @@
 """Messages of jobs: which agent runs them, and what their chats are told.
 
 A chat's conversation has the agent that the chat has. So the run of a job that works in the chat's own
-conversation is handed on where that is another one: its letter goes, under the same id, into the lane of the
+conversation is handed on where that is another one: its message goes, under the same id, into the lane of the
 job's own conversation, whose answers the chat reads. That is noted first, so that a repeat takes the same way
 whatever the chat chose meanwhile.
 """
@@ -44,13 +44,13 @@ NO_AGENT_CURE = "add [agents.{agent}] again, restart, then parked retry; or cron
 
 @dataclass(frozen=True, slots=True)
 class HandedOn:
-    """A letter for another lane; whoever takes it from there knows its id."""
+    """A message for another lane, in which it has the same id."""
 
     letter: Inbound
 
     @property
     def post(self) -> Post:
-        """The letter as it is put."""
+        """The message as it is put."""
         return Post(INBOUND, self.letter.key, self.letter.id, self.letter.to_bytes())
 
 
@@ -74,7 +74,7 @@ def is_own(inbound: Inbound) -> bool:
 
 
 async def hand_on(session: Session, inbound: Inbound) -> HandedOn:
-    """Note that a run goes to the job's own conversation, and return its letter there.
+    """Note that a run goes to the job's own conversation, and return its message there.
 
     Raises:
         Fenced, StoreError: call it again.
@@ -84,7 +84,7 @@ async def hand_on(session: Session, inbound: Inbound) -> HandedOn:
 
 
 def handed_on(session: Session, inbound: Inbound) -> HandedOn | None:
-    """Return the letter of a run that was handed on before; None: it was not."""
+    """Return the message of a run that was handed on before; None: it was not."""
     if agent_of(inbound) is None or is_own(inbound):
         return None
     known = session.journal.known(inbound.id)
@@ -110,7 +110,7 @@ class Jobs:
     """Tells a job's chat of the first failure in a row, which stands in ``state/failed_jobs.json``.
 
     It is written before the chat is told, with the id of the letter: what dies in between tells the same
-    notice again. It is taken out before the letter of a run that succeeded is gone.
+    notice again. It is taken out before the message of a run that succeeded is gone.
     """
 
     def __init__(self, state: Path, *, clock: Callable[[], datetime] = durable.now) -> None:
@@ -119,7 +119,7 @@ class Jobs:
         self._clock = clock
 
     async def settled(self, inbound: Inbound, reply: Reply) -> Reply:
-        """Return what is sent of what a letter ended in; what no job asked stays as it is."""
+        """Return what is sent of what a message ended in; what no job asked stays as it is."""
         if not is_job(inbound):
             return reply
         if reply.kind == "notice" and not reply.silent:
@@ -130,7 +130,7 @@ class Jobs:
         return reply
 
     async def said(self, inbound: Inbound, text: str) -> str | None:
-        """Return what a chat is told of a letter that came to nothing; None: it knows of this job already."""
+        """Return what a chat is told of a run that came to nothing; None: it knows of this job already."""
         if not is_job(inbound):
             return text
         if not await asyncio.to_thread(self._is_first, inbound):

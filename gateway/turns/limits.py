@@ -1,11 +1,11 @@
-"""Limits: how many messages of a chat may wait, and what a person, a chat and a day may ask."""
+"""Limits: how many messages of a chat may wait, and what people, chats and jobs may ask in a day."""
 
 from __future__ import annotations
 
 import asyncio
 import math
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -20,19 +20,27 @@ from durable import BoundedDict, first_of
 from gateway.errors import LetterLost, MailboxError
 from gateway.queue.mailbox import Letter
 from gateway.queue.retry import back_off_s
-from gateway.turns import messages
+from gateway.turns import edits, messages
+from gateway.turns.batching import serves_stopped
 from gateway.turns.commands import Orders
+from gateway.turns.completion import Completion
+from gateway.turns.context import Ending, MessageContext
+from gateway.turns.deduplication import stored
 from gateway.turns.events import Spawn
-from gateway.turns.lanes import Entry, RetryAfter
+from gateway.turns.lanes import Entry, Lane
 from gateway.turns.policy import UNANSWERED, Verdict
+from gateway.turns.routing import moved_to
+from gateway.turns.subagents import Subagents
+from session.context.audience import told
 from session.context.request import Request
 from session.context.scopes import Chat, Reader, Scopes, counts_as_group
 from session.errors import OverCap, SessionError
+from session.memory.circles import learn
 from session.models.caps import DAY, HOUR, next_day
-from session.models.model import Meter, Payer, Usage
+from session.models.model import Payer, Usage
 from session.models.spending import AGAIN_SAID, SPENT_SAID, Spending
 from session.store.store import Session, Store
-from session.transcript.key import SessionKey, split
+from session.transcript.key import SUBAGENTS, SessionKey, split
 from session.turn.turn import Reply
 
 log = structlog.get_logger("flood")
@@ -50,52 +58,62 @@ PARK_CRASHES_MAX = 5
 BATCH_MAX = 500
 
 
-class Refusals:
-    """The letters that are being refused, by key, oldest first.
+class Flood:
+    """Ends the messages of a chat that has too many waiting, beside its lane, so that each frees its place.
+
+    What a daemon holds of its queue is bounded: one chat that fills it would keep all others waiting. The
+    newest messages are refused, so that those before them keep their order. Each is known to have ended
+    before it is gone from its queue.
 
     Args:
-        limit: how many letters of a chat may wait.
-        send: settles a letter with its reply.
-        park: sets one aside that raises whatever is done to it.
+        limit: how many messages of a chat may wait.
+        completion: sends what they end in, or parks one that raises whatever is done to it.
     """
 
     def __init__(
-        self,
-        limit: int,
-        *,
-        store: Store,
-        orders: Orders,
-        send: Callable[[Entry, Reply], Awaitable[RetryAfter | None]],
-        park: Callable[[Entry, Session | None, Verdict], Awaitable[None]],
-        spawn: Spawn,
+        self, limit: int, *, store: Store, orders: Orders, completion: Completion, spawn: Spawn
     ) -> None:
         self._limit = limit
         self._store = store
         self._orders = orders
-        self._send = send
-        self._park = park
+        self._completion = completion
         self._spawn = spawn
+        # Those that are being refused, by key, oldest first.
         self._queues: dict[str, dict[str, Entry]] = {}
         self._telling: set[tuple[str, str]] = set()
         self._closing = asyncio.Event()
 
-    def meets(self, inbound: Inbound, waiting: int) -> bool:
-        """Say whether a further letter is refused, where that many of its chat wait.
+    def meets(self, inbound: Inbound, lane: Lane | None) -> bool:
+        """Say whether a message is refused.
 
-        While earlier ones are still being refused it is: after a crash they might run, and behind this one.
-        Those that are lost come again, behind this one, unless it is one of them.
+        One that waits already, moves the chat or is a subagent's never is, nor is one that takes another out,
+        which would be asked instead. While earlier ones are still being
+        refused a further one is: after a crash they might run, and behind this one. Those that are lost come
+        again, behind this one, unless it is one of them.
         """
-        queue = self._queues.get(inbound.key, {})
-        if waiting >= self._limit or inbound.id in queue:
+        if inbound.channel == SUBAGENTS or (inbound.kind == "action" and moved_to(inbound) is not None):
+            return False
+        if lane is not None and (lane.find(inbound.id) is not None or edits.takes_out(lane, inbound)):
+            return False
+        if lane is not None and len(lane.entries) > self._limit:
             return True
-        return any(not entry.letter.lost for entry in queue.values())
+        queue = self._queues.get(inbound.key)
+        return queue is not None and (
+            inbound.id in queue or any(not entry.letter.lost for entry in queue.values())
+        )
 
-    def tells(self, key: str) -> bool:
-        """Say whether one of those that are being refused tells its chat."""
-        return any(told == key for told, _ in self._telling)
+    def refuse(self, inbound: Inbound, letter: Letter, lane: Lane | None) -> None:
+        """Let a message end beside its lane; an edit, which is answered by nobody, in silence."""
+        edit = inbound.kind == "edit"
+        told = lane.flooded if lane is not None else any(key == inbound.key for key, _ in self._telling)
+        self._add(inbound, letter, tell=not (told or edit))
+        if lane is not None and edit:
+            edits.replace(lane, inbound)
+        elif lane is not None:
+            lane.flooded = True
 
-    def add(self, inbound: Inbound, letter: Letter, *, tell: bool) -> None:
-        """Refuse a letter; one that comes again only gets a further acknowledgement."""
+    def _add(self, inbound: Inbound, letter: Letter, *, tell: bool) -> None:
+        """Refuse a message; one that comes again only gets a further acknowledgement."""
         queue = self._queues.get(inbound.key)
         if queue is None:
             queue = self._queues[inbound.key] = {}
@@ -120,7 +138,7 @@ class Refusals:
                     del queue[entry.inbound.id]
                     self._telling.discard((key, entry.inbound.id))
                     for letter in entry.left():
-                        self.add(entry.inbound, letter, tell=False)
+                        self._add(entry.inbound, letter, tell=False)
                 if len(ended) < len(entries):
                     after_s = back_off_s(max(entry.tries.waits for entry in entries))
                     await first_of(self._closing.wait(), timeout_s=after_s)
@@ -158,7 +176,7 @@ class Refusals:
             _delay(mine, error)
             return ended
         except Exception:
-            # One try ends here. What nobody foresaw may be one letter's: each is tried alone from now on.
+            # One try ends here. What nobody foresaw may be one message's: each is tried alone from now on.
             log.exception("refusal.crashed", key=key, ids=[entry.inbound.id for entry in mine])
             _crash(mine)
             return ended
@@ -167,15 +185,15 @@ class Refusals:
 
     async def _settled(self, entry: Entry, reply: Reply) -> bool:
         try:
-            again = await self._send(entry, reply)
+            again = await self._completion.send(entry, reply)
         except LetterLost:
-            # The reply is durable. Without a newer delivery the letter comes again and repeats it.
+            # The reply is durable. Without a newer delivery the message comes again and repeats it.
             return entry.letter.lost
         except (MailboxError, SessionError) as error:
             _delay([entry], error)
             return False
         except Exception:
-            # One letter ends here.
+            # One message ends here.
             log.exception("refusal.crashed", key=entry.inbound.key, ids=[entry.inbound.id])
             _crash([entry])
             return False
@@ -186,7 +204,7 @@ class Refusals:
         """Park one that crashed again and again; where that crashes, too, leave it to the next start."""
         verdict = Verdict("failed", UNANSWERED, "refusing it failed")
         try:
-            await self._park(entry, None, verdict)
+            await self._completion.park(entry, None, verdict)
         except (MailboxError, SessionError):
             raise
         except Exception:
@@ -200,21 +218,22 @@ class Refusals:
         """Say what each ended in; the silent ones are known to have in one write."""
         if len(entries) == 1:
             return [await self._outcome(session, entries[0].inbound)]
-        stored = [messages.stored(session, entry.inbound) for entry in entries]
-        fresh = [entry.inbound.id for entry, known in zip(entries, stored, strict=True) if known is None]
+        ended = [stored(session, entry.inbound) for entry in entries]
+        fresh = [entry.inbound.id for entry, known in zip(entries, ended, strict=True) if known is None]
         text = FLOOD_SAID.format(self._limit)
         if fresh:
             await session.journal.silence(fresh, text=text, reason=FLOOD)
             log.info("letters.refused", key=str(session.key), count=len(fresh), reason=FLOOD)
-        return [known or Reply(text, reason=FLOOD, silent=True) for known in stored]
+        return [known or Reply(text, reason=FLOOD, silent=True) for known in ended]
 
     async def _outcome(self, session: Session, inbound: Inbound) -> Reply:
-        """Say what the letter ended in: what is stored of it, else that it was refused."""
+        """Say what the message ended in: what is stored of it, else that it was refused."""
         # Asked first: what was answered beside the lane is stored, too, and would be sent a second time.
-        if await self._orders.answered(inbound, messages.command(inbound)):
+        command = messages.command(inbound)
+        if command is not None and await self._orders.answered(inbound, command):
             return Reply(silent=True)
-        if (stored := messages.stored(session, inbound)) is not None:
-            return stored
+        if (ended := stored(session, inbound)) is not None:
+            return ended
         text = FLOOD_SAID.format(self._limit)
         log.info("letter.refused", key=inbound.key, id=inbound.id, reason=FLOOD)
         if (inbound.key, inbound.id) not in self._telling:
@@ -267,35 +286,15 @@ class Over:
     told_since: datetime
 
 
-def sender_of(inbound: Inbound) -> str:
-    """Name who asks: the sender within a channel, else the chat."""
-    sender = inbound.sender.id
-    return f"{inbound.channel}:{sender[:200]}" if sender else inbound.key
-
-
-def payer_of(scopes: Scopes) -> Callable[[Inbound], str]:
-    """Return what names who asks: a person of ``[people]`` by that name in all chats, else the sender.
-
-    A group that is listed is others', too: there the sender alone decides.
-    """
-
-    def payer(inbound: Inbound) -> str:
-        sender = sender_of(inbound)
-        # Only what has a sender knows its chat: the page and the clock do not say whether it is direct.
-        direct: Chat | None = "direct" if inbound.sender.id else None
-        group = counts_as_group(Reader(inbound.key, "group" if inbound.group else direct))
-        listed = None if group else scopes.person(inbound.key)
-        if listed is None and sender != inbound.key:
-            listed = scopes.person(sender)
-        return f"people/{listed}" if listed else sender
-
-    return payer
-
-
 class Quota:
     """The limits on what people may ask, over all their chats.
 
-    ``person_of`` names who asks, in the rows of what models cost, too.
+    Args:
+        spending: what may be spent in a day are its own caps.
+        turns_per_hour: of one person; 0: any number.
+        scopes: name who asks: a person of ``[people]`` by that name in all chats, also in the rows of what
+            models cost.
+        clock: the time now, aware.
     """
 
     def __init__(
@@ -303,22 +302,18 @@ class Quota:
         spending: Spending,
         *,
         turns_per_hour: int = 0,
-        person_of: Callable[[Inbound], str] = sender_of,
+        scopes: Scopes | None = None,
         clock: Callable[[], datetime] = durable.now,
     ) -> None:
-        """Keep the figures; 0 is no limit. What may be spent in a day are the caps of ``spending`` itself."""
-        self._spending = spending
+        self.spending = spending
+        # Whether there is any limit to keep.
+        self.limits = bool(turns_per_hour) or spending.limited
         self._turns_per_hour = turns_per_hour
+        self._scopes = scopes
         self._clock = clock
-        self._person_of = person_of
         self._running: Counter[str] = Counter()
         # When a message of a chat was last answered: what it was told before that is not true any more.
         self._answered: BoundedDict[str, datetime] = BoundedDict(KNOWN_MAX)
-
-    @property
-    def limits(self) -> bool:
-        """Whether there is any limit to keep."""
-        return bool(self._turns_per_hour) or self._spending.limited
 
     async def refusal(self, session: Session, payer: Payer, *, turns: bool) -> Reply | None:
         """Return what a message over a limit ends in, already in the journal. None: it may be asked.
@@ -328,8 +323,6 @@ class Quota:
         Raises:
             NewerFormat, StoreError, Fenced: nothing was decided.
         """
-        if not self.limits:
-            return None
         over = await self._over(payer, turns=turns)
         return await self._conclude(session, payer, over) if over is not None else None
 
@@ -381,17 +374,26 @@ class Quota:
                 del self._running[person]
 
     def payer(self, inbound: Inbound) -> Payer:
-        """Say for whom the requests of a message count."""
-        return Payer(inbound.key, self._person_of(inbound), inbound.cron_job_id or "", inbound.id)
+        """Say for whom the requests of a message count: for a person, else the sender, else the chat.
 
-    def meter(self, payer: Payer) -> Meter:
-        """Make what counts the cost of a message's turn, and keeps its requests within the caps."""
-        return self._spending.meter(payer)
+        A group that is listed is others', too: there the sender alone decides.
+        """
+        sender = inbound.sender.id
+        person = f"{inbound.channel}:{sender[:200]}" if sender else inbound.key
+        if self._scopes is not None:
+            # Only what has a sender knows its chat: the page and the clock do not say whether it is direct.
+            direct: Chat | None = "direct" if sender else None
+            group = counts_as_group(Reader(inbound.key, "group" if inbound.group else direct))
+            listed = None if group else self._scopes.person(inbound.key)
+            if listed is None and person != inbound.key:
+                listed = self._scopes.person(person)
+            person = f"people/{listed}" if listed else person
+        return Payer(inbound.key, person, inbound.cron_job_id or "", inbound.id)
 
     def record(self, payer: Payer, usage: Usage, model: str, *, answered: bool = True) -> None:
         """Count a turn that has ended, and what its requests to ``model`` cost."""
-        self._spending.record(payer, usage, model=model)
-        if answered and self._spending.limited:
+        self.spending.record(payer, usage, model=model)
+        if answered and self.spending.limited:
             self._answered[payer.key] = self._clock()
 
     async def left(self, request: Request) -> list[str]:
@@ -399,27 +401,66 @@ class Quota:
         if not self.limits:
             return []
         payer = self.payer(_letter(request))
-        lines = [_left_words(row) for row in await self._spending.left(payer)]
+        lines = [_left_words(row) for row in await self.spending.left(payer)]
         if self._turns_per_hour:
-            ends = await self._spending.within_hour(payer.person)
+            ends = await self.spending.within_hour(payer.person)
             left = max(self._turns_per_hour - len(ends) - self._running[payer.person], 0)
             lines.append(f"left this hour: {left} of {self._turns_per_hour} messages")
         return lines
 
     async def _over(self, payer: Payer, *, turns: bool) -> Over | None:
         now, person = self._clock(), payer.person
-        cap = await self._spending.reached(payer)
+        cap = await self.spending.reached(payer)
         if cap is not None:
             text = SPENT_SAID.format(_upper(_WHOLE[cap.name]), AGAIN_SAID)
             return Over(cap.about, text, next_day(now) - DAY)
         if not self._turns_per_hour or not turns:
             return None
-        ends = await self._spending.within_hour(person)
+        ends = await self.spending.within_hour(person)
         if len(ends) + self._running[person] < self._turns_per_hour:
             return None
         free = ends[-self._turns_per_hour] if len(ends) >= self._turns_per_hour else now
         minutes = max(math.ceil((free + HOUR - now).total_seconds() / 60), 1)
         return Over(f"turns {person}", TURNS_SAID.format(self._turns_per_hour, minutes), now - HOUR)
+
+
+class Admit:
+    """The step that holds a message to the limits of its person, its chat and the day.
+
+    It comes behind ``batch``: a message counts for its person from here to its end, or two might pass the
+    limit at once.
+    """
+
+    def __init__(self, quota: Quota | None, subagents: Subagents | None) -> None:
+        self._quota = quota
+        self._subagents = subagents
+
+    async def take(self, message: MessageContext) -> Ending | None:
+        """Return the refusal."""
+        entry, session = message.entry, message.session
+        inbound = entry.inbound
+        # Whatever it ends in: what its platform says of the chat decides what later messages may see.
+        await learn(session, told(inbound.key, inbound.id, group=inbound.group))
+        quota = self._quota
+        if quota is None or (message.command is not None and not messages.asks_model(message.command)):
+            return None
+        # For a subagent's turn, and its result's, whoever asked for it pays.
+        is_subagents = inbound.kind == "result" or inbound.channel == SUBAGENTS
+        pays = self._subagents.payer(inbound) if is_subagents and self._subagents is not None else inbound
+        payer = message.payer = quota.payer(pays)
+        if not quota.limits:
+            return None
+        if not entry.admitted and session.find(inbound.id) is None:
+            # The message for which a subagent works was counted before, and was within the limit. So was the
+            # one whose turn was stopped for this.
+            serves = not is_subagents and serves_stopped(inbound, session)
+            turns = not is_subagents and not serves
+            if (refusal := await quota.refusal(session, payer, turns=turns)) is not None:
+                return refusal
+            entry.last = serves and await quota.is_reached(payer)
+        entry.admitted = True
+        message.leave.enter_context(quota.running(payer))
+        return None
 
 
 def _upper(text: str) -> str:
@@ -434,7 +475,7 @@ def _left_words(row: Mapping[str, Any]) -> str:
 
 
 def _letter(request: Request) -> Inbound:
-    """Make of a request as much of a letter as says who sent it."""
+    """Make of a request as much of a message as says who sent it."""
     channel, chat_id = split(request.key)
     return Inbound(
         v=1,

@@ -72,6 +72,8 @@ def of_part(part: Mapping[str, Any]) -> ModelStanding:
 # By then a chat knows that it waits for a model that is away.
 TELL_WITHIN_S = 15.0
 MAX_CAUSE_CHARS = 200
+# A message that so many deaths met is suspected to be their cause.
+SUSPECT_DEATHS = 2
 _USER_INFO = re.compile(r"(?<=://)[^\s/@]*@")
 # They take over a minute and a half.
 FENCED_TRIES = 12
@@ -88,7 +90,7 @@ ATTEMPTS_SAID = "The gateway gave up on this message after attempt {}. The opera
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Why a letter is parked: the reason's class, the sentence for its chat, the cause for the operator."""
+    """Why a message is parked: the reason's class, the sentence for its chat, the cause for the operator."""
 
     reason: str
     said: str
@@ -96,17 +98,17 @@ class Verdict:
 
     @property
     def shown(self) -> str:
-        """What the parked letter carries: the class, and behind a colon the cause."""
+        """What the parked message carries: the class, and behind a colon the cause."""
         return f"{self.reason}: {self.cause}" if self.cause else self.reason
 
 
 def broken(error: Exception) -> Unreadable:
-    """Say of a letter whose reading failed in a way that nobody foresaw why it is parked."""
+    """Say of a message whose reading failed in a way that nobody foresaw why it is parked."""
     return Unreadable(f"reading it failed: {type(error).__name__}")
 
 
 def park_verdict(error: SessionError) -> Verdict:
-    """Say why a letter is parked whose turn ended in ``error``."""
+    """Say why a message is parked whose turn ended in ``error``."""
     match error:
         case ContextTooLong():
             reason = ContextTooLong.reason
@@ -137,7 +139,7 @@ def cause_of(error: SessionError) -> str:
 
 
 def wait_words(error: ModelAway | StoreError, *, named: bool = False) -> tuple[str, str]:
-    """Name the notice for a chat whose letter waits, and its sentence; ``named`` ones say why in a word."""
+    """Name the notice for a chat whose message waits, and its sentence; ``named`` ones say why in a word."""
     if isinstance(error, ModelAway):
         return "model_away", error.said_with_cause if named else error.said
     return (

@@ -79,11 +79,6 @@ def target(inbound: Inbound | Address) -> tuple[str, str, str]:
     return inbound.key, inbound.channel, inbound.chat_id
 
 
-def is_local(inbound: Inbound | Address) -> bool:
-    """Say whether the answer goes to a client of ours (web, terminal), whose delivery sends the event."""
-    return target(inbound)[1] in LOCAL_CHANNELS
-
-
 def _post(
     to: Inbound | Address,
     suffix: str,
@@ -149,5 +144,5 @@ class Notices:
 
     async def show(self, kind: EventKind, to: Inbound | Address, post: Post, text: str, seq: int) -> None:
         """Let whoever watches see what goes to a platform; web and terminal see it by their delivery."""
-        if self._events.watched(to.key) and not is_local(to):
+        if self._events.watched(to.key) and target(to)[1] not in LOCAL_CHANNELS:
             await self._events.tell(kind, to.key, to.id, text=text, seq=seq, event_id=post.id)

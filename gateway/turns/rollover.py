@@ -57,7 +57,7 @@ class RollOver:
         Raises:
             Fenced, StoreError, MailboxDown: call it again.
         """
-        entry, session, inbound = message.entry, message.session, message.inbound
+        entry, session, inbound = message.entry, message.session, message.entry.inbound
         if message.command is not None or not self._limit:
             return
         if inbound.source == "cron" or inbound.kind == "result":

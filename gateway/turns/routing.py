@@ -11,19 +11,17 @@ import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Protocol
 
 import structlog
 
 from channels.cron.jobs_file import CronFile
 from channels.errors import ChannelError
 from channels.message import Inbound
-from gateway.turns import jobs
-from gateway.turns.jobs import HandedOn
-from gateway.turns.lanes import Entry, RetryAfter
-from gateway.turns.policy import Verdict
+from gateway.turns import jobs, messages
+from gateway.turns.context import Answers, Ending, MessageContext
+from gateway.turns.lanes import RetryAfter
 from gateway.turns.replies import Notices
-from gateway.turns.subagents import is_of_subagent
+from gateway.turns.subagents import Subagents
 from session.background import moving
 from session.background.adoption import is_busy
 from session.background.job_files import move_jobs
@@ -32,10 +30,10 @@ from session.disk.threads import start_thread
 from session.store import switch_session
 from session.store.store import Session, Store, View
 from session.transcript.agent import AGENT, DEFAULT, agent_in, named, shown
-from session.transcript.key import SessionKey, split
+from session.transcript.key import SUBAGENTS, SessionKey, split
 from session.turn import commands
-from session.turn.commands import Command, Commands, EndSubagents
-from session.turn.turn import Reply, Turns
+from session.turn.commands import Command
+from session.turn.turn import Reply
 
 log = structlog.get_logger("moves")
 
@@ -82,7 +80,7 @@ BUSY_S = 1.0
 
 
 def moved_to(inbound: Inbound) -> SessionKey | None:
-    """Return the new key where a letter, which came under the old one, says that its chat has moved."""
+    """Return the new key where a message, which came under the old one, says that its chat has moved."""
     to = inbound.meta.get(MOVED_TO)
     if inbound.kind != "action" or not isinstance(to, str) or to == inbound.key:
         return None
@@ -148,40 +146,6 @@ TURNED = "The configuration has changed: {} answers here from now on. A new conv
 AGENT_GONE = "{} no longer exists. {} answers here from now on. A new conversation begins."
 
 
-class Answers(Protocol):
-    """One agent as the turns see it."""
-
-    @property
-    def turns(self) -> Turns:
-        """Runs its turns."""
-        ...
-
-    @property
-    def subagent_turns(self) -> Turns:
-        """Runs those of the subagents that it starts."""
-        ...
-
-    @property
-    def commands(self) -> Commands:
-        """Answers for its conversations."""
-        ...
-
-    @property
-    def description(self) -> str:
-        """What people are told of it; empty: nothing."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class Agent:
-    """One that is what it was built from; see ``Answers``."""
-
-    turns: Turns
-    commands: Commands
-    subagent_turns: Turns
-    description: str = ""
-
-
 @dataclass(frozen=True, slots=True)
 class AgentSet:
     """All agents by name, the default one under the empty text; who is bound to whom, and which commands."""
@@ -191,21 +155,14 @@ class AgentSet:
     bound: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Refused:
-    """A message that no agent is asked: what to answer instead."""
-
-    text: str
-
-
-class ChatAgents:
-    """Decides who answers in which chat.
+class Routing:
+    """The step that finds the conversation and the agent that a message is for.
 
     Args:
         agents: which there are.
         store: the conversations.
         notices: how a chat is told that it has another agent.
-        end_subagents: ends those of a chat; None: there are none.
+        subagents: those of chats; None: there are none.
     """
 
     def __init__(
@@ -214,14 +171,14 @@ class ChatAgents:
         *,
         store: Store,
         notices: Notices,
-        end_subagents: EndSubagents | None,
+        subagents: Subagents | None,
     ) -> None:
-        self.every = self._every = agents.every
+        self._every = agents.every
         self._rules, self._bound = agents.rules, agents.bound
         self._choice = AgentChoice(tuple(filter(None, agents.every)), agents.rules)
         self._store = store
         self._notices = notices
-        self._end_subagents = end_subagents
+        self._subagents = subagents
 
     def of(self, session: View) -> Answers:
         """Return who has a session; for an agent that is no longer configured the default one answers."""
@@ -232,7 +189,11 @@ class ChatAgents:
 
         Without a message it is ``/agent`` with that name. A message may name an agent by itself, too.
         """
-        if inbound.kind not in ("message", "command") or is_of_subagent(inbound) or inbound.forwarded_from:
+        if (
+            inbound.kind not in ("message", "command")
+            or inbound.channel == SUBAGENTS
+            or inbound.forwarded_from
+        ):
             return inbound, ""
         command = commands.parse(inbound.text)
         if inbound.agent and command is None:
@@ -250,27 +211,46 @@ class ChatAgents:
             return inbound.model_copy(update={"text": command.rest, "kind": "command"}), agent
         return inbound.model_copy(update={"text": f"/agent {agent}"}), ""
 
-    async def before(self, entry: Entry, session: Session) -> Answers | Refused | HandedOn | Verdict:
-        """Return who answers a letter that has not ended; a session of another agent ends before it.
+    async def take(self, message: MessageContext) -> Ending | None:
+        """Return the end of what is for nobody here, or goes elsewhere; note who answers anything else.
 
         A result of a subagent is for the session that started it, and a turn that began goes on as it began.
-        A job that an agent has is asked of no other one: it is handed on, or set aside (``Verdict``).
 
         Raises:
             Fenced, StoreError, MailboxDown: call it again; what a crash cut short is finished.
         """
-        mine, inbound = agent_in(session.metadata), entry.inbound
-        its_own = jobs.agent_of(inbound)
+        session, inbound = message.session, message.entry.inbound
+        if inbound.kind == "action" and (moved := moved_to(inbound)) is not None:
+            return await move_chat(self._store, session, inbound, moved)
+        if inbound.kind == "result" and self._subagents is not None:
+            met = await self._subagents.met(session, inbound)
+            if met is not None:
+                return met
+        its_own = jobs.agent_of(inbound) if inbound.source == "cron" else None
         if its_own is not None and its_own not in self._every:
             return jobs.gone(inbound)
-        if len(self._every) == 1 and not mine:
-            return self._every[""]
-        if inbound.kind == "result" or is_of_subagent(inbound) or session.find(inbound.id) is not None:
-            return self.of(session)
+        mine = agent_in(session.metadata)
+        began = inbound.kind == "result" or inbound.channel == SUBAGENTS
+        if (len(self._every) > 1 or mine) and not began and session.find(inbound.id) is None:
+            ending = await self._choose(message, mine, its_own)
+            if ending is not None:
+                return ending
+            mine = agent_in(session.metadata)
+        # For an agent that is no longer configured the default one answers.
+        message.answers = self._every.get(mine) or self._every[""]
+        return None
+
+    async def _choose(self, message: MessageContext, mine: str, its_own: str | None) -> Ending | None:
+        """Give the session to the agent that is wanted; a session of another agent ends before it.
+
+        A job that an agent has is asked of no other one: it is handed on.
+        """
+        entry, session = message.entry, message.session
+        inbound = entry.inbound
         if entry.agent:
             # A bound command leads to whom it is bound; a message that names an agent goes by /agent's rules.
             if refusal := self._refusal(inbound, entry.agent, by_command=not inbound.agent):
-                return Refused(refusal)
+                return await messages.answer_command(session, inbound, refusal)
             chosen = named(entry.agent)
             # Each message of such a client names its agent: what is so anyway is not chosen again.
             if not inbound.agent or self._rules.of(inbound.key, session.journal.agent) != chosen:
@@ -284,7 +264,7 @@ class ChatAgents:
             await self._turn_to(session, wanted, inbound.id)
         if await self._finish(session, inbound.id) and not entry.agent and not _chooses(inbound):
             await self._tell(session, inbound, wanted)
-        return self.of(session)
+        return None
 
     async def said(self, session: Session, inbound: Inbound, command: Command) -> str:
         """Answer ``/agent``: who answers here, or who does from now on; doing it twice does no harm.
@@ -314,8 +294,8 @@ class ChatAgents:
 
     async def _turn_to(self, session: Session, agent: str, by: str) -> None:
         if len(session):
-            if self._end_subagents is not None:
-                await self._end_subagents(session.key, by, results=True)
+            if self._subagents is not None:
+                await self._subagents.end(session.key, by, results=True)
             turned = await session.change(partial(switch_session.turn_to, agent=agent, by=by))
             log.info("session.turned", agent=shown(agent), ended=turned)
         if agent_in(session.metadata) != agent:

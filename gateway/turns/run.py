@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import structlog
 
 from gateway.turns import jobs, messages
 from gateway.turns.approvals import Approvals
-from gateway.turns.batching import Collecting
-from gateway.turns.completion import SOON_S
+from gateway.turns.batching import QueueModes, ask_apart
 from gateway.turns.context import Ending, MessageContext
-from gateway.turns.crash_guard import Attempt
-from gateway.turns.events import Events
+from gateway.turns.events import Events, Onlooker, Spawn
 from gateway.turns.failures import Outages
-from gateway.turns.lanes import RetryAfter
+from gateway.turns.lanes import SOON_S, RetryAfter
 from gateway.turns.limits import Quota
 from gateway.turns.policy import TOO_LARGE_SAID, Verdict, cause_of, park_verdict
-from gateway.turns.routing import Answers, ChatAgents
-from gateway.turns.subagents import is_of_subagent
+from gateway.turns.routing import Routing
 from session.approvals.gate import AwaitsApproval
 from session.errors import (
     LineTooLong,
@@ -35,6 +31,7 @@ from session.errors import (
 from session.models.failure import kind_of
 from session.models.model import Meter, Payer, Usage
 from session.store.store import Session
+from session.transcript.key import SUBAGENTS
 from session.turn import commands
 from session.turn.turn import Reply, Request, Turns
 
@@ -42,11 +39,12 @@ log = structlog.get_logger(__name__)
 
 
 class Run:
-    """The step that runs a command or a turn, one for each attempt at a message.
+    """The step that runs a command or a turn, once for each try of a message.
 
     Args:
         quota: counts what turns cost; None: nobody does.
-        agents: answer ``/agent``.
+        modes: let other messages into a turn.
+        routing: answers ``/agent``.
         approvals: hold a turn that has to wait for a person; None: none ever does.
         turn_ended: hears of each that was answered, subagents' left out.
         spawn: runs something beside the lanes.
@@ -58,70 +56,54 @@ class Run:
         events: Events,
         quota: Quota | None,
         outages: Outages,
-        collecting: Collecting,
-        agents: ChatAgents,
+        modes: QueueModes,
+        routing: Routing,
         approvals: Approvals | None,
         turn_ended: Callable[[Session, Reply], None],
-        spawn: Callable[[Coroutine[Any, Any, None], str], None],
+        spawn: Spawn,
     ) -> None:
         self._events = events
         self._quota = quota
         self._outages = outages
-        self._collecting = collecting
-        self._agents = agents
+        self._modes = modes
+        self._routing = routing
         self._approvals = approvals
         self._turn_ended = turn_ended
         self._spawn = spawn
 
     async def take(self, message: MessageContext) -> Ending:
         """Return the answer of the command or the turn, or why there is none."""
-        entry, session, attempt, answers = message.entry, message.session, message.attempt, message.answers
-        assert attempt is not None
-        assert answers is not None
-        if message.command is not None:
-            async with attempt:
-                answer = await self._commanded(message, message.command, answers)
-            if isinstance(answer, str):
-                return await messages.answer_command(session, message.inbound, answer, entry.queued_at)
-            return await self._turn(attempt, answer, answers, message.payer)
-        request = messages.request(
-            message.inbound,
-            message.payer,
-            queued_at=entry.queued_at,
-            typed=entry.typed,
-            begins=not len(session) and not session.metadata.get("previous_session"),
-        )
-        return await self._turn(attempt, request, answers, message.payer)
-
-    async def _commanded(
-        self, message: MessageContext, command: commands.Command, answers: Answers
-    ) -> str | Request:
-        """Run a command whose turn it is; return its words, or what the model is asked for it."""
-        inbound, session = message.inbound, message.session
-        if command.name in commands.DECIDING and self._approvals is not None:
-            return await self._approvals.words(inbound, session)
-        if command.name == "agent":
-            return await self._agents.said(session, inbound, command)
-        request = messages.request(inbound)
-        return await answers.commands.run(session, command, request, stop=message.entry.stop)
-
-    async def _turn(
-        self, attempt: Attempt, request: Request, agent: Answers, payer: Payer | None
-    ) -> Reply | RetryAfter | Verdict:
-        """Run the turn of an agent, for which ``payer`` pays; a ``Verdict`` says why it is parked."""
-        entry, session = attempt.entry, attempt.session
-        inbound = entry.inbound
-        turns = agent.subagent_turns if is_of_subagent(inbound) else agent.turns
+        request = await self._request(message)
+        if isinstance(request, Reply):
+            return request
+        entry, session, payer, agent = message.entry, message.session, message.payer, message.answers
+        inbound, is_subagents = entry.inbound, entry.inbound.channel == SUBAGENTS
+        assert agent is not None
+        turns = agent.subagent_turns if is_subagents else agent.turns
         self._outages.begins(entry, turns.model)
-        if (verdict := self._outages.over(entry)) is not None:
+        if entry.away is not None and (verdict := self._outages.over(entry)) is not None:
             return verdict
-        if request.payer is not payer:
-            request = replace(request, payer=payer)
-        meter = self._quota.meter(payer) if self._quota is not None and payer is not None else Meter()
+        meter = (
+            self._quota.spending.meter(payer) if self._quota is not None and payer is not None else Meter()
+        )
+        # The turn of a job that may have nothing to say is not shown.
+        shown = inbound.source != "cron" or jobs.is_shown(inbound)
         try:
-            async with attempt:
+            async with message.attempt:
+                if shown and self._events.watched(inbound.key):
+                    platform_id = inbound.platform_id
+                    await self._events.tell("started", inbound.key, inbound.id, platform_id=platform_id)
                 try:
-                    reply = await self._run(attempt, request, meter, turns)
+                    with Onlooker(self._events, inbound.key, inbound.id, self._spawn) as watcher:
+                        reply = await turns.run(
+                            session,
+                            request,
+                            watcher=watcher if shown else None,
+                            stop=entry.stop,
+                            careful=entry.disk_told,
+                            meter=meter,
+                            joins=self._modes.joins(message),
+                        )
                 finally:
                     entry.figures.add(meter)
         except AwaitsApproval as asks:
@@ -134,60 +116,74 @@ class Run:
             self._count(payer, meter, turns)
             return Verdict("too_large", TOO_LARGE_SAID, cause_of(error))
         except OverCap as error:
-            return await self._broken_off(attempt, request, error, meter, turns)
-        # It is a SessionError, but of the disk and not of the letter: the lane waits.
+            return await self._broken_off(session, request, error, meter, turns)
+        # It is a SessionError, but of the disk and not of the message: the lane waits.
         except StoreError:
             raise
         except SessionError as error:
-            again = await self._outages.wait(entry, session, error) if isinstance(error, ModelError) else None
-            if again is not None:
-                return again
-            self._count(payer, meter, turns)
-            return await self._failed(attempt, error, turns)
+            return await self._failed(message, error, meter, turns)
         # A turn that was stopped may have had no answer to any call.
         if not reply.silent or messages.is_quiet(reply):
             self._outages.model_answers(turns.model, entry)
         self._count(payer, meter, turns)
-        if not is_of_subagent(inbound):
+        if not is_subagents:
             self._turn_ended(session, reply)
         return reply
 
-    async def _failed(self, attempt: Attempt, error: SessionError, turns: Turns) -> RetryAfter | Verdict:
-        """Say why no further try will answer a message; one of several in a turn is asked alone."""
-        entry, session = attempt.entry, attempt.session
+    async def _request(self, message: MessageContext) -> Request | Reply:
+        """Return what the model is asked for a message, or the answer of a command that asks none."""
+        entry, session = message.entry, message.session
+        if message.command is None:
+            return messages.request(
+                entry.inbound,
+                message.payer,
+                queued_at=entry.queued_at,
+                typed=entry.typed,
+                begins=not len(session) and not session.metadata.get("previous_session"),
+            )
+        async with message.attempt:
+            answer = await self._commanded(message, message.command)
+        if isinstance(answer, str):
+            return await messages.answer_command(session, entry.inbound, answer, entry.queued_at)
+        return replace(answer, payer=message.payer)
+
+    async def _commanded(self, message: MessageContext, command: commands.Command) -> str | Request:
+        """Run a command whose turn it is; return its words, or what the model is asked for it."""
+        inbound, session = message.entry.inbound, message.session
+        assert message.answers is not None
+        if command.name in commands.DECIDING and self._approvals is not None:
+            return await self._approvals.words(inbound, session)
+        if command.name == "agent":
+            return await self._routing.said(session, inbound, command)
+        request = messages.request(inbound)
+        return await message.answers.commands.run(session, command, request, stop=message.entry.stop)
+
+    async def _failed(
+        self, message: MessageContext, error: SessionError, meter: Meter, turns: Turns
+    ) -> RetryAfter | Verdict:
+        """Say whether a message is tried again, and when, or why not; one of several is asked alone."""
+        entry, session = message.entry, message.session
+        again = await self._outages.wait(entry, session, error) if isinstance(error, ModelError) else None
+        if again is not None:
+            return again
+        self._count(message.payer, meter, turns)
         verdict = self._outages.over(entry) if isinstance(error, ModelAway) else None
-        if verdict is None:
-            unanswered = isinstance(error, ModelError) and kind_of(error) != "refused"
-            if not unanswered and not isinstance(error, TurnTimeout):
-                self._outages.model_answers(turns.model, entry, answered=False)
-            # Of several messages one may be at fault: each is asked alone, where no tool acted for them.
-            if await self._collecting.part(entry, session, turns.now()):
-                entry.tries.counted = 0
-                return RetryAfter(SOON_S)
-            verdict = park_verdict(error)
-            log.debug("model.said", error=str(error))
-            log.warning("turn.failed", reason=verdict.reason, error=loggable(error), hint=error.hint)
+        if verdict is not None:
+            return verdict
+        unanswered = isinstance(error, ModelError) and kind_of(error) != "refused"
+        if not unanswered and not isinstance(error, TurnTimeout):
+            self._outages.model_answers(turns.model, entry, answered=False)
+        # Of several messages one may be at fault: each is asked alone, where no tool acted for them.
+        if await ask_apart(entry, session, turns.now()):
+            entry.tries.counted = 0
+            return RetryAfter(SOON_S)
+        log.debug("model.said", error=str(error))
+        verdict = park_verdict(error)
+        log.warning("turn.failed", reason=verdict.reason, error=loggable(error), hint=error.hint)
         return verdict
 
-    async def _run(self, attempt: Attempt, request: Request, meter: Meter, turns: Turns) -> Reply:
-        entry, inbound = attempt.entry, attempt.entry.inbound
-        shown = jobs.is_shown(inbound)
-        if shown and self._events.watched(inbound.key):
-            platform_id = inbound.platform_id
-            await self._events.tell("started", inbound.key, inbound.id, platform_id=platform_id)
-        with self._events.onlooker(inbound.key, inbound.id, self._spawn) as watcher:
-            return await turns.run(
-                attempt.session,
-                request,
-                watcher=watcher if shown else None,
-                stop=entry.stop,
-                careful=entry.disk_told,
-                meter=meter,
-                joins=self._collecting.joins(attempt),
-            )
-
     async def _broken_off(
-        self, attempt: Attempt, request: Request, error: OverCap, meter: Meter, turns: Turns
+        self, session: Session, request: Request, error: OverCap, meter: Meter, turns: Turns
     ) -> Reply:
         """End a turn whose next request would go over a cap, with what it had so far."""
         payer = request.payer
@@ -195,8 +191,8 @@ class Run:
         assert payer is not None
         begun = meter.usage != Usage()
         # Known first: after a crash the notice is sent again, and the model is not asked.
-        reply = await self._quota.broken_off(attempt.session, payer, error, begun=begun)
-        await turns.close(attempt.session, request)
+        reply = await self._quota.broken_off(session, payer, error, begun=begun)
+        await turns.close(session, request)
         if begun:
             self._quota.record(payer, meter.usage, turns.model.name, answered=False)
         log.info("turn.broken_off", limit=error.name, begun=begun)

@@ -78,7 +78,7 @@ class Spawning:
         own = {"several": place.group, AGENT: parted(place.scope)[0]}
         origin = {**await self._origin(asked), **own}
         begin = partial(self._files.begin, call, task=task, label=label, origin=origin)
-        # On record first: a letter of which nothing is on record is refused.
+        # On record first: a message of which nothing is on record is refused.
         begun = await start_thread(begin, name="subagents")
         if begun.state == "waiting":
             await self.put(begun)
@@ -86,7 +86,7 @@ class Spawning:
         return begun.key
 
     async def _origin(self, asked: Inbound) -> Mapping[str, Any]:
-        """Return what the letter with the result shares with the message that asks for a subagent."""
+        """Return what the message with the result shares with the message that asks for a subagent."""
         if asked.kind == "result":
             # On behalf of whom the subagent before worked, this one does.
             key = str(asked.meta.get(SUBAGENT) or "")
@@ -95,7 +95,7 @@ class Spawning:
         return _origin(asked)
 
     async def put(self, subagent: Subagent) -> None:
-        """Return when its letter is in the queue; the same letter again is the same subagent."""
+        """Return when its message is in the queue; the same message again is the same subagent."""
         letter = task_letter(subagent)
         await until_durable(
             lambda: self._mailbox.put(Post(INBOUND, letter.key, letter.id, letter.to_bytes()))
@@ -134,7 +134,7 @@ class Spawning:
 
 
 def task_letter(subagent: Subagent) -> Inbound:
-    """Make the letter in which a subagent gets its task, from what is on record of it."""
+    """Make the message in which a subagent gets its task, from what is on record of it."""
     channel, chat_id = split(subagent.key)
     return Inbound(
         v=1,
@@ -151,7 +151,7 @@ def task_letter(subagent: Subagent) -> Inbound:
 
 
 def result_letter(subagent: Subagent, text: str) -> Inbound:
-    """Make the letter that brings the result, marked as nothing that a person wrote, to the parent."""
+    """Make the message that brings the result, marked as nothing that a person wrote, to the parent."""
     channel, chat_id = split(subagent.parent)
     if not channel:
         # A key without a colon, such as ``heartbeat``, is the terminal's.
@@ -185,7 +185,7 @@ def billed(letter: Inbound, subagent: Subagent) -> Inbound:
 
 
 def is_of_subagent(inbound: Inbound) -> bool:
-    """Say whether a letter is for a subagent, or claims to be."""
+    """Say whether a message is for a subagent, or claims to be."""
     return inbound.channel == SUBAGENTS
 
 
@@ -235,7 +235,7 @@ _SWEEP_S: Final = timedelta(days=1).total_seconds()
 
 
 class Subagents:
-    """Decides over letters to and of subagents.
+    """Decides over messages to and of subagents.
 
     Args:
         files: what is on record of them.
@@ -262,16 +262,16 @@ class Subagents:
         self._parents = parents
         self._mailbox = mailbox
         self._clock = clock
-        # What is on record of the subagents whose letters, or results, are worked on here, by message id.
+        # What is on record of the subagents whose messages, or results, are worked on here, by message id.
         self._known: BoundedDict[str, Subagent] = BoundedDict(_KNOWN_MAX)
 
     # -- a task ------------------------------------------------------------------------------------
 
     async def turned_away(self, entry: Entry) -> bool:
-        """Let go of the letter of a subagent that nobody waits for, and set a forged one aside.
+        """Let go of the message of a subagent that nobody waits for, and set a forged one aside.
 
         Returns:
-            Whether it is gone. Else the letter says from here on what is on record.
+            Whether it is gone. Else the message says from here on what is on record.
 
         Raises:
             MailboxError, NewerFormat, StoreError: call it again.
@@ -312,7 +312,7 @@ class Subagents:
             await session.remember(said)
 
     async def result(self, inbound: Inbound, reply: Reply) -> Post | None:
-        """Settle how a subagent ended, and make the letter that tells its parent. None: nobody waits for it.
+        """Settle how a subagent ended, and make the message that tells its parent. None: nobody waits for it.
 
         Raises:
             NewerFormat, StoreError: call it again.
@@ -358,13 +358,13 @@ class Subagents:
     # -- both --------------------------------------------------------------------------------------
 
     def payer(self, inbound: Inbound) -> Inbound:
-        """Return a letter that says who pays for the turn of this one."""
+        """Return a message that says who pays for the turn of this one."""
         of_one = is_of_subagent(inbound) or inbound.kind == "result"
         known = self._known.get(inbound.id) if of_one else None
         return billed(inbound, known) if known is not None else inbound
 
     async def settled(self, inbound: Inbound) -> None:
-        """Clean up behind a letter that is gone; what fails is done at the next start."""
+        """Clean up behind a message that is gone; what fails is done at the next start."""
         known = self._known.pop(inbound.id, None)
         try:
             if is_of_subagent(inbound):
@@ -396,7 +396,7 @@ class Subagents:
             await asyncio.sleep(_SWEEP_S)
 
     async def sweep(self) -> None:
-        """Put the letters that a crash kept out of the queue, and clean up behind subagents that are over.
+        """Put the messages that a crash kept out of the queue, and clean up behind subagents that are over.
 
         Raises:
             MailboxError, NewerFormat, StoreError: the rest is done the next time.
@@ -425,7 +425,7 @@ class Subagents:
         await self._do(self._files.prune)
 
     async def _swept(self, subagent: Subagent) -> bool:
-        """Put the letter of one that waits for it; say whether its result was told."""
+        """Put the message of one that waits for it; say whether its result was told."""
         if subagent.state == "waiting":
             await self._spawning.put(subagent)
         elif subagent.state == "answered" and await self._was_told(subagent):
@@ -434,7 +434,7 @@ class Subagents:
         return False
 
     async def _recorded(self, inbound: Inbound) -> Subagent | None:
-        """Return what is on record of the subagent whose letter this is; None where it is nobody's."""
+        """Return what is on record of the subagent whose message this is; None where it is nobody's."""
         parent = inbound.meta.get("parent")
         found = await self._find(parent, inbound.key) if isinstance(parent, str) else None
         return found if found is not None and found.id == inbound.id else None

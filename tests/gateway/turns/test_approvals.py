@@ -14,7 +14,7 @@ import pytest
 from channels.message import Sender, now_text
 from gateway.turns import approvals
 from gateway.turns.approvals import NOT_YOURS_SAID
-from gateway.turns.letter_rules import LetterRules
+from gateway.turns.worker import DispatchRules
 from session.approvals.answers import NOTHING_WAITS, UNKNOWN_SAID, UNSEEN_SAID, Answers
 from session.approvals.files import ApprovalFiles
 from session.approvals.gate import Gate
@@ -33,7 +33,7 @@ from tests.session.turn_place import Counter, call
 class Asking(Rig):
     """A worker whose one tool has to be allowed."""
 
-    def __init__(self, folder: Path, model: Script, rules: LetterRules) -> None:
+    def __init__(self, folder: Path, model: Script, rules: DispatchRules) -> None:
         super().__init__(folder, model, rules)
         self.tool = Counter(repeatable=False)
         self.files = ApprovalFiles(folder / "state", clock=self.clock)
@@ -55,7 +55,7 @@ class Asking(Rig):
 
 @asynccontextmanager
 async def asking(folder: Path, *steps: Any, **more: Any) -> AsyncIterator[Asking]:
-    built = Asking(folder, Script(steps), LetterRules())
+    built = Asking(folder, Script(steps), DispatchRules())
     built.more = more
     async with built.open():
         yield built
