@@ -22,7 +22,7 @@ from channels.cron.schedule import ms_of
 from channels.cron.scheduler import build
 from channels.message import Inbound
 from gateway.app import logging as logs
-from gateway.inbound.intake import Intake
+from gateway.inbound.pipeline import Intake
 from gateway.queue.embedded.mailbox import EmbeddedMailbox
 
 JOBS = 10_000

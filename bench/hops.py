@@ -3,7 +3,8 @@
 A gateway in this process (echo, embedded queue, everyone let in) answers three messages of one chat. The
 third is traced in all threads, from its update until its reply is accepted. Functions that an idle second
 runs too, such as the poll, are left out. Each line of the list begins with the depth at the function's first
-call. Syncs are those that Python asks for; SQLite's own are not seen.
+call; behind the list comes the deepest chain of calls. Syncs are those that Python asks for; SQLite's own are
+not seen.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ class Trace:
 
     on: bool = False
     calls: list[tuple[CodeType, int]] = field(default_factory=list)
+    deepest: list[CodeType] = field(default_factory=list)
     syncs: int = 0
 
     def start(self) -> None:
@@ -45,8 +47,8 @@ class Trace:
 
     def taken(self) -> Trace:
         """Return what was traced so far, and begin with nothing."""
-        found = Trace(False, self.calls, self.syncs)
-        self.calls, self.syncs = [], 0
+        found = Trace(False, self.calls, self.deepest, self.syncs)
+        self.calls, self.deepest, self.syncs = [], [], 0
         return found
 
     def _hear(self, frame: FrameType, event: str, arg: Any) -> None:
@@ -54,17 +56,21 @@ class Trace:
             return
         if event == "call":
             if frame.f_code.co_filename.startswith(PACKAGES) and not frame.f_code.co_name.startswith("<"):
-                self.calls.append((frame.f_code, _depth(frame)))
+                chain = _chain(frame)
+                self.calls.append((frame.f_code, len(chain)))
+                self.deepest = max(self.deepest, chain, key=len)
         elif event == "c_call" and getattr(arg, "__name__", "") in SYNCS:
             self.syncs += 1
 
 
-def _depth(frame: FrameType | None) -> int:
-    depth = 0
+def _chain(frame: FrameType | None) -> list[CodeType]:
+    """Return the product's functions that run, the innermost first."""
+    chain = []
     while frame is not None:
-        depth += frame.f_code.co_filename.startswith(PACKAGES)
+        if frame.f_code.co_filename.startswith(PACKAGES):
+            chain.append(frame.f_code)
         frame = frame.f_back
-    return depth
+    return chain
 
 
 async def traced(workspace: Path) -> tuple[Trace, Trace]:
@@ -97,7 +103,7 @@ async def traced(workspace: Path) -> tuple[Trace, Trace]:
 
 
 def report(message: Trace, idle: Trace) -> tuple[dict[str, int], list[str]]:
-    """Return the figures, and the functions in the order of their first calls."""
+    """Return the figures, and the functions in the order of their first calls, then the deepest chain."""
     always = {code for code, _ in idle.calls}
     calls = [(code, depth) for code, depth in message.calls if code not in always]
     first: dict[CodeType, int] = {}
@@ -112,7 +118,9 @@ def report(message: Trace, idle: Trace) -> tuple[dict[str, int], list[str]]:
         "calls": len(calls),
         "syncs": message.syncs - idle.syncs,
     }
-    return figures, [f"{depth:>3}  {_module(code)}  {code.co_qualname}" for code, depth in first.items()]
+    functions = [f"{depth:>3}  {_module(code)}  {code.co_qualname}" for code, depth in first.items()]
+    chain = [f"     {_module(code)}  {code.co_qualname}" for code in reversed(message.deepest)]
+    return figures, [*functions, "the deepest chain:", *chain]
 
 
 def _module(code: CodeType) -> str:

@@ -28,7 +28,7 @@ from gateway.config.finding import operator_command
 from gateway.config.settings import Settings
 from gateway.errors import ConfigError
 from gateway.inbound.control import Control
-from gateway.inbound.intake import Intake
+from gateway.inbound.pipeline import Intake
 from gateway.observer import Observer
 from gateway.outbound.attachments import folders_by
 from gateway.outbound.local import LocalSender
@@ -36,16 +36,15 @@ from gateway.outbound.unserved import Row
 from gateway.queue.mailbox import Mailbox
 from gateway.queue.rabbitmq.topology import partition_of
 from gateway.state import open_state, watch_state
-from gateway.turns import outcomes
-from gateway.turns.agents import AgentSet
-from gateway.turns.confidants import Confidants
+from gateway.turns import messages
 from gateway.turns.events import Events
+from gateway.turns.failures import Confidants
 from gateway.turns.jobs import Jobs
 from gateway.turns.lanes import Entry, Lane
-from gateway.turns.model_standing import ModelStanding
 from gateway.turns.open_letters import LettersHere, OpenLetter, OpenLetters
-from gateway.turns.spawning import Spawning
-from gateway.turns.subagents import Subagents
+from gateway.turns.policy import ModelStanding
+from gateway.turns.routing import AgentSet
+from gateway.turns.subagents import Spawning, Subagents
 from gateway.turns.worker import Worker
 from gateway.workers.process import NoAnswer
 from gateway.workers.workers import Workers
@@ -438,7 +437,7 @@ def lane_lines(lane: Lane | None) -> list[str]:
 
 
 def _is_status(entry: Entry) -> bool:
-    command = outcomes.command(entry.inbound)
+    command = messages.command(entry.inbound)
     return command is not None and command.name == "status"
 
 

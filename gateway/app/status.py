@@ -20,9 +20,9 @@ from gateway.errors import MailboxDown
 from gateway.outbound.standing import standing
 from gateway.outbound.unserved import Row, unserved
 from gateway.queue.mailbox import INBOUND, Depth, Mailbox
-from gateway.turns.held import cause_of_lanes
+from gateway.turns.failures import cause_of_lanes
 from gateway.turns.lanes import Lanes
-from gateway.turns.model_standing import ModelStanding, of_part, standing_of
+from gateway.turns.policy import ModelStanding, of_part, standing_of
 from gateway.turns.worker import Worker
 from gateway.workers.workers import Workers
 from session.disk.layout import Layout

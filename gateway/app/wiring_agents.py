@@ -18,10 +18,10 @@ from gateway.app.wiring_tools import OPTIONAL, OptionalTools, build_gate, grante
 from gateway.config.agents import described
 from gateway.config.settings import Settings, effective_compaction, effective_history
 from gateway.observer import Observer
-from gateway.turns.collect import QueueRules
-from gateway.turns.letter_rules import LetterRules
-from gateway.turns.quota import Quota
-from gateway.turns.spawning import Spawning
+from gateway.turns.batching import QueueRules
+from gateway.turns.limits import Quota
+from gateway.turns.subagents import Spawning
+from gateway.turns.worker import DispatchRules
 from session.approvals.answers import Answers
 from session.background.jobs import Background
 from session.compaction.compactions import Compactions
@@ -101,10 +101,10 @@ def turn_limits(settings: Settings) -> TurnLimits:
     )
 
 
-def letter_rules(settings: Settings) -> LetterRules:
+def letter_rules(settings: Settings) -> DispatchRules:
     """Read what decides over letters."""
     limits = settings.limits
-    return LetterRules(
+    return DispatchRules(
         concurrent_turns=limits.concurrent_turns,
         attempts=limits.attempts,
         model_tries=limits.model_tries,

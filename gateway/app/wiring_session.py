@@ -17,8 +17,8 @@ from gateway.app.wiring_tools import keep_pruned
 from gateway.config.agents import scopes_of, settings_of
 from gateway.config.settings import Settings
 from gateway.observer import Observer
-from gateway.turns.quota import Quota, payer_of
-from gateway.turns.spawning import Spawning
+from gateway.turns.limits import Quota
+from gateway.turns.subagents import Spawning
 from session.approvals.answers import Answers
 from session.approvals.files import ApprovalFiles
 from session.background.job_files import JobFiles
@@ -56,7 +56,7 @@ def build_quota(settings: Settings, scopes: Scopes, store: Store, spending: Spen
     return Quota(
         spending,
         turns_per_hour=settings.limits.turns_per_person_per_hour,
-        person_of=payer_of(scopes),
+        scopes=scopes,
         clock=store.clock,
     )
 

@@ -26,8 +26,8 @@ from gateway.config.settings import Settings
 from gateway.errors import GatewayError, Unreachable
 from gateway.service.client_message import inbound
 from gateway.service.outcome import Outcome, ToldAway
-from gateway.turns.event import FILES, Event
-from gateway.turns.model_standing import LASTING, ModelStanding, standing_of
+from gateway.turns.events import FILES, Event
+from gateway.turns.policy import LASTING, ModelStanding, standing_of
 from session.errors import SessionError
 from session.store.store import Store
 from session.transcript.key import split

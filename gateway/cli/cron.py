@@ -186,7 +186,7 @@ def run(opts: GlobalOptions, id: str, as_json: bool) -> None:
         # `cron` starts sooner without the scheduler where a daemon answers, or for another verb.
         from channels.cron.by_hand import run_now
         from gateway.app.wiring_cron import Texts
-        from gateway.inbound.intake import Intake
+        from gateway.inbound.pipeline import Intake
 
         async with attach.queue(settings) as mailbox:
             try:

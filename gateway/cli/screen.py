@@ -10,7 +10,7 @@ from durable import BoundedDict
 from gateway.cli import output
 from gateway.cli.markdown import MarkdownInk, clean
 from gateway.service.outcome import Outcome
-from gateway.turns.event import Event
+from gateway.turns.events import Event
 
 QUOTED_CHARS = 50
 QUESTIONS_MAX = 100

@@ -17,8 +17,8 @@ import orjson
 from channels.message import Attachment
 from gateway.errors import GatewayError, Unreachable
 from gateway.service.outcome import Outcome, ToldAway
-from gateway.turns.event import Event, read_event
-from gateway.turns.model_standing import ModelStanding, of_part
+from gateway.turns.events import Event, read_event
+from gateway.turns.policy import ModelStanding, of_part
 
 T = TypeVar("T")
 # A longer wait is several requests of this length.

@@ -31,17 +31,10 @@ from gateway.service.chats import HEARTBEAT_S, ChatService, Closing, Conflict
 from gateway.service.client_message import MAX_KEY_CHARS, inbound
 from gateway.service.completion import Completion
 from gateway.service.outcome import Outcome
-from gateway.turns.agent_choice import AgentChoice
-from gateway.turns.event import Event
-from gateway.turns.quota import Quota
-from session.errors import (
-    BadAnswer,
-    ContextTooLong,
-    ModelAway,
-    ModelRefused,
-    OverCap,
-    SessionError,
-)
+from gateway.turns.events import Event
+from gateway.turns.limits import Quota
+from gateway.turns.routing import AgentChoice
+from session.errors import BadAnswer, ContextTooLong, ModelAway, ModelRefused, OverCap, SessionError
 from session.models.model import Answer, Model, Payer, Prompt
 from session.transcript.agent import named, parted
 
@@ -509,7 +502,7 @@ class Stateless:
         Raises:
             HttpError: why there is no answer.
         """
-        meter = self._quota.meter(self._payer) if self._quota is not None else None
+        meter = self._quota.spending.meter(self._payer) if self._quota is not None else None
         try:
             if meter is None or self._quota is None:
                 return await self.model.ask(self._prompt, on_delta)

@@ -23,7 +23,7 @@ from gateway.http.openapi import PER_PAGE, Body, Cursor, Limit, Open, Shape, nee
 from gateway.service.chats import ChatService
 from gateway.service.pages import Place, digest, page
 from gateway.service.zones import zone_for
-from gateway.turns.agent_choice import AgentChoice
+from gateway.turns.routing import AgentChoice
 
 T = TypeVar("T")
 

@@ -20,7 +20,7 @@ from gateway.http.errors import HttpError, error_response
 from gateway.http.openapi import check_right, needs, still_let_in
 from gateway.service.chats import SLOW_S, ChatService
 from gateway.service.client_message import MAX_KEY_CHARS
-from gateway.turns.event import of_told
+from gateway.turns.events import of_told
 from session.errors import SessionError
 
 log = structlog.get_logger("http")

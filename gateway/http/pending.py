@@ -19,7 +19,7 @@ from gateway.service.chats import ChatService
 from gateway.service.client_message import MAX_KEY_CHARS
 from gateway.service.pages import Place, digest, page
 from gateway.service.parked import ParkedLetters
-from gateway.turns.approval_words import shown_arguments
+from gateway.turns.approvals import shown_arguments
 from session.approvals.answers import Answers, words_of
 from session.approvals.record import Approval
 from session.disk.threads import start_thread

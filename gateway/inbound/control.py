@@ -6,9 +6,9 @@ import structlog
 
 from channels.errors import Unreadable
 from gateway.queue.mailbox import Mailbox
+from gateway.turns.commands import Orders
 from gateway.turns.control_order import ControlOrder, StatusOrder, StopOrder, WatchOrder, read_order
 from gateway.turns.events import Events
-from gateway.turns.orders import Orders
 
 log = structlog.get_logger("control")
 

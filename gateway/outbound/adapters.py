@@ -26,8 +26,7 @@ from channels.pairing import AccessRequest, Pairing
 from channels.storage import lease
 from channels.tables import Platform
 from gateway.errors import GatewayError, MailboxError, NewerState, SendLogDown
-from gateway.inbound.intake import Intake
-from gateway.inbound.reception import Reception
+from gateway.inbound.pipeline import Intake, Reception
 from gateway.observer import Observer
 from gateway.outbound.attachments import Folders, media_alone
 from gateway.outbound.preview import LivePreviews
@@ -36,7 +35,7 @@ from gateway.outbound.sender import SEND_TIMEOUT_S, OutboundSender
 from gateway.outbound.standing import menu, set_menu, set_standing
 from gateway.queue.mailbox import Mailbox, Post, outbound
 from gateway.queue.retry import back_off_s
-from gateway.turns.held import HeldBack
+from gateway.turns.failures import HeldBack
 
 log = structlog.get_logger("adapters")
 

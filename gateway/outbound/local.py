@@ -14,8 +14,7 @@ from durable import first_of
 from gateway.errors import LetterLost
 from gateway.queue.mailbox import Letter, Mailbox, ParkedAs, outbound
 from gateway.queue.retry import until_durable
-from gateway.turns.event import FILES
-from gateway.turns.events import EventKind, Events
+from gateway.turns.events import FILES, EventKind, Events
 from gateway.turns.policy import broken
 
 log = structlog.get_logger("delivery")

@@ -17,7 +17,7 @@ from gateway.outbound.chunks import RateLimit, is_group, nonce, render
 from gateway.outbound.send_log import SendLog
 from gateway.queue.mailbox import Mailbox
 from gateway.turns.control_order import WatchOrder
-from gateway.turns.event import Event, read_event
+from gateway.turns.events import Event, read_event
 from session.transcript.key import split
 
 log = structlog.get_logger("previews")

@@ -36,7 +36,7 @@ from gateway.outbound.preview import LivePreviews
 from gateway.outbound.send_log import Progress, SendLog
 from gateway.queue.mailbox import Letter, Mailbox, ParkedAs, carried, outbound
 from gateway.queue.retry import back_off_s
-from gateway.turns.event import WAITING
+from gateway.turns.events import WAITING
 from gateway.turns.policy import broken
 from session.transcript.line import read_time
 

@@ -14,7 +14,7 @@ from gateway.service.client_message import ForeignChannels
 from gateway.service.outcome import Outcome
 from gateway.service.records import Record
 from gateway.turns.control_order import OWN, StopOrder, WatchOrder
-from gateway.turns.event import FILES, Event, of_told, read_event
+from gateway.turns.events import FILES, Event, of_told, read_event
 from session.transcript.key import SessionKey, slot_of
 from session.turn.joining import served, stopped_before
 from session.turn.turn import TOGETHER

@@ -8,7 +8,7 @@ from typing import Literal
 from channels.message import Inbound
 from gateway.service.chats import ChatService, Closing
 from gateway.service.outcome import Outcome
-from gateway.turns.event import Event
+from gateway.turns.events import Event
 from session.turn.turn import CUT_NOTE
 
 

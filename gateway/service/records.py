@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from gateway.outbound.local import where
 from gateway.service.outcome import Outcome
+from gateway.turns.deduplication import CLEARED_SAID
 from gateway.turns.events import LOCAL_CHANNELS
-from gateway.turns.outcomes import CLEARED_SAID
 from session.context.links import may_link, sends_files
 from session.store.store import Store, View
 from session.transcript.attachments import Attachment

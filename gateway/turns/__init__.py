@@ -1,1 +1,1 @@
-"""The second hand-over: lanes, turns, and what a letter ends in."""
+"""The second hand-over: lanes, turns, and what a message ends in."""

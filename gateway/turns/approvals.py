@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable
 from datetime import datetime
 from functools import partial
+from typing import Any, Final
 
 import structlog
 
-from channels.message import Inbound
+from channels.message import Button, Inbound
 from durable import first_of
 from gateway.queue.mailbox import Mailbox
-from gateway.turns import approval_words, outcomes, replies
-from gateway.turns.aside import Aside
+from gateway.turns import messages, replies
 from gateway.turns.events import Spawn
 from gateway.turns.lanes import Entry, Lanes, RetryAfter
-from gateway.turns.notices import Notices
+from gateway.turns.replies import Notices
+from gateway.turns.routing import AgentSet
 from session.approvals.answers import Answers
 from session.approvals.files import ApprovalFiles
 from session.approvals.record import Approval
@@ -26,6 +28,92 @@ from session.store.store import Session
 from session.turn.commands import Commands
 
 log = structlog.get_logger("approvals")
+
+REASON: Final = "approval"
+ASKED_SAID: Final = """\
+**Approval needed:** the assistant wants to use the tool `{tool}`.
+
+```json
+{arguments}
+```
+Folder: `{folder}`
+Asked by: {who}
+
+`/approve {id}` allows it once, `/deny {id}` denies it. Without an answer within {time} it is not run."""
+_RESOLVED: Final = {
+    "allowed": "Allowed by {who}: `{tool}`",
+    "denied": "Denied by {who}: `{tool}` is not run.",
+    "expired": "Nobody decided in time: `{tool}` is not run.",
+    "cancelled": "Stopped before anybody decided: `{tool}` is not run.",
+}
+# What would end the block that it stands in.
+_MARKS: Final = frozenset("`")
+
+
+def reason_of(approval: Approval) -> str:
+    """Return the reason of the notice that asks."""
+    return f"{REASON}.{approval.id}"
+
+
+def question_of(approval: Approval) -> str:
+    """Say what is to be run, in full."""
+    call = approval.call
+    return ASKED_SAID.format(
+        tool=_word(call.tool),
+        arguments=shown_arguments(call.arguments),
+        folder=_word(call.folder),
+        who=_name(call.asked_by) or "somebody in this chat",
+        id=approval.id,
+        time=_time(approval.timeout_s),
+    )
+
+
+def buttons_of(approval: Approval) -> list[Button]:
+    """Return the buttons_of below it; a value is the command that would be typed."""
+    return [
+        Button(label="Allow", value=f"/approve {approval.id}"),
+        Button(label="Deny", value=f"/deny {approval.id}"),
+    ]
+
+
+def decision_of(approval: Approval) -> str:
+    """Say what was decided, and by whom."""
+    words = _RESOLVED.get(approval.state, _RESOLVED["allowed"])
+    return words.format(who=_name(approval.decided_by) or "a person", tool=_word(approval.call.tool))
+
+
+def shown_arguments(arguments: str) -> str:
+    """Write arguments as JSON that reads the same everywhere.
+
+    Letters stay as they are. What is invisible, turns the direction of writing or ends a block of code is
+    written as ``\\uXXXX``, which is the same JSON.
+    """
+    try:
+        text = json.dumps(json.loads(arguments or "{}"), indent=2, ensure_ascii=False)
+    except (ValueError, RecursionError):
+        text = json.dumps(arguments)
+    return "".join(_sure(character) for character in text)
+
+
+def _sure(character: str) -> str:
+    if character == "\n" or (character.isprintable() and character not in _MARKS):
+        return character
+    units = character.encode("utf-16-be", "surrogatepass").hex()
+    return "".join(f"\\u{units[at : at + 4]}" for at in range(0, len(units), 4))
+
+
+def _word(text: str) -> str:
+    return "".join(each for each in text if each.isprintable() and each not in _MARKS) or "?"
+
+
+def _name(text: str) -> str:
+    """Take out of a person's name what would format it, or make a line of ours of it."""
+    return "".join(each for each in text if each.isprintable() and each not in "`*_~[]|<>")[:200]
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds / 60:.0f} minutes" if seconds >= 120 else f"{seconds:g} seconds"
+
 
 # A word may be taken by another daemon: this one looks at the file that both have.
 LOOK_EVERY_S = 1.0
@@ -50,7 +138,6 @@ class Approvals:
         lanes: Lanes,
         mailbox: Mailbox,
         notices: Notices,
-        aside: Aside,
         chat_commands: Commands,
         clock: Callable[[], datetime],
         spawn: Spawn,
@@ -60,7 +147,6 @@ class Approvals:
         self._lanes = lanes
         self._mailbox = mailbox
         self._notices = notices
-        self._aside = aside
         self._commands = chat_commands
         self._clock = clock
         self._spawn = spawn
@@ -71,6 +157,18 @@ class Approvals:
         # Asked by this process: the same question is put again only by the next one.
         self._asked: set[str] = set()
         answers.heard = self.heard
+
+    @classmethod
+    def of(cls, agents: AgentSet, **services: Any) -> Approvals | None:
+        """Build it for the turns of all agents; None where no tool call ever waits for a person."""
+        chat_commands, gate = agents.every[""].commands, agents.every[""].turns.gate
+        if gate is None or chat_commands.answers is None:
+            return None
+        approvals = cls(gate.files, chat_commands.answers, chat_commands=chat_commands, **services)
+        for each in agents.every.values():
+            if each.turns.gate is not None:
+                each.turns.gate.told = approvals.told
+        return approvals
 
     # -- a turn that waits -------------------------------------------------------------------------
 
@@ -93,10 +191,10 @@ class Approvals:
         return RetryAfter(max(left_s, 0.0) + LATE_S, woken)
 
     async def _ask(self, inbound: Inbound, session: Session, approval: Approval) -> None:
-        reason = approval_words.reason_of(approval)
+        reason = reason_of(approval)
         noted = session.journal.noted(inbound.id, reason)
         if noted is None:
-            text = approval_words.asked(approval)
+            text = question_of(approval)
             noted = await session.journal.note(inbound.id, reason=reason, text=text)
         # After a crash it is put again under the same id, by which whoever delivers knows it.
         post = replies.prompt(
@@ -105,14 +203,14 @@ class Approvals:
             noted.text,
             self._clock(),
             seq=noted.seq,
-            buttons=approval_words.buttons(approval),
+            buttons=buttons_of(approval),
         )
         await self._mailbox.put(post)
         await self._notices.show("notice", inbound, post, noted.text, noted.seq)
 
     def _begins_anew(self, entry: Entry) -> bool:
         lane = self._lanes.get(entry.inbound.key)
-        commands = (outcomes.command(each.inbound) for each in (lane.entries if lane is not None else ()))
+        commands = (messages.command(each.inbound) for each in (lane.entries if lane is not None else ()))
         return any(command is not None and command.name == "new" for command in commands)
 
     async def told(self, approval: Approval) -> None:
@@ -122,11 +220,9 @@ class Approvals:
             MailboxDown: not confirmed; call it again.
         """
         call = approval.call
-        text = approval_words.resolved(approval)
+        text = decision_of(approval)
         await self._mailbox.put(
-            replies.resolved(
-                call.chat, call.message_id, approval_words.reason_of(approval), text, self._clock()
-            )
+            replies.resolved(call.chat, call.message_id, reason_of(approval), text, self._clock())
         )
 
     def heard(self, id_: str) -> None:
@@ -136,7 +232,7 @@ class Approvals:
             woken.set()
 
     def close(self) -> None:
-        """Look no more: what waits is asked for again by whoever gets its letter next."""
+        """Look no more: what waits is asked for again by the process that gets its message next."""
         self._closing.set()
 
     async def _look(self) -> None:
@@ -164,20 +260,16 @@ class Approvals:
 
     # -- a word ------------------------------------------------------------------------------------
 
-    def press(self, asked: Inbound) -> None:
-        """Take a person's word out of line: its letter waits behind the very turn that waits for it."""
-        self._aside.answer(asked, lambda session: self.words(asked, session))
-
     async def words(self, asked: Inbound, session: Session) -> str:
         """Take the word in a message; return what to tell, empty where the question itself tells it."""
-        command = outcomes.command(asked)
+        command = messages.command(asked)
         assert command is not None
         # A job may run in this very chat, and a model may have made it: its word is nobody's.
         if asked.source != "interactive" or asked.kind not in _SPOKEN or not self._decides(asked):
             return NOT_YOURS_SAID
-        said = await self._commands.run(session, command, outcomes.request(asked))
+        said = await self._commands.run(session, command, messages.request(asked))
         assert isinstance(said, str)
-        return outcomes.said(asked, said)
+        return messages.said(asked, said)
 
     def anew(self, asked: Inbound) -> None:
         """End a turn that waits for a person, since ``asked``, a ``/new``, wants none of it."""

@@ -2,23 +2,44 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from contextlib import AbstractAsyncContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from channels.message import Inbound
-from gateway.turns.agents import Answers
-from gateway.turns.attempts import Attempt
-from gateway.turns.job_agents import HandedOn
+from gateway.turns.jobs import HandedOn
 from gateway.turns.lanes import Entry, RetryAfter
 from gateway.turns.policy import Verdict
 from session.models.model import Payer
 from session.store.store import Session
-from session.turn import commands
-from session.turn.turn import Reply
+from session.turn.commands import Command, Commands
+from session.turn.turn import Reply, Turns
 
 # What a step decides: an answer, a wait of the lane, why the message is parked, or its lane elsewhere.
 Ending = Reply | RetryAfter | Verdict | HandedOn
+
+
+class Answers(Protocol):
+    """One agent as the steps see it."""
+
+    @property
+    def turns(self) -> Turns:
+        """Runs its turns."""
+        ...
+
+    @property
+    def subagent_turns(self) -> Turns:
+        """Runs those of the subagents that it starts."""
+        ...
+
+    @property
+    def commands(self) -> Commands:
+        """Answers for its conversations."""
+        ...
+
+    @property
+    def description(self) -> str:
+        """What people are told of it; empty: nothing."""
+        ...
 
 
 @dataclass(slots=True)
@@ -26,27 +47,24 @@ class MessageContext:
     """One try of a message, and what the steps found out about it so far.
 
     Args:
-        entry: the message with its delivery, in its lane.
+        entry: the message with its delivery, in its lane; an edit may replace its text.
         session: its conversation, held open.
         command: the command that it is; None: it is a question.
         answers: the agent that answers; set by ``route``.
         payer: for whom its requests count; None: for nobody. Set by ``admit``.
-        attempt: its place among the messages that a crash may have met; set by ``guard``.
+        attempt: counts what runs inside it, as a crash may end it; set by ``guard``.
+        alone: it runs alone, as two crashes met it.
         leave: undone behind the steps, whatever they end in.
     """
 
     entry: Entry
     session: Session
-    command: commands.Command | None = None
+    command: Command | None = None
     answers: Answers | None = None
     payer: Payer | None = None
-    attempt: Attempt | None = None
+    attempt: AbstractAsyncContextManager[object] = field(default_factory=nullcontext)
+    alone: bool = False
     leave: ExitStack = field(default_factory=ExitStack)
-
-    @property
-    def inbound(self) -> Inbound:
-        """The message; an edit replaces it."""
-        return self.entry.inbound
 
 
 class Step(Protocol):

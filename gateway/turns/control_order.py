@@ -27,7 +27,7 @@ class _Order(BaseModel):
 
 
 def _letter(value: object) -> Inbound:
-    """Read the letter as its queue does, which forgives optional fields."""
+    """Read the message as its queue does, which forgives optional fields."""
     if isinstance(value, Inbound):
         return value
     try:
@@ -38,7 +38,7 @@ def _letter(value: object) -> Inbound:
 
 
 def _perhaps(value: object) -> Inbound | None:
-    """Read a letter; None where it cannot be read: the order counts without."""
+    """Read a message; None where it cannot be read: the order counts without."""
     try:
         return None if value is None else _letter(value)
     except Unreadable:
@@ -60,7 +60,7 @@ class StopOrder(_Order):
 
 
 class StatusOrder(_Order):
-    """Answer a ``/status``, whose letter waits behind others, where the lane of its chat is."""
+    """Answer a ``/status``, whose message waits behind others, where the lane of its chat is."""
 
     do: Literal["status"] = "status"
     key: str = ""

@@ -7,10 +7,13 @@ is left out of later requests. Whether a message was asked is read from the tran
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 from channels.message import Inbound, Sender
-from gateway.turns import outcomes
+from gateway.turns import messages
+from gateway.turns.batching import QueueModes
+from gateway.turns.context import Ending, MessageContext
 from gateway.turns.lanes import Entry, Lane
 from session.context.request import LONG_HISTORY
 from session.store.store import Session
@@ -21,13 +24,37 @@ from session.turn.joining import only_asks, stopped_before, undo_from
 from session.turn.turn import Reply
 
 
+class Edits:
+    """The step that does edits and deletions; a deleted message that others wait for is asked without words.
+
+    Args:
+        modes: know whether a deleted message has a turn all the same.
+        now: the timestamp of a line that is written now.
+    """
+
+    def __init__(self, modes: QueueModes, *, now: Callable[[], str]) -> None:
+        self._modes = modes
+        self._now = now
+
+    async def take(self, message: MessageContext) -> Ending | None:
+        """Return how an edit or a deleted message ends."""
+        entry, session = message.entry, message.session
+        if entry.inbound.kind == "edit":
+            return await settle(session, entry.inbound, at=self._now())
+        if entry.deleted and self._modes.stands_in(entry, session):
+            entry.inbound, message.command = emptied(entry.inbound), commands.Command("retry")
+        elif entry.deleted or entry.edited is not None:
+            return await overtaken(session, entry, at=self._now())
+        return None
+
+
 def is_deletion(edit: Inbound) -> bool:
-    """Say whether a letter tells that its message was taken back."""
+    """Say whether an edit takes its message back."""
     return edit.kind == "edit" and edit.meta.get("deleted") is True
 
 
 def takes_out(lane: Lane, edit: Inbound) -> bool:
-    """Say whether a letter takes back a message that waits, and that nothing has taken back yet."""
+    """Say whether an edit takes back a message that waits, and that nothing has taken back yet."""
     if edit.platform_id is None or not is_deletion(edit):
         return False
     waiting = (entry for entry in lane.entries if entry.inbound.kind == "message" and not entry.deleted)
@@ -52,7 +79,7 @@ def replace(lane: Lane, edit: Inbound) -> None:
         if inbound.platform_id != edit.platform_id or inbound.id == edit.id:
             continue
         tried = entry is lane.running or entry.tries.waits or entry.tries.crashes
-        is_question = inbound.kind == "message" and outcomes.command(inbound) is None
+        is_question = inbound.kind == "message" and messages.command(inbound) is None
         if tried and not is_question:
             continue
         if deleted:
@@ -89,8 +116,6 @@ async def overtaken(session: Session, entry: Entry, *, at: str) -> Reply | None:
     Raises:
         Fenced, StoreError: call it again.
     """
-    if not entry.deleted and entry.edited is None:
-        return None
     inbound, found = entry.inbound, session.find(entry.inbound.id)
     is_stored = found is not None and found.tail
     if not entry.deleted:

@@ -1,4 +1,4 @@
-"""One lane per key: its letters run one at a time, in order, while the lanes of other keys go on."""
+"""One lane per key: its messages run one at a time, in order, while the lanes of other keys go on."""
 
 from __future__ import annotations
 
@@ -18,10 +18,13 @@ from session.errors import ModelAway
 from session.models.model import Model
 from session.turn.turn import StopSwitch
 
+# The wait before a try that needs nothing but that the one before has ended.
+SOON_S = 0.05
+
 
 @dataclass(slots=True)
 class Tries:
-    """What became of the tries at a letter in this process; of earlier ones its journal knows.
+    """What became of the tries at a message in this process; of earlier ones its journal knows.
 
     Args:
         waits: those that ended in a wait.
@@ -57,7 +60,7 @@ class Hold:
 
 @dataclass(eq=False, slots=True)
 class Entry:
-    """A letter in its lane, from its coming to its end.
+    """A message in its lane with its delivery, from its arrival to its end.
 
     Args:
         letter: its delivery; a newer one once that is lost.
@@ -65,7 +68,7 @@ class Entry:
         queued_at: the same by the clock on the wall.
         heads: it was the first of its lane when it came, so that a death may have cut its turn short.
         settled: the delivery that was acknowledged. If ``letter`` is a newer one, that one still has to be.
-        copies: other letters under its id, put beside it: each has an acknowledgement of its own.
+        copies: other deliveries under its id, put beside it: each has an acknowledgement of its own.
         verdict: why it is to be parked.
         parking: set when the try to park it has ended.
         held: what of the workspace refused at the last try.
@@ -81,7 +84,7 @@ class Entry:
         admitted: it is within the limits of its person and day.
         disk_told: the chat knows that the disk takes nothing.
         parted: a session ended before it, and its chat was told.
-        apart: a turn of several letters failed with it, so that it is asked alone.
+        apart: a turn of several messages failed with it, so that it is asked alone.
         deleted: its message was taken back; where its turn has not begun at the next try, it has none.
         edited: what its message was edited to as the first of its lane; asked unless its question is stored.
         last: its person is over the limit by now, so that no message of theirs stops its turn.
@@ -126,7 +129,7 @@ class Entry:
     typed: str = ""
 
     def come_again(self, letter: Letter) -> None:
-        """Take a further letter under its id: its next delivery where it is lost, else a copy."""
+        """Take a further delivery under its id: its next delivery where it is lost, else a copy."""
         if self.letter.lost:
             self.letter = letter
         else:
@@ -149,21 +152,21 @@ class RetryAfter:
 Work = Callable[[Entry], Awaitable[RetryAfter | None]]
 
 
+@dataclass(eq=False, slots=True)
 class Lane:
-    """The waiting letters of one key; the first one is the one that runs.
+    """The waiting messages of one key; the first one is the one that runs.
 
-    ``nudge`` ends the pause in which the first letter is. The chat was told that many wait where it is
+    ``nudge`` ends the pause in which the first message is. The chat was told that many wait where it is
     ``crowded``, and that further ones are refused where it is ``flooded``.
     """
 
-    def __init__(self, key: str) -> None:
-        self.key = key
-        self.entries: deque[Entry] = deque()
-        self._by_id: dict[str, Entry] = {}
-        self.running: Entry | None = None
-        self.nudge: asyncio.Event | None = None
-        self.crowded = False
-        self.flooded = False
+    key: str
+    entries: deque[Entry] = field(default_factory=deque)
+    running: Entry | None = None
+    nudge: asyncio.Event | None = None
+    crowded: bool = False
+    flooded: bool = False
+    _by_id: dict[str, Entry] = field(default_factory=dict)
 
     def find(self, message_id: str) -> Entry | None:
         """Return the entry of this message, running or waiting."""
@@ -174,15 +177,15 @@ class Lane:
         self.entries.append(entry)
         self._by_id[entry.inbound.id] = entry
 
-    def shift(self) -> None:
-        """Take the first entry out."""
-        del self._by_id[self.entries.popleft().inbound.id]
+    def shift(self) -> Entry:
+        """Take the first entry out and return it."""
+        return self._by_id.pop(self.entries.popleft().inbound.id)
 
     def drop_lost(self) -> None:
-        """Take out what waits at the end and is lost, before another letter is put there.
+        """Take out what waits at the end and is lost, before another message is put there.
 
-        Lost letters come again in their order: one that did not come before the new one comes behind it, or
-        is another process's by now.
+        Lost deliveries come again in their order: one that did not come before the new one comes behind it,
+        or is another process's by now.
         """
         while self.entries:
             entry = self.entries[-1]
@@ -197,7 +200,7 @@ class Lane:
 class Lanes:
     """All lanes of a daemon; at most ``concurrent`` turns run at once.
 
-    ``work`` does one try of an entry and returns None when the letter has ended.
+    ``work`` does one try of an entry and returns None when the message has ended.
     """
 
     def __init__(self, work: Work, *, group: asyncio.TaskGroup, concurrent: int) -> None:
@@ -219,11 +222,11 @@ class Lanes:
         return iter(list(self._lanes.values()))
 
     def get(self, key: str) -> Lane | None:
-        """Return the lane of ``key`` while it has letters."""
+        """Return the lane of ``key`` while it has messages."""
         return self._lanes.get(key)
 
     def add(self, inbound: Inbound, letter: Letter) -> Entry | None:
-        """Put a letter at the end of its lane.
+        """Put a message at the end of its lane.
 
         Returns:
             Its entry. None: the message is in the lane already, and only got a further acknowledgement.
@@ -231,11 +234,11 @@ class Lanes:
         lane = self._lanes.get(inbound.key)
         if lane is None:
             lane = self._lanes[inbound.key] = Lane(inbound.key)
-        entry = lane.find(inbound.id)
-        if entry is not None:
+        elif (entry := lane.find(inbound.id)) is not None:
             entry.come_again(letter)
             return None
-        lane.drop_lost()
+        else:
+            lane.drop_lost()
         now = asyncio.get_running_loop().time()
         entry = Entry(inbound, letter, now, heads=not lane.entries)
         lane.add(entry)
@@ -289,7 +292,7 @@ class Lanes:
         return since is not None and bool(lane.entries) and lane.entries[0].since >= since[0]
 
     async def parked_whole(self, message_id: str, key: str | None) -> None:
-        """Return when no letter of this id, of ``key`` or of any chat, is in the midst of being parked."""
+        """Return when no message of this id, of ``key`` or of any chat, is in the midst of being parked."""
         for lane in self:
             entry = lane.find(message_id) if key in (None, lane.key) else None
             if entry is not None and entry.parking is not None:
@@ -312,7 +315,7 @@ class Lanes:
         return not self._cut
 
     async def cancel(self) -> None:
-        """End all running turns at once; their letters come again."""
+        """End all running turns at once; their messages come again."""
         self._closing.set()
         tasks = list(self._tasks.values())
         self._cut = self._cut or any(entry.begun_at for lane in self for entry in lane.entries)
@@ -327,7 +330,7 @@ class Lanes:
     async def _run(self, lane: Lane) -> None:
         try:
             while lane.entries and not self._closing.is_set():
-                if self._is_closed(lane):
+                if lane.key in self._closed and self._is_closed(lane):
                     await first_of(self._closing.wait(), self._reopened.wait())
                     continue
                 again = await self._head(lane)
@@ -341,17 +344,16 @@ class Lanes:
                 self._idle.set()
 
     async def _head(self, lane: Lane) -> RetryAfter | None:
-        """Do one try of the first letter; return what the lane then waits for."""
+        """Do one try of the first message; return what the lane then waits for."""
         async with self._gate:
-            if self._closing.is_set() or self._is_closed(lane):
+            if self._closing.is_set() or (lane.key in self._closed and self._is_closed(lane)):
                 return None
             # The one that was first before the wait for a place may have been dropped.
             entry = lane.entries[0]
             pulled = entry.stop.pulled
             if entry.letter.lost:
-                # It comes again, and is then a letter like any other.
-                lane.shift()
-                self._add_left(entry)
+                # It comes again, and is then a message like any other.
+                self._shift(lane)
                 return None
             lane.running, entry.tried = entry, True
             try:
@@ -359,16 +361,17 @@ class Lanes:
             finally:
                 lane.running = None
         if again is None:
-            lane.shift()
-            self._add_left(entry)
+            self._shift(lane)
             return None
         # A stop that was pulled in this try is seen by the next one, which must not wait for it.
         return again if entry.stop.pulled == pulled else None
 
-    def _add_left(self, entry: Entry) -> None:
-        """Give what was put back or published twice a place of its own: it is answered again, not asked."""
-        for letter in entry.left():
-            self.add(entry.inbound, letter)
+    def _shift(self, lane: Lane) -> None:
+        """Take the first entry out; what was put back or published twice gets a place of its own."""
+        entry = lane.shift()
+        if entry.copies or entry.letter is not entry.settled:
+            for letter in entry.left():
+                self.add(entry.inbound, letter)
 
     async def _pause(self, lane: Lane, again: RetryAfter) -> None:
         """Wait without holding a place among the running turns."""

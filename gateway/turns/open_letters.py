@@ -1,4 +1,4 @@
-"""The letters that wait or run in lanes, looked at and stopped from beside: wherever their lanes are."""
+"""The messages that wait or run in lanes, looked at and stopped from beside: wherever their lanes are."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gateway.turns.lanes import Lanes
 
 @dataclass(frozen=True, slots=True)
 class OpenLetter:
-    """A letter in a lane; ``refs`` are the files that it brings, ``begun`` whether its turn runs."""
+    """A message in a lane; ``refs`` are the files that it brings, ``begun`` whether its turn runs."""
 
     key: str
     id: str
@@ -23,11 +23,11 @@ class OpenLetters(Protocol):
     """What the lanes of a gateway hold, in this process or in its workers."""
 
     async def keys(self) -> list[str]:
-        """List the chats that have letters."""
+        """List the chats that have messages."""
         ...
 
     async def of(self, keys: Collection[str]) -> Sequence[OpenLetter]:
-        """List the letters of some chats, those of each in their order."""
+        """List the messages of some chats, those of each in their order."""
         ...
 
     async def stop(self, key: str, only: str = "") -> None:
@@ -43,7 +43,7 @@ class OpenLetters(Protocol):
         ...
 
     async def parked_whole(self, message_id: str, key: str | None) -> None:
-        """Return when no letter of this id is in the midst of being parked."""
+        """Return when no message of this id is in the midst of being parked."""
         ...
 
     async def cleared(self, key: str) -> None:
@@ -66,7 +66,7 @@ class LettersHere:
         return [lane.key for lane in self._lanes]
 
     async def of(self, keys: Collection[str]) -> Sequence[OpenLetter]:
-        """List the letters of some chats."""
+        """List the messages of some chats."""
         found = []
         for key in keys:
             lane, begun = self._lanes.get(key), self._lanes.begun(key)
@@ -92,7 +92,7 @@ class LettersHere:
             self._lanes.reopen(key)
 
     async def parked_whole(self, message_id: str, key: str | None) -> None:
-        """Wait for the parking of a letter."""
+        """Wait for the parking of a message."""
         await self._lanes.parked_whole(message_id, key)
 
     async def cleared(self, key: str) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import re
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
+from typing import Any
 
 import durable
 from channels.errors import Unreadable
@@ -22,10 +24,56 @@ from session.errors import (
     TurnTimeout,
     loggable,
 )
+from session.models.model import Foresees, Model
+
+# Causes that no waiting mends: somebody has to do something.
+LASTING = frozenset({"credentials", "quota"})
+
+
+@dataclass(frozen=True, slots=True)
+class ModelStanding:
+    """Up, or why not in a word (``cause``), in words (``error``) and with the cure (``hint``).
+
+    ``foreseen``: no request can succeed while this process lives, so that none need be made.
+    ``changed_at``: when it went away or came back; None: it has stood like this from the start.
+    """
+
+    up: bool = True
+    cause: str = ""
+    error: str = ""
+    hint: str = ""
+    foreseen: bool = False
+    changed_at: datetime | None = None
+
+    def as_part(self, started_at: datetime) -> dict[str, Any]:
+        """Return it as a part of ``/readyz`` and ``/v1/status``."""
+        fields = asdict(self)
+        since = (fields.pop("changed_at") or started_at).isoformat()
+        return {"up": self.up, "since": since, "error": self.error} | ({} if self.up else fields)
+
+
+def standing_of(model: Model | None, outage: Outage | None = None) -> ModelStanding:
+    """Say how a model stands: by the outage that was met, else by what can be known without asking."""
+    changed_at = outage.changed_at if outage is not None else None
+    if outage is not None and outage.since is not None:
+        return ModelStanding(False, outage.cause, outage.error, outage.hint, changed_at=changed_at)
+    trouble = model.trouble() if isinstance(model, Foresees) else None
+    if trouble is None:
+        return ModelStanding(changed_at=changed_at)
+    return ModelStanding(False, trouble.cause, str(trouble), trouble.hint, foreseen=True)
+
+
+def of_part(part: Mapping[str, Any]) -> ModelStanding:
+    """Read what a daemon shows; a part of an older one has no cause."""
+    cause, error, hint = (str(part.get(name, "")) for name in ("cause", "error", "hint"))
+    return ModelStanding(part.get("up") is not False, cause, error, hint, part.get("foreseen") is True)
+
 
 # By then a chat knows that it waits for a model that is away.
 TELL_WITHIN_S = 15.0
 MAX_CAUSE_CHARS = 200
+# A message that so many deaths met is suspected to be their cause.
+SUSPECT_DEATHS = 2
 _USER_INFO = re.compile(r"(?<=://)[^\s/@]*@")
 # They take over a minute and a half.
 FENCED_TRIES = 12
@@ -42,7 +90,7 @@ ATTEMPTS_SAID = "The gateway gave up on this message after attempt {}. The opera
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Why a letter is parked: the reason's class, the sentence for its chat, the cause for the operator."""
+    """Why a message is parked: the reason's class, the sentence for its chat, the cause for the operator."""
 
     reason: str
     said: str
@@ -50,17 +98,17 @@ class Verdict:
 
     @property
     def shown(self) -> str:
-        """What the parked letter carries: the class, and behind a colon the cause."""
+        """What the parked message carries: the class, and behind a colon the cause."""
         return f"{self.reason}: {self.cause}" if self.cause else self.reason
 
 
 def broken(error: Exception) -> Unreadable:
-    """Say of a letter whose reading failed in a way that nobody foresaw why it is parked."""
+    """Say of a message whose reading failed in a way that nobody foresaw why it is parked."""
     return Unreadable(f"reading it failed: {type(error).__name__}")
 
 
 def park_verdict(error: SessionError) -> Verdict:
-    """Say why a letter is parked whose turn ended in ``error``."""
+    """Say why a message is parked whose turn ended in ``error``."""
     match error:
         case ContextTooLong():
             reason = ContextTooLong.reason
@@ -91,7 +139,7 @@ def cause_of(error: SessionError) -> str:
 
 
 def wait_words(error: ModelAway | StoreError, *, named: bool = False) -> tuple[str, str]:
-    """Name the notice for a chat whose letter waits, and its sentence; ``named`` ones say why in a word."""
+    """Name the notice for a chat whose message waits, and its sentence; ``named`` ones say why in a word."""
     if isinstance(error, ModelAway):
         return "model_away", error.said_with_cause if named else error.said
     return (

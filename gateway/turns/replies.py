@@ -6,15 +6,17 @@ to another chat than it was asked in.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any, Literal
 
 from channels.errors import Address
 from channels.message import Attachment, Button, Inbound, Outbound, now_text
-from gateway.queue.mailbox import Post, outbound
-from gateway.turns.events import LOCAL_CHANNELS
-from session.transcript.key import SUBAGENTS, split
+from gateway.queue.mailbox import Mailbox, Post, outbound
+from gateway.turns.events import LOCAL_CHANNELS, EventKind, Events
+from session.store.store import Session
+from session.transcript.journal import Told
+from session.transcript.key import SUBAGENTS, is_subagent, split
 from session.turn.reply import Reply
 
 # In an Outbound's meta: its number among what the chat was told.
@@ -77,11 +79,6 @@ def target(inbound: Inbound | Address) -> tuple[str, str, str]:
     return inbound.key, inbound.channel, inbound.chat_id
 
 
-def is_local(inbound: Inbound | Address) -> bool:
-    """Say whether the answer goes to a client of ours (web, terminal), whose delivery sends the event."""
-    return target(inbound)[1] in LOCAL_CHANNELS
-
-
 def _post(
     to: Inbound | Address,
     suffix: str,
@@ -118,3 +115,34 @@ def _post(
         meta=meta,
     )
     return Post(outbound(channel), key, out_id, out.to_bytes())
+
+
+class Notices:
+    """Puts notices into the outbound box of their chat, and shows what goes out to whoever watches."""
+
+    def __init__(self, *, mailbox: Mailbox, events: Events, clock: Callable[[], datetime]) -> None:
+        self._mailbox = mailbox
+        self._events = events
+        self._clock = clock
+
+    async def put(self, to: Inbound | Address, reason: str, text: str, *, seq: int = 0) -> None:
+        """Return when the notice is durable; the same reason for the same message is the same notice."""
+        if is_subagent(to.key):
+            # Nobody reads along: how it ends is told to its parent.
+            return
+        post = notice(to, reason, text, self._clock(), seq=seq)
+        await self._mailbox.put(post)
+        await self.show("notice", to, post, text, seq)
+
+    async def tell(self, session: Session, inbound: Inbound, reason: str, text: str) -> Told:
+        """Note a notice in the journal, which numbers it, and put it; after a crash the same one again."""
+        noted = session.journal.noted(inbound.id, reason)
+        if noted is None:
+            noted = await session.journal.note(inbound.id, reason=reason, text=text)
+        await self.put(inbound, reason, noted.text, seq=noted.seq)
+        return noted
+
+    async def show(self, kind: EventKind, to: Inbound | Address, post: Post, text: str, seq: int) -> None:
+        """Let whoever watches see what goes to a platform; web and terminal see it by their delivery."""
+        if self._events.watched(to.key) and target(to)[1] not in LOCAL_CHANNELS:
+            await self._events.tell(kind, to.key, to.id, text=text, seq=seq, event_id=post.id)

@@ -1,63 +1,83 @@
-"""The second hand-over: letters come in, turns run, replies are durable before their letters are gone."""
+"""The dispatch of a message, from its delivery to its end: ten steps in one list.
+
+    decode        a malformed message is parked
+    deduplicate   its outcome is stored: it is sent again, and no model is asked
+    command       an edit or a deletion is done; other commands wait for ``run``
+    route         a moved chat, a subagent's result, the agent that answers
+    batch         waits for further messages that the same turn will answer
+    admit         the limits of its person, its chat and the day
+    guard         counts crashes, lets a suspect run alone, gives a poison message up
+    roll over     a chat that was silent for long begins a new session
+    run           the command, or the turn
+    complete      what the steps decided is made durable, and the delivery is acknowledged
+
+A message is decoded when it arrives, held to the flood limit and put into its lane; a command that concerns
+a running turn acts at once. The other steps run at the head of the lane: the first that decides ends
+the list, and its decision is completed. No step knows another: they share the ``MessageContext``.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
 import structlog
 
 import durable
-from channels.message import Inbound
+from channels.errors import Unreadable
+from channels.message import Inbound, read_inbound
 from gateway.errors import LetterLost, MailboxError
 from gateway.observer import Observer
-from gateway.queue.mailbox import INBOUND, Mailbox, carried
+from gateway.queue.mailbox import INBOUND, Letter, Mailbox, carried
 from gateway.queue.retry import back_off_s
-from gateway.turns.agents import AgentSet, ChatAgents
+from gateway.turns import edits, jobs, messages
 from gateway.turns.approvals import Approvals
-from gateway.turns.arrivals import Arrivals
-from gateway.turns.attempts import Attempts
-from gateway.turns.collect import Collecting
-from gateway.turns.context import MessageContext, Step
+from gateway.turns.batching import Batching, QueueModes, QueueRules
+from gateway.turns.commands import Orders
+from gateway.turns.completion import Completion, Enclosures, LetterEnded, park_unreadable
+from gateway.turns.context import Ending, MessageContext, Step
+from gateway.turns.crash_guard import CrashGuard
+from gateway.turns.deduplication import Deduplicate
+from gateway.turns.edits import Edits
 from gateway.turns.events import Events
-from gateway.turns.flood import Refusals
-from gateway.turns.idle import RollOver
+from gateway.turns.failures import Outages
 from gateway.turns.jobs import Jobs
-from gateway.turns.lanes import Entry, Lanes, RetryAfter
-from gateway.turns.letter_rules import LetterRules
-from gateway.turns.notices import Notices
-from gateway.turns.orders import Orders
-from gateway.turns.outages import Outages
-from gateway.turns.parking import Parking
-from gateway.turns.pipeline import (
-    Admit,
-    Batch,
-    Command,
-    Complete,
-    Deduplicate,
-    Enclosures,
-    Guard,
-    Pipeline,
-    Route,
-)
-from gateway.turns.policy import Outage
-from gateway.turns.quota import Quota
-from gateway.turns.running import Run
-from gateway.turns.settlement import LetterEnded, Settlement
-from gateway.turns.spawning import is_of_subagent
+from gateway.turns.lanes import Entry, Lane, Lanes, RetryAfter
+from gateway.turns.limits import Admit, Flood, Quota
+from gateway.turns.policy import FENCED_TRIES, UNANSWERED, Outage, Verdict, broken
+from gateway.turns.replies import Notices
+from gateway.turns.rollover import RollOver
+from gateway.turns.routing import AgentSet, Routing
+from gateway.turns.run import Run
 from gateway.turns.subagents import Subagents
 from session.errors import Fenced, NewerFormat, SessionError, StoreError
 from session.store.store import Session, Store
-from session.transcript.key import SessionKey
+from session.transcript.key import SUBAGENTS, SessionKey
 from session.turn.turn import Reply
 
 log = structlog.get_logger("worker")
 
 
+@dataclass(frozen=True, slots=True)
+class DispatchRules:
+    """The figures that decide over messages, of ``[limits]`` and our own."""
+
+    concurrent_turns: int = 64
+    attempts: int = 3
+    model_tries: int = 5
+    outage_hours: float = 24
+    pending_per_chat: int = 50
+    flood_per_chat: int = 5000
+    idle_hours: float = 0
+    fenced_tries: int = FENCED_TRIES
+    queue: QueueRules = field(default_factory=QueueRules)
+
+
 class Worker:
-    """Takes inbound letters, runs their turns in lanes, and settles each with its reply."""
+    """Takes deliveries of the inbound queue, puts them into lanes, and runs the steps over each message."""
 
     def __init__(
         self,
@@ -66,7 +86,7 @@ class Worker:
         store: Store,
         agents: AgentSet,
         events: Events,
-        rules: LetterRules,
+        rules: DispatchRules,
         group: asyncio.TaskGroup,
         quota: Quota | None = None,
         enclosures: Enclosures | None = None,
@@ -79,155 +99,89 @@ class Worker:
         clock: Callable[[], datetime] = durable.now,
         observer: Observer = Observer(),  # noqa: B008 - it does nothing
     ) -> None:
-        self.lanes = Lanes(self.work, group=group, concurrent=rules.concurrent_turns)
+        self.lanes = lanes = Lanes(self.work, group=group, concurrent=rules.concurrent_turns)
         self.attached = asyncio.Event()
         self._mailbox, self._store, self._events = mailbox, store, events
-        self._turns = agents.every[""].turns
-        self._rules, self._group = rules, group
-        self._quota, self._subagents = quota, subagents
-        self._draining, self._observer = False, observer
-        notices = Notices(mailbox=mailbox, events=events, clock=clock)
-        end_subagents = subagents.end if subagents is not None else None
-        self._agents = ChatAgents(agents, store=store, notices=notices, end_subagents=end_subagents)
-        self._settlement = settlement = Settlement(
+        self._group, self._observer, self._pending = group, observer, rules.pending_per_chat
+        self._subagents = subagents
+        self._draining, self._closing = False, asyncio.Event()
+        now, spawn, default = agents.every[""].turns.now, self._spawn, agents.every[""]
+        self._notices = notices = Notices(mailbox=mailbox, events=events, clock=clock)
+        self._modes = modes = QueueModes(rules.queue, lanes)
+        self._routing = routing = Routing(agents, store=store, notices=notices, subagents=subagents)
+        self._completion = Completion(
             mailbox=mailbox,
             events=events,
             notices=notices,
             letter_ended=letter_ended,
             clock=clock,
-            subagents=subagents,
-            observer=observer,
-        )
-        self._parking = Parking(
-            mailbox=mailbox,
-            notices=notices,
+            enclosures=enclosures,
             jobs=jobs,
-            settlement=settlement,
-            now=self._turns.now,
+            subagents=subagents,
+            now=now,
             attempts=rules.attempts,
             fenced_tries=rules.fenced_tries,
+            observer=observer,
         )
-        self.orders = self._open_orders(store, clock)
-        self._approvals = self.orders.approvals = self._open_approvals(notices, clock, decides)
-        self._collecting = Collecting(rules.queue, self.lanes)
-        self._arrivals = self._open_arrivals(store, notices, observer)
-        self._outages = self._open_outages(notices, clock, confides)
-        self.is_away = self._outages.is_away
-        ended = agents.every[""].commands.ended
-        steps: tuple[Step, ...] = (
-            Deduplicate(self.orders),
-            Command(self._collecting, now=self._turns.now),
-            Route(store, self._agents, subagents),
-            Batch(self._collecting),
-            Admit(quota, self._collecting, subagents),
-            Guard(Attempts(rules.attempts), self._collecting, now=self._turns.now),
-            RollOver(rules.idle_hours, notices=notices, ended=ended, clock=clock),
-            self._open_run(turn_ended),
+        self._approvals = approvals = Approvals.of(
+            agents, lanes=lanes, mailbox=mailbox, notices=notices, clock=clock, spawn=spawn, decides=decides
         )
-        complete = Complete(settlement, self._parking, enclosures=enclosures, jobs=jobs)
-        self._pipeline = Pipeline(steps, complete)
+        self.orders = orders = Orders(
+            *(lanes, store, mailbox, routing, approvals), clock=clock, spawn=spawn, subagents=subagents
+        )
+        self._flood = Flood(
+            rules.flood_per_chat, store=store, orders=orders, completion=self._completion, spawn=spawn
+        )
+        self._outages = outages = Outages(
+            lanes=lanes,
+            store=store,
+            notices=notices,
+            outage_hours=rules.outage_hours,
+            model_tries=rules.model_tries,
+            fenced_tries=rules.fenced_tries,
+            clock=clock,
+            spawn=spawn,
+            confides=confides,
+        )
+        self.is_away = outages.is_away
+        self._steps: tuple[Step, ...] = (
+            Deduplicate(orders),
+            Edits(modes, now=now),
+            routing,
+            Batching(modes),
+            Admit(quota, subagents),
+            CrashGuard(rules.attempts, now=now),
+            RollOver(rules.idle_hours, notices=notices, ended=default.commands.ended, clock=clock),
+            Run(
+                events=events,
+                quota=quota,
+                outages=outages,
+                modes=modes,
+                routing=routing,
+                approvals=approvals,
+                turn_ended=turn_ended,
+                spawn=spawn,
+            ),
+        )
 
     @property
     def outage(self) -> Outage:
         """What is known of a model that is away."""
         return self._outages.outage
 
-    def _open_orders(self, store: Store, clock: Callable[[], datetime]) -> Orders:
-        return Orders(
-            *(self.lanes, store, self._mailbox, self._agents),
-            clock=clock,
-            spawn=self._spawn,
-            subagents=self._subagents,
-        )
-
-    def _open_outages(
-        self, notices: Notices, clock: Callable[[], datetime], confides: Callable[[Inbound], bool]
-    ) -> Outages:
-        return Outages(
-            lanes=self.lanes,
-            store=self._store,
-            notices=notices,
-            outage_hours=self._rules.outage_hours,
-            model_tries=self._rules.model_tries,
-            fenced_tries=self._rules.fenced_tries,
-            clock=clock,
-            spawn=self._spawn,
-            confides=confides,
-        )
-
-    def _open_run(self, turn_ended: Callable[[Session, Reply], None]) -> Run:
-        return Run(
-            events=self._events,
-            quota=self._quota,
-            outages=self._outages,
-            collecting=self._collecting,
-            agents=self._agents,
-            approvals=self._approvals,
-            turn_ended=turn_ended,
-            spawn=self._spawn,
-        )
-
-    def _open_arrivals(self, store: Store, notices: Notices, observer: Observer) -> Arrivals:
-        refusals = Refusals(
-            self._rules.flood_per_chat,
-            store=store,
-            orders=self.orders,
-            send=self._settlement.send,
-            park=self._parking.park,
-            spawn=self._spawn,
-        )
-        return Arrivals(
-            self._rules.pending_per_chat,
-            lanes=self.lanes,
-            mailbox=self._mailbox,
-            events=self._events,
-            notices=notices,
-            orders=self.orders,
-            refusals=refusals,
-            collecting=self._collecting,
-            agents=self._agents,
-            spawn=self._spawn,
-            redelivered=observer.redelivered,
-        )
-
-    def _open_approvals(
-        self, notices: Notices, clock: Callable[[], datetime], decides: Callable[[Inbound], bool]
-    ) -> Approvals | None:
-        gate, chat_commands = self._turns.gate, self._agents.every[""].commands
-        answers = chat_commands.answers
-        if gate is None or answers is None:
-            return None
-        approvals = Approvals(
-            gate.files,
-            answers,
-            lanes=self.lanes,
-            mailbox=self._mailbox,
-            notices=notices,
-            aside=self.orders.aside,
-            chat_commands=chat_commands,
-            clock=clock,
-            spawn=self._spawn,
-            decides=decides,
-        )
-        for each in self._agents.every.values():
-            if each.turns.gate is not None:
-                each.turns.gate.told = approvals.told
-        return approvals
-
-    # -- taking ------------------------------------------------------------------------------------
-
     async def run(self) -> None:
-        """Take letters until cancelled; what has not ended then goes back to its box."""
+        """Take deliveries until cancelled; what has not ended then goes back to its queue."""
         async with self._mailbox.take(INBOUND) as letters:
             self.attached.set()
             async for letter in letters:
                 if not self._draining:
-                    self._arrivals.receive(letter)
+                    self._receive(letter)
 
     async def drain(self, within_s: float) -> bool:
         """Start nothing new; return whether all running turns ended within ``within_s`` seconds."""
         self._draining = self._outages.draining = True
-        self._arrivals.close()
+        self._closing.set()
+        self._flood.close()
         if self._approvals is not None:
             self._approvals.close()
         return await self.lanes.drain(within_s)
@@ -246,10 +200,80 @@ class Worker:
 
         self._group.create_task(guarded(), name=name)
 
-    # -- one try of a letter -----------------------------------------------------------------------
+    # -- when a message arrives --------------------------------------------------------------------
+
+    def _receive(self, letter: Letter) -> None:
+        """Take one delivery; nothing is raised, so that the next one is taken whatever this one holds."""
+        try:
+            if letter.suspect:
+                self._observer.redelivered(letter.box)
+            inbound, ignored = read_inbound(letter.body)
+            if ignored:
+                log.warning("letter.fields_ignored", key=inbound.key, id=inbound.id, fields=ignored)
+            self._arrive(inbound, letter)
+        except Unreadable as error:
+            # It would come again and again, always the same: nobody can ever answer it.
+            self._park(letter, error)
+        except Exception as error:
+            # One message ends here: the loop serves all chats.
+            log.exception("letter.broken", id=letter.id)
+            waiting = (entry for lane in self.lanes for entry in lane.entries if entry.letter is letter)
+            if (entry := next(waiting, None)) is not None:
+                # It is in its lane already, and is parked at its turn.
+                entry.verdict = Verdict("failed", UNANSWERED, type(error).__name__)
+            else:
+                self._park(letter, broken(error))
+
+    def _arrive(self, inbound: Inbound, letter: Letter) -> None:
+        """Put a message into its lane, or refuse it; do at once what it means for others there."""
+        typed, (inbound, agent) = inbound.text, self._routing.read(inbound)
+        command = messages.command(inbound)
+        lane = self.lanes.get(inbound.key)
+        if self._flood.meets(inbound, lane):
+            if command is not None:
+                self.orders.received(inbound, command, again=letter.suspect)
+            self._flood.refuse(inbound, letter, lane)
+            return
+        entry = self.lanes.add(inbound, letter)
+        if entry is None:
+            # It is there already, and only got a further acknowledgement.
+            return
+        if agent:
+            entry.agent, entry.typed = agent, typed if typed != inbound.text else ""
+        lane = self.lanes.get(inbound.key)
+        assert lane is not None
+        if command is not None:
+            self.orders.received(inbound, command, again=letter.suspect)
+        if inbound.kind == "edit":
+            edits.replace(lane, inbound)
+        if inbound.source == "cron":
+            jobs.replace_waiting(lane, inbound)
+        self._modes.arrived(inbound)
+        if len(lane.entries) > 1:
+            self._crowd(lane, inbound)
+            if jobs.is_shown(inbound) and self._events.watched(inbound.key):
+                self._spawn(self._events.tell("queued", inbound.key, inbound.id), "event queued")
+
+    def _park(self, letter: Letter, error: Unreadable) -> None:
+        parking = park_unreadable(
+            letter, error, mailbox=self._mailbox, notices=self._notices, closing=self._closing
+        )
+        self._spawn(parking, "park unreadable")
+
+    def _crowd(self, lane: Lane, inbound: Inbound) -> None:
+        """Tell a chat once that many of its messages wait."""
+        waiting = len(lane.entries)
+        if lane.crowded or waiting <= self._pending:
+            return
+        lane.crowded = True
+        held = "1 message of this chat is" if waiting == 2 else f"{waiting - 1} messages of this chat are"
+        text = f"{held} waiting. {self._modes.said(inbound)}"
+        self._spawn(self._notices.put(inbound, "busy", text), "notice busy")
+
+    # -- at the head of its lane -------------------------------------------------------------------
 
     async def work(self, entry: Entry) -> RetryAfter | None:
-        """Do one try of the head of a lane; None when its letter has ended or is no longer ours."""
+        """Do one try of the head of a lane; None when its message has ended or is no longer ours."""
         inbound = entry.inbound
         bound = structlog.contextvars.bind_contextvars(key=inbound.key, id=inbound.id)
         carries = carried.set(self._observer.working(inbound, entry.letter.headers))
@@ -261,34 +285,44 @@ class Worker:
         except Fenced as error:
             return self._outages.fenced(entry, error)
         except LetterLost:
-            # The outcome is stored, and only the acknowledgement missed the letter: it comes again.
-            return self._settlement.lost(entry)
+            # The outcome is stored, and only the acknowledgement missed the delivery: it comes again.
+            return self._completion.lost(entry)
         except (MailboxError, StoreError) as error:
             return await self._outages.delay(entry, error)
         except Exception as error:
-            # One letter ends here: what nobody foresaw is tried again, then parked.
+            # One message ends here: what nobody foresaw is tried again, then parked.
             log.exception("turn.crashed")
-            return None if self._parking.crashed(entry, error) else RetryAfter(back_off_s(entry.tries.waits))
+            return (
+                None if self._completion.crashed(entry, error) else RetryAfter(back_off_s(entry.tries.waits))
+            )
         finally:
             carried.reset(carries)
             structlog.contextvars.reset_contextvars(**bound)
 
     async def _try(self, entry: Entry) -> RetryAfter | None:
-        inbound = entry.inbound
+        """Run the steps up to the first that decides, and complete what it decided."""
+        inbound, completion = entry.inbound, self._completion
         entry.begun_at = entry.begun_at or asyncio.get_running_loop().time()
-        if await self._settlement.acknowledged_again(entry):
+        if await completion.acknowledged_again(entry):
             return None
-        if entry.verdict is not None and self._parking.is_shut(entry):
-            await self._parking.park(entry, None, entry.verdict)
+        if entry.verdict is not None and completion.is_shut(entry):
+            await completion.park(entry, None, entry.verdict)
             return None
-        agents = self._subagents if is_of_subagent(inbound) else None
+        agents = self._subagents if inbound.channel == SUBAGENTS else None
         if agents is not None and await agents.turned_away(entry):
             return None
         store = agents.store if agents is not None else self._store
         async with store.open(SessionKey(inbound.key)) as session:
             if entry.verdict is not None:
-                await self._parking.park(entry, session, entry.verdict)
+                await completion.park(entry, session, entry.verdict)
                 return None
             if agents is not None:
                 await agents.opened(session, entry.inbound)
-            return await self._pipeline.run(MessageContext(entry, session))
+            message = MessageContext(entry, session)
+            ending: Ending | None = None
+            with message.leave:
+                for step in self._steps:
+                    if (ending := await step.take(message)) is not None:
+                        break
+            assert ending is not None
+            return await completion.end(message, ending)

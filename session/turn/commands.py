@@ -28,7 +28,7 @@ from session.transcript.line import is_ulid
 from session.transcript.loading import read_beginning
 from session.turn.command_names import ALIASES, DESCRIPTIONS
 from session.turn.joining import undo_from
-from session.turn.stop import StopSwitch, TurnStopped
+from session.turn.reply import StopSwitch, TurnStopped
 from session.turn.tool_calls import named
 from session.turn.turn import Request
 

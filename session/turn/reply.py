@@ -1,10 +1,12 @@
-"""How a letter ended, and who looks on until then."""
+"""How a turn ends: with a reply, or by the switch that stops it."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from types import TracebackType
+from typing import Any, Final, Protocol
 
 from session.models.model import Usage
 from session.transcript.attachments import Attachment
@@ -15,7 +17,7 @@ TOGETHER: Final = "together"
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """How a letter ended.
+    """How a message ended.
 
     ``kind`` is ``reply`` or ``notice``, ``reason`` that of a notice. ``silent``: nothing is sent. ``seq`` is
     its number among the key's replies, ``files`` go out with it, and ``usage`` sums up all requests of the
@@ -47,3 +49,48 @@ class Watcher(Protocol):
     def tool(self, name: str) -> None:
         """See that a tool begins to run."""
         ...
+
+
+class TurnStopped(Exception):
+    """The switch was pulled; what the turn had is stored."""
+
+
+@dataclass(eq=False, slots=True)
+class StopSwitch:
+    """Ends the block it guards once pulled, in the way ``asyncio.timeout`` does when time runs out.
+
+    ``by`` is the message that asked for it, where one did; ``interrupted``: that one stopped the turn, and is
+    answered together with it.
+    """
+
+    pulled: bool = False
+    interrupted: bool = False
+    by: str = ""
+    _task: asyncio.Task[Any] | None = None
+    _cancelling: int = 0
+    _sent: bool = False
+
+    def pull(self, by: str = "", *, interrupted: bool = False) -> None:
+        """End the guarded block, since the message ``by`` asked for it; one entered later does not begin."""
+        self.pulled, self.by, self.interrupted = True, by, interrupted
+        # A second cancellation would interrupt what the turn still has to store.
+        if self._task is not None and not self._sent:
+            self._sent = True
+            self._task.cancel()
+
+    async def __aenter__(self) -> StopSwitch:
+        self._task = asyncio.current_task()
+        assert self._task is not None
+        self._cancelling = self._task.cancelling()
+        if self.pulled:
+            raise TurnStopped
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        task, self._task = self._task, None
+        assert task is not None
+        # A drain may have cancelled the task besides: then it ends as cancelled, and its turn is resumed.
+        if self._sent and task.uncancel() <= self._cancelling and kind is asyncio.CancelledError:
+            raise TurnStopped from error

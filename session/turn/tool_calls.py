@@ -1,8 +1,9 @@
-"""The tool calls of one turn: a person asked where need be, each run once, its result stored."""
+"""The lines that a turn writes, and its tool calls: a person asked where need be, each run once."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from session.approvals.gate import DENIED_SAID, Gate, Refused
@@ -10,12 +11,118 @@ from session.approvals.record import Call
 from session.approvals.rules import policy_name
 from session.context.request import Asking, Request
 from session.errors import ToolError
-from session.models.model import ToolCall
+from session.models.model import Answer, ToolCall
 from session.store.store import Exchange, Session
 from session.tools import Tool, Toolbox, arguments_of
+from session.transcript.attachments import stored
+from session.transcript.line import make_line
 from session.turn.joining import served
 from session.turn.reply import Watcher
-from session.turn.turn_lines import TurnLines, calls_of
+
+
+@dataclass(eq=False, slots=True)
+class TurnLines:
+    """Builds the lines of one turn: each bears the id of its request and the time at which it is built."""
+
+    _request: Request
+    _now: Callable[[], str]
+
+    def user(self, part: Request | None = None) -> dict[str, Any]:
+        """Build the line of the question, or that of another message which enters the turn."""
+        request = part or self._request
+        return self._line(
+            "user",
+            request.text,
+            message_id=request.id,
+            part_of=self._request.id if part is not None else None,
+            platform_id=request.platform_id,
+            sender=dict(request.sender) or None,
+            group=True if request.chat == "group" else None,
+            attachments=stored(request.attachments),
+            quoted=dict(request.quoted) or None,
+            forwarded_from=request.forwarded_from or None,
+            typed=request.typed or None,
+            received_at=request.received_at or None,
+            queued_at=request.queued_at or None,
+            traceparent=request.traceparent or None,
+        )
+
+    def assistant(self, answer: Answer, **fields: Any) -> dict[str, Any]:
+        """Build the line of what the model answered, text or calls, with what it cost."""
+        usage = answer.usage and answer.usage.fields()
+        calls = [
+            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+            for call in answer.tool_calls
+        ]
+        content = answer.text if answer.text or not calls else None
+        return self._line(
+            "assistant", content, tool_calls=calls or None, **dict(answer.extra), usage=usage, **fields
+        )
+
+    def stopped(
+        self, text: str, *, by: str = "", answers: list[str] | None = None, interrupted: bool = False
+    ) -> dict[str, Any]:
+        """Build the line that closes a turn, which the message ``by`` stopped, with the text so far.
+
+        ``answers`` are the ids of all messages whose turn it was; ``interrupted``: the next one stopped it.
+        """
+        return self._line(
+            "assistant",
+            text,
+            stopped=True,
+            final=True,
+            stopped_by=by or None,
+            answers=answers,
+            interrupted=interrupted or None,
+        )
+
+    def result(self, call: ToolCall, text: str, *, is_error: bool) -> dict[str, Any]:
+        """Build the line of a call's result."""
+        return self._line("tool", text, tool_call_id=call.id, name=call.name, is_error=is_error or None)
+
+    def _line(self, role: str, content: str | None, **fields: Any) -> dict[str, Any]:
+        return make_line(role, content, self._now(), **{"message_id": self._request.id, **fields})
+
+
+@dataclass(eq=False, slots=True)
+class TurnWriter:
+    """Appends the lines of one turn; the question, while it is not on disk, goes with the first of them.
+
+    It is an object of its own, so that nothing that stores a line has to hold the turn. ``user`` is the line
+    of the question, until it is on disk.
+    """
+
+    _session: Session
+    user: dict[str, Any] | None = None
+
+    async def store(self, *lines: dict[str, Any], ahead: bool = False) -> None:
+        """Append the lines, none where only the question has to be on disk; see ``Session.append``.
+
+        ``ahead``: as ``Session.append_ahead``.
+        """
+        user, self.user = self.user, None
+        if user is None and not lines:
+            return
+        try:
+            append = self._session.append_ahead if ahead else self._session.append
+            await append([user, *lines] if user else lines)
+        except Exception:
+            # The question is not on disk: the next append has to bring it.
+            self.user = user
+            raise
+
+
+def calls_of(line: Mapping[str, Any]) -> list[ToolCall]:
+    """Read the tool calls of a stored assistant line; what is none there is none in a request either."""
+    written = line.get("tool_calls")
+    calls = []
+    for call in written if isinstance(written, list) else ():
+        function = call.get("function") if isinstance(call, Mapping) else None
+        if isinstance(function, Mapping):
+            name, arguments = str(function.get("name")), str(function.get("arguments"))
+            calls.append(ToolCall(str(call.get("id")), name, arguments))
+    return calls
+
 
 INTERRUPTED = "outcome unknown: interrupted"
 STOPPED = "not run: the turn was stopped"
@@ -27,41 +134,25 @@ CUT = (
 Store = Callable[[dict[str, Any]], Awaitable[None]]
 
 
+@dataclass(eq=False, slots=True)
 class ToolCalls:
     """Runs what the model asks for.
 
-    ``rounds`` and ``used`` count what the turn did so far, tries before a crash included.
-
-    Args:
-        allowed: the names of the tools on offer.
-        gate: the policy; None: everything may run.
-        store: appends a line to the transcript.
+    ``rounds`` and ``used`` count what the turn did so far, tries before a crash included. ``_allowed`` are
+    the names of the tools on offer; without a ``_gate`` everything may run.
     """
 
-    def __init__(
-        self,
-        session: Session,
-        request: Request,
-        *,
-        toolbox: Toolbox,
-        allowed: Collection[str],
-        asking: Asking,
-        gate: Gate | None,
-        lines: TurnLines,
-        store: Store,
-        watcher: Watcher | None,
-    ) -> None:
-        self.rounds = 0
-        self.used: list[str] = []
-        self._session = session
-        self._request = request
-        self._toolbox = toolbox
-        self._allowed = allowed
-        self._asking = asking
-        self._gate = gate
-        self._lines = lines
-        self._store = store
-        self._watcher = watcher
+    _session: Session
+    _request: Request
+    _toolbox: Toolbox
+    _allowed: Collection[str]
+    _asking: Asking
+    _gate: Gate | None
+    _lines: TurnLines
+    _store: Store
+    _watcher: Watcher | None
+    rounds: int = 0
+    used: list[str] = field(default_factory=list)
 
     def asked_for(self, calls: Sequence[ToolCall]) -> list[str]:
         """Return the ids of the calls that wait for a person; their line tells, whatever crashes."""

@@ -33,11 +33,9 @@ from session.transcript import transcript
 from session.transcript.history import SummaryRole, text_of
 from session.transcript.index import usage_of
 from session.turn.joining import Joins, served, stopped_before, together
-from session.turn.reply import TOGETHER, Reply, Watcher
-from session.turn.stop import StopSwitch, TurnStopped
-from session.turn.tool_calls import INTERRUPTED, STOPPED, ToolCalls
+from session.turn.reply import TOGETHER, Reply, StopSwitch, TurnStopped, Watcher
+from session.turn.tool_calls import INTERRUPTED, STOPPED, ToolCalls, TurnLines, TurnWriter
 from session.turn.turn_compaction import TurnCompaction
-from session.turn.turn_lines import TurnLines, TurnWriter
 
 __all__ = [
     "INTERRUPTED",
@@ -112,19 +110,20 @@ class Turns:
         that may enter the turn; one that did so in an earlier try belongs to it without.
 
         Raises:
-            ModelAway, StoreError: nothing is wrong with the letter; run it again later.
+            ModelAway, StoreError: nothing is wrong with the message; run it again later.
             AwaitsApproval: a person has to decide first; run it again then.
             OverCap: ``meter`` refused a request; ``close`` ends what is stored of the turn.
             ModelError, TurnTimeout: it will never be answered.
         """
         first = joins.take() if joins is not None else ()
-        context = await self.turn_context(session, together(session, request, first))
+        is_one = not first and session.find(request.id) is None
+        context = await self.turn_context(session, request if is_one else together(session, request, first))
         turn = _Turn(self, session, request, context, watcher=watcher, meter=meter or Meter())
         turn.joins, turn.joining = joins, first
         try:
             async with stop:
                 if self._warms is not None:
-                    # The seconds in which the library is imported do not count: the letter cannot help them.
+                    # The seconds in which the library is imported do not count: the message cannot help them.
                     await self._warms.warm()
                 async with asyncio.timeout(self.limits.turn_timeout_s):
                     text = await turn.run(careful=careful)
@@ -195,13 +194,13 @@ class _Turn:
         self._calls = ToolCalls(
             session,
             request,
-            toolbox=turns.toolbox,
-            allowed=context.tools,
-            asking=self._asking,
-            gate=turns.gate,
-            lines=self._lines,
-            store=self._writer.store,
-            watcher=watcher,
+            turns.toolbox,
+            context.tools,
+            self._asking,
+            turns.gate,
+            self._lines,
+            self._writer.store,
+            watcher,
         )
         self._counted = False
         # Answers in a row whose calls were cut.
@@ -225,7 +224,8 @@ class _Turn:
             if careful:
                 await self._writer.store()
         while True:
-            await self._join()
+            if self.joins is not None:
+                await self._join(self.joins)
             answer = await self._ask()
             if not answer.tool_calls:
                 return await self._finish(answer)
@@ -267,11 +267,9 @@ class _Turn:
 
     # -- other messages that the answer serves, too ------------------------------------------------
 
-    async def _join(self) -> None:
+    async def _join(self, joins: Joins) -> None:
         """Take in the messages that came meanwhile: each is on disk before the model sees it."""
-        if self.joins is None:
-            return
-        taken, self.joining = self.joining or self.joins.take(), ()
+        taken, self.joining = self.joining or joins.take(), ()
         pending = self._writer.user is not None
         if taken or (pending and stopped_before(self._session, len(self._session)) is not None):
             await self._writer.store(*(self._lines.user(part) for part in taken))
@@ -289,8 +287,18 @@ class _Turn:
     async def _ask(self) -> Answer:
         """Ask; where the model refuses the request, change what can be changed about it and ask again."""
         while True:
+            self._partial.clear()
             try:
-                answer = await self._ask_once()
+                if self.compaction is not None:
+                    prompt = await self.compaction.prompt(self._writer.user, self._writer.store)
+                else:
+                    prompt = await self._asking.prompt(self._writer.user)
+                if self.meter.reserves:
+                    tokens = self.compaction.tokens if self.compaction is not None else 0
+                    async with self.meter.request(self._turns.model, prompt, tokens=tokens):
+                        answer = await self._send(prompt)
+                else:
+                    answer = await self._send(prompt)
             except (ModelRefused, ContextTooLong) as error:
                 # What people have seen of an answer cannot be taken back by asking anew.
                 if self._partial or not await self._changed(error):
@@ -312,48 +320,31 @@ class _Turn:
             return self.compaction is not None and await self.compaction.too_long(self._writer.store)
         return self._asking.summary_as_user()
 
-    async def _ask_once(self) -> Answer:
-        """Build the request and make it."""
-        self._partial.clear()
-        if self.compaction is not None:
-            prompt = await self.compaction.prompt(self._writer.user, self._writer.store)
-        else:
-            prompt = await self._asking.prompt(self._writer.user)
-        if not self.meter.reserves:
-            return await self._sent(prompt)
-        tokens = self.compaction.tokens if self.compaction is not None else 0
-        async with self.meter.request(self._turns.model, prompt, tokens=tokens):
-            return await self._sent(prompt)
-
-    async def _sent(self, prompt: Prompt) -> Answer:
+    async def _send(self, prompt: Prompt) -> Answer:
         """Ask, and store the question beside it when the answer takes longer than ``QUICK_S`` seconds."""
-        if self._writer.user is None:
-            return await self._answered(prompt)
+        # A stream costs several times a whole answer: it is asked for where somebody reads along.
+        watcher, writer = self._watcher, self._writer
+        streams = self._turns.limits.streams or (watcher is not None and watcher.reads())
         storing: list[asyncio.Future[None]] = []
-        loop = asyncio.get_running_loop()
-        timer = loop.call_later(QUICK_S, lambda: storing.append(asyncio.ensure_future(self._writer.store())))
+        timer: asyncio.TimerHandle | None = None
+        if writer.user is not None:
+            loop = asyncio.get_running_loop()
+            timer = loop.call_later(QUICK_S, lambda: storing.append(asyncio.ensure_future(writer.store())))
         try:
-            answer = await self._answered(prompt)
+            self._began = durable.monotonic()
+            self.meter.calls += 1
+            try:
+                answer = await self._turns.model.ask(prompt, self._delta if streams else None)
+            finally:
+                self.meter.model_s += durable.monotonic() - self._began
+            self.meter.count(answer.usage)
         finally:
-            timer.cancel()
+            if timer is not None:
+                timer.cancel()
             # An append that has begun cannot be called back, and the answer's line must follow it.
             for store in storing:
                 await store
         return answer
-
-    async def _answered(self, prompt: Prompt) -> Answer:
-        self._began = durable.monotonic()
-        self.meter.calls += 1
-        try:
-            answer = await self._turns.model.ask(prompt, self._delta if self._is_read() else None)
-        finally:
-            self.meter.model_s += durable.monotonic() - self._began
-        self.meter.count(answer.usage)
-        return answer
-
-    def _is_read(self) -> bool:
-        """Say whether the answer is wanted piece by piece; a stream costs several times a whole one."""
-        return self._turns.limits.streams or (self._watcher is not None and self._watcher.reads())
 
     def _delta(self, text: str) -> None:
         if not self._partial:

@@ -20,7 +20,7 @@ import structlog
 
 from channels.message import Inbound
 from gateway.queue.rabbitmq.broker import RabbitMailbox
-from gateway.turns.letter_rules import LetterRules
+from gateway.turns.worker import DispatchRules
 from session.models.model import Answer, OnDelta, Prompt
 from tests.contracts.models import Script
 from tests.gateway.worker_rig import Rig
@@ -110,7 +110,7 @@ def main(folder: str, how: str, *broker: str) -> None:
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
     )
     mailbox = RabbitMailbox(broker[0], name=broker[1], partitions=2, young_s=0.0) if broker else None
-    life = Life(Path(folder), Model(Path(folder), how), LetterRules(), mailbox=mailbox)
+    life = Life(Path(folder), Model(Path(folder), how), DispatchRules(), mailbox=mailbox)
     asyncio.run(life.main())
 
 

@@ -24,8 +24,8 @@ import structlog
 from channels.message import read_outbound
 from gateway.queue.embedded.mailbox import EmbeddedMailbox
 from gateway.queue.mailbox import Letter, Post, outbound
-from gateway.turns.collect import QueueRules
-from gateway.turns.letter_rules import LetterRules
+from gateway.turns.batching import QueueRules
+from gateway.turns.worker import DispatchRules
 from session.models.model import Answer, OnDelta, Prompt, ToolCall
 from session.turn.turn import TurnLimits
 from tests.contracts.models import Script
@@ -111,7 +111,7 @@ class Untaken(Rig):
 
 def life(folder: Path, mode: Any) -> Untaken:
     model = Model(folder, mode)
-    rules = LetterRules(queue=QueueRules("collect" if mode == "poison" else mode, collect_s=0.05))
+    rules = DispatchRules(queue=QueueRules("collect" if mode == "poison" else mode, collect_s=0.05))
     built = Untaken(folder, model, rules, mailbox=Mailbox(folder / "state"))
     built.limits = TurnLimits(max_tool_rounds=5)
     model.rig = built

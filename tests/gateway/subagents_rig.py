@@ -12,9 +12,8 @@ from typing import Any
 
 from channels.message import Inbound
 from gateway.queue.mailbox import Mailbox
-from gateway.turns.letter_rules import LetterRules
-from gateway.turns.spawning import Spawning
-from gateway.turns.subagents import Subagents
+from gateway.turns.subagents import Spawning, Subagents
+from gateway.turns.worker import DispatchRules
 from session.models.model import Answer, OnDelta, Prompt, ToolCall
 from session.store.store import Session, Store
 from session.subagents.records import Subagent, SubagentFiles
@@ -30,7 +29,7 @@ class SubagentRig(Rig):
     """The rig with subagents; ``subagents`` decides over their letters."""
 
     def __init__(
-        self, folder: Path, model: Script, rules: LetterRules, *, mailbox: Mailbox | None = None
+        self, folder: Path, model: Script, rules: DispatchRules, *, mailbox: Mailbox | None = None
     ) -> None:
         super().__init__(folder, model, rules, mailbox=mailbox)
         self.limits = TurnLimits(max_tool_rounds=5)
@@ -120,7 +119,7 @@ def spawn(*tasks: str) -> Answer:
 async def subagent_rig(
     folder: Path, *steps: Any, model: Script | None = None, **rules: Any
 ) -> AsyncIterator[SubagentRig]:
-    built = SubagentRig(folder, model or Script(steps), LetterRules(**rules))
+    built = SubagentRig(folder, model or Script(steps), DispatchRules(**rules))
     async with built.open():
         yield built
     await built.own_store.aclose()

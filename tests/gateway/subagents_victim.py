@@ -16,7 +16,7 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from gateway.turns.letter_rules import LetterRules
+from gateway.turns.worker import DispatchRules
 from session.errors import ModelRefused
 from session.models.model import Answer, OnDelta, Prompt
 from tests.contracts.models import Script
@@ -65,7 +65,7 @@ class Life(SubagentRig, Untaken):
 
 def life(folder: Path, mode: str) -> Life:
     model = Model(folder, mode)
-    built = Life(folder, model, LetterRules(), mailbox=Mailbox(folder / "state"))
+    built = Life(folder, model, DispatchRules(), mailbox=Mailbox(folder / "state"))
     model.rig = built
     return built
 

@@ -5,20 +5,20 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from channels.message import Inbound, Outbound, read_outbound
 from gateway.inbound.control import Control
-from gateway.inbound.intake import Intake
+from gateway.inbound.pipeline import Intake
 from gateway.queue.embedded.mailbox import EmbeddedMailbox
 from gateway.queue.mailbox import INBOUND, Mailbox, Parked, outbound
-from gateway.turns.agents import Agent, AgentSet
 from gateway.turns.events import Events
 from gateway.turns.lanes import Lane
-from gateway.turns.letter_rules import LetterRules
-from gateway.turns.worker import Worker
+from gateway.turns.routing import AgentSet
+from gateway.turns.worker import DispatchRules, Worker
 from session.compaction.compactions import Compactions
 from session.errors import ModelAway
 from session.store.store import Session, Store
@@ -32,6 +32,16 @@ from tests.support.until import until
 WITHIN_S = 60.0
 ADA = SessionKey("foreign:ada")
 AWAY = ModelAway("503", cause="unreachable", after_s=0.01)
+
+
+@dataclass(frozen=True, slots=True)
+class Agent:
+    """The agent that answers (``Answers``)."""
+
+    turns: Turns
+    commands: Commands
+    subagent_turns: Turns
+    description: str = ""
 
 
 class Clock:
@@ -51,7 +61,7 @@ class Rig:
     """
 
     def __init__(
-        self, folder: Path, model: Script, rules: LetterRules, *, mailbox: Mailbox | None = None
+        self, folder: Path, model: Script, rules: DispatchRules, *, mailbox: Mailbox | None = None
     ) -> None:
         self.folder = folder
         self.model = model
@@ -276,6 +286,6 @@ def letter(text: str, id: str, key: str = ADA, **fields: Any) -> Inbound:
 
 @asynccontextmanager
 async def rig(folder: Path, *steps: Any, mailbox: Mailbox | None = None, **rules: Any) -> AsyncIterator[Rig]:
-    built = Rig(folder, Script(steps), LetterRules(**rules), mailbox=mailbox)
+    built = Rig(folder, Script(steps), DispatchRules(**rules), mailbox=mailbox)
     async with built.open():
         yield built

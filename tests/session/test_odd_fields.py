@@ -44,8 +44,8 @@ from session.transcript.loading import Survey
 from session.transcript.repair import repair
 from session.transcript.transcript import Transcript, make_line, parse
 from session.turn.joining import parts_of, served, stopped_before
+from session.turn.tool_calls import calls_of
 from session.turn.turn_compaction import _count_basis
-from session.turn.turn_lines import calls_of
 from tests.session.wild_lines import ODD_HEADS, ODD_LINES, TIMES, assert_legal
 from tests.support.examples import drawn
 

@@ -47,7 +47,7 @@ POINTS: dict[str, list[str]] = {
     "state_file": ["os:rename?.json"],
     # Of who runs an adapter: the offset moves, an update is taken in, a send begins, is made, is noted.
     "poll": ["channels.telegram.client:Wire.poll"],
-    "accept": ["gateway.inbound.reception:Reception.accept"],
+    "accept": ["gateway.inbound.pipeline:Reception.accept"],
     "trying": ["gateway.outbound.send_log:SendLog.trying"],
     "send": ["channels.telegram.adapter:Telegram.send"],
     "sent": ["gateway.outbound.send_log:SendLog.sent"],

@@ -11,7 +11,7 @@ from typing import Any
 
 import httpx
 
-from gateway.turns.agents import GONE
+from gateway.turns.routing import AGENT_GONE
 from tests.support.guarantee import guarantee
 from tests.support.harness import Daemon, answer_to, ask, command
 from tests.support.model_server import ModelServer
@@ -170,7 +170,7 @@ async def test_what_the_configuration_changes_is_told_and_loses_nothing(tmp_path
             older = await say("cli:ann", "/resume", "five")
         one, two, four = (next(t for t in model.turns if t.text.endswith(f"hello {n}")) for n in NUMBERS)
 
-    assert notices == [GONE.format("coder", "default")]
+    assert notices == [AGENT_GONE.format("coder", "default")]
     assert "[agents] has no coder" in checked
     assert "CODER" in json.dumps(one.body)
     assert "CODER" not in json.dumps(two.body)

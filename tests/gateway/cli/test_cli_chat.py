@@ -12,7 +12,7 @@ from gateway.app.application import Application
 from gateway.app.daemons import DaemonRegistry
 from gateway.errors import MailboxDown, Unreachable
 from gateway.http.client import Client
-from gateway.inbound.intake import Intake
+from gateway.inbound.pipeline import Intake
 from session.errors import StoreError
 from tests.gateway.cli_place import Ran
 from tests.gateway.http_place import Place, open_place

@@ -6,7 +6,7 @@ import pytest
 
 from gateway.cli.screen import Screen
 from gateway.service.outcome import Outcome
-from gateway.turns.event import Event
+from gateway.turns.events import Event
 
 
 def event(kind: str, text: str = "", message: str | None = "web:1", id: str = "") -> Event:

@@ -11,7 +11,7 @@ from gateway.cli.conversation import look_on
 from gateway.errors import GatewayError, Unreachable
 from gateway.http import client as http_client
 from gateway.http.client import Client
-from gateway.turns.event import Event, read_event
+from gateway.turns.events import Event, read_event
 from tests.gateway.http_place import open_place
 from tests.support.ports import KeptPort
 from tests.support.until import until

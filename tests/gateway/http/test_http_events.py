@@ -12,7 +12,7 @@ import pytest
 
 from gateway.http.events import EventStream
 from gateway.service.chats import ChatService
-from gateway.turns.event import Event, read_event
+from gateway.turns.events import Event, read_event
 from session.models.model import Answer, OnDelta, Prompt
 from tests.gateway.http_place import Place, Stream, open_place
 

@@ -15,8 +15,7 @@ from channels.base import Arrival, File
 from channels.media import MediaFolder
 from channels.message import Inbound, Outbound, Sender, read_inbound, read_outbound
 from channels.tables import Platform
-from gateway.inbound.intake import Intake
-from gateway.inbound.reception import Reception
+from gateway.inbound.pipeline import Intake, Reception
 from gateway.queue.embedded.mailbox import EmbeddedMailbox
 from gateway.queue.mailbox import INBOUND
 from tests.contracts.posts import collect

@@ -15,7 +15,7 @@ from channels.errors import ChannelDown, SendNever
 from channels.message import Outbound
 from channels.tables import Platform
 from channels.testing import FakeChannel, FakePlatform
-from gateway.inbound.intake import Intake
+from gateway.inbound.pipeline import Intake
 from gateway.outbound.adapters import Adapter, AdapterContext
 from gateway.outbound.standing import standing
 from gateway.queue.embedded.mailbox import EmbeddedMailbox

@@ -11,7 +11,7 @@ from gateway.service.client_message import inbound
 from gateway.service.completion import Completion
 from gateway.service.outcome import Outcome
 from gateway.turns.control_order import WatchOrder
-from gateway.turns.event import Event
+from gateway.turns.events import Event
 from session.store.store import Session
 from session.transcript.key import slot_of
 from session.turn.turn import Request, TurnContext

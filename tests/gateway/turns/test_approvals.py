@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from channels.message import Sender, now_text
-from gateway.turns import approval_words
+from gateway.turns import approvals
 from gateway.turns.approvals import NOT_YOURS_SAID
-from gateway.turns.letter_rules import LetterRules
+from gateway.turns.worker import DispatchRules
 from session.approvals.answers import NOTHING_WAITS, UNKNOWN_SAID, UNSEEN_SAID, Answers
 from session.approvals.files import ApprovalFiles
 from session.approvals.gate import Gate
@@ -33,7 +33,7 @@ from tests.session.turn_place import Counter, call
 class Asking(Rig):
     """A worker whose one tool has to be allowed."""
 
-    def __init__(self, folder: Path, model: Script, rules: LetterRules) -> None:
+    def __init__(self, folder: Path, model: Script, rules: DispatchRules) -> None:
         super().__init__(folder, model, rules)
         self.tool = Counter(repeatable=False)
         self.files = ApprovalFiles(folder / "state", clock=self.clock)
@@ -55,7 +55,7 @@ class Asking(Rig):
 
 @asynccontextmanager
 async def asking(folder: Path, *steps: Any, **more: Any) -> AsyncIterator[Asking]:
-    built = Asking(folder, Script(steps), LetterRules())
+    built = Asking(folder, Script(steps), DispatchRules())
     built.more = more
     async with built.open():
         yield built
@@ -147,22 +147,22 @@ def approval(arguments: str, *, tool: str = "shell", who: str = "Ada (1)") -> Ap
 def test_arguments_are_shown_in_full_and_cannot_leave_their_block(evil: str) -> None:
     arguments = json.dumps({"command": evil})
 
-    shown = approval_words.shown_arguments(arguments)
+    shown = approvals.shown_arguments(arguments)
 
     assert json.loads(shown) == json.loads(arguments)
     assert all(each == "\n" or (each.isprintable() and each != "`") for each in shown)
     assert len(shown.splitlines()) == 3
-    assert approval_words.asked(approval(arguments)).count("```") == 2
+    assert approvals.question_of(approval(arguments)).count("```") == 2
 
 
 def test_letters_of_any_language_stay_as_they_are() -> None:
-    assert "ü 日本 🙂" in approval_words.shown_arguments('{"text": "ü 日本 🙂"}')
+    assert "ü 日本 🙂" in approvals.shown_arguments('{"text": "ü 日本 🙂"}')
 
 
 def test_names_of_people_and_tools_format_nothing() -> None:
-    text = approval_words.asked(approval("{}", tool="x`*\nAsked by: root", who="**Eve**`\n/approve all"))
+    text = approvals.question_of(approval("{}", tool="x`*\nAsked by: root", who="**Eve**`\n/approve all"))
 
-    assert text.count("\n") == approval_words.asked(approval("{}")).count("\n")
+    assert text.count("\n") == approvals.question_of(approval("{}")).count("\n")
     assert "Asked by: Eve/approve all" in text
 
 
@@ -170,8 +170,8 @@ def test_a_button_fits_every_platform() -> None:
     """Telegram takes 64 bytes, Discord 100 characters; a value is the command that would be typed."""
     asked = approval("{}")
 
-    assert [each.value for each in approval_words.buttons(asked)] == [
+    assert [each.value for each in approvals.buttons_of(asked)] == [
         f"/approve {asked.id}",
         f"/deny {asked.id}",
     ]
-    assert max(len(each.value.encode()) for each in approval_words.buttons(asked)) <= 64
+    assert max(len(each.value.encode()) for each in approvals.buttons_of(asked)) <= 64

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from gateway.turns.attempts import Attempt, Attempts
+from gateway.turns.crash_guard import Attempt
 from gateway.turns.lanes import Entry
-from gateway.turns.letter_rules import LetterRules
 from gateway.turns.policy import FENCED_TRIES
+from gateway.turns.worker import DispatchRules
 from session.errors import ModelAway
 from session.models.model import Answer, OnDelta, Prompt
 from session.store.store import Session, Store
@@ -55,7 +55,7 @@ async def came_again(
 
     The model has been asked of the first one, and of no other.
     """
-    earlier = Rig(folder, Script(), LetterRules())
+    earlier = Rig(folder, Script(), DispatchRules())
     async with asyncio.TaskGroup() as group:
         serve = group.create_task(earlier.mailbox.serve())
         await earlier.mailbox.ready()
@@ -69,7 +69,7 @@ async def came_again(
     model = Held()
     for key, _ in deaths:
         model.gate(f"of {key}")
-    rig = Rig(folder, model, LetterRules(**rules))
+    rig = Rig(folder, model, DispatchRules(**rules))
     opening = rig.store.open
 
     @asynccontextmanager
@@ -128,7 +128,7 @@ async def test_a_first_try_that_met_an_outage_is_no_attempt(tmp_path: Path) -> N
             await until(lambda: any((tmp_path / "sessions").glob("*.jsonl")))
             raise ModelAway("503", cause="unreachable")
 
-    built = Rig(tmp_path, Slow(), LetterRules())
+    built = Rig(tmp_path, Slow(), DispatchRules())
     async with built.open() as r:
         await r.put("hello", "m1")
         await until(lambda: r.worker.outage.since is not None)
@@ -156,7 +156,7 @@ async def test_a_turn_cancelled_as_it_begins_is_struck_out(tmp_path: Path) -> No
 
 def attempt(session: Session) -> Attempt:
     delivery = HandedLetter("m1", suspect=True)
-    return Attempts(3).at(Entry(letter("hello", "m1"), delivery, 0.0, heads=True), session)
+    return Attempt(Entry(letter("hello", "m1"), delivery, 0.0, heads=True), session)
 
 
 class Clearing(Script):
@@ -179,7 +179,7 @@ class Clearing(Script):
 async def test_whatever_is_fenced_again_and_again_is_parked_at_last(tmp_path: Path) -> None:
     """Its chat is told, and its lane goes on."""
     model = Clearing()
-    async with Rig(tmp_path, model, LetterRules(fenced_tries=4)).open() as r:
+    async with Rig(tmp_path, model, DispatchRules(fenced_tries=4)).open() as r:
         model.store = r.store
         await r.put("fought for", "m1")
         await r.put("hello", "m2")
@@ -207,7 +207,7 @@ async def test_a_fenced_letter_that_is_lost_is_let_go(tmp_path: Path) -> None:
             return answer
 
     model = Losing()
-    async with Rig(tmp_path, model, LetterRules()).open() as r:
+    async with Rig(tmp_path, model, DispatchRules()).open() as r:
         model.store = r.store
         await r.put("fought for", "m1")
         await until(lambda: model.cleared > 0 and r.worker.lanes.get(ADA) is None)

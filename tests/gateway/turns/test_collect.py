@@ -12,8 +12,8 @@ import pytest
 
 from channels.message import Sender
 from channels.tables import QueueMode
-from gateway.turns.collect import QueueRules
-from gateway.turns.letter_rules import LetterRules
+from gateway.turns.batching import QueueRules
+from gateway.turns.worker import DispatchRules
 from session.errors import ModelRefused
 from session.models.model import Answer, Prompt, ToolCall
 from session.turn.turn import TurnLimits
@@ -176,7 +176,7 @@ AGAIN = Answer("looking", [ToolCall("c2", "look", "{}")])
 
 @asynccontextmanager
 async def steered(folder: Path, *steps: Any) -> AsyncIterator[Rig]:
-    built = Rig(folder, Script(steps), LetterRules(queue=QueueRules("steer")))
+    built = Rig(folder, Script(steps), DispatchRules(queue=QueueRules("steer")))
     built.limits = TurnLimits(max_tool_rounds=5)
     async with built.open():
         yield built

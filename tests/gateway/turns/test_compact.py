@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from gateway.turns.letter_rules import LetterRules as WorkerRules
+from gateway.turns.worker import DispatchRules
 from session.compaction.compactions import Compactions
 from session.compaction.compactor import Compactor
 from session.compaction.rules import CompactionRules
@@ -65,7 +65,7 @@ class Place(Rig):
 
     def __init__(self, folder: Path, preset: str, **numbers: Any) -> None:
         self.summing = Summing()
-        super().__init__(folder, self.summing, WorkerRules())
+        super().__init__(folder, self.summing, DispatchRules())
         self.bounds_rules: CompactionRules = replace(RULES[preset], window=100_000, **numbers)
         self.left: list[str] = []
         self.cost_meter = Spending(self.store.state, clock=self.clock, caps=Caps(cost_per_day_usd=1.0))

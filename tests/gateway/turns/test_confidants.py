@@ -11,10 +11,10 @@ from channels.message import Inbound, Sender
 from channels.pairing import Pairing
 from gateway.app.wiring_tools import Deciders
 from gateway.config.settings import Settings
-from gateway.turns import outcomes
-from gateway.turns.confidants import Confidants
+from gateway.turns import messages
+from gateway.turns.failures import Confidants
+from gateway.turns.limits import Quota
 from gateway.turns.policy import wait_words
-from gateway.turns.quota import Quota, payer_of
 from session.context.scopes import Scopes
 from session.errors import AwayCause, ModelAway
 from tests.gateway.worker_rig import letter as letter_of
@@ -105,18 +105,18 @@ GROUP = "telegram:-100"
 def test_a_message_counts_for_who_writes_it(inbound: Inbound, payer: str) -> None:
     scopes = Scopes(Path("/w"), kind="chat", people=PEOPLE)
 
-    assert payer_of(scopes)(inbound) == payer
+    assert Quota(spending_in(clock=Clock()), scopes=scopes).payer(inbound).person == payer
 
 
 async def test_what_is_left_in_a_listed_group_is_told_of_who_asks(tmp_path: Path) -> None:
     scopes = Scopes(tmp_path, kind="chat", people=PEOPLE)
     clock = Clock()
     spending = spending_in(clock=clock)
-    quota = Quota(spending, turns_per_hour=5, person_of=payer_of(scopes), clock=clock)
+    quota = Quota(spending, turns_per_hour=5, scopes=scopes, clock=clock)
 
     with quota.running(quota.payer(letter("telegram:1", "1"))):
-        hers = await quota.left(outcomes.request(letter(GROUP, "1", group=True)))
-        his = await quota.left(outcomes.request(letter(GROUP, "666", group=True)))
+        hers = await quota.left(messages.request(letter(GROUP, "1", group=True)))
+        his = await quota.left(messages.request(letter(GROUP, "666", group=True)))
 
     assert (hers, his) == (["left this hour: 4 of 5 messages"], ["left this hour: 5 of 5 messages"])
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from channels.tables import QueueMode
-from gateway.turns.collect import QueueRules
-from gateway.turns.letter_rules import LetterRules
+from gateway.turns.batching import QueueRules
+from gateway.turns.worker import DispatchRules
 from session.errors import ModelAway
 from session.models.model import Answer, Prompt
 from tests.contracts.models import Script
@@ -114,7 +114,7 @@ async def test_a_call_that_was_allowed_is_run_though_its_message_was_deleted_mea
     """Its answer serves the message that it stopped, too."""
     stopped = mode == "interrupt"
     model = Script([*(["a long answer"] if stopped else []), call("1"), "done", "next"])
-    r = Asking(tmp_path, model, LetterRules(queue=QueueRules(mode)))
+    r = Asking(tmp_path, model, DispatchRules(queue=QueueRules(mode)))
     async with r.open():
         if stopped:
             await r.begin("one", "m1", platform_id="1")
@@ -150,7 +150,7 @@ async def test_a_turn_whose_tool_acted_is_gone_on_with_by_the_next_process(tmp_p
         return "never told"
 
     async def dies() -> None:
-        async with Free(tmp_path, model, LetterRules()).open() as first:
+        async with Free(tmp_path, model, DispatchRules()).open() as first:
             await first.put("secret", "m1", platform_id="1")
             await until(lambda: len(model.prompts) == 2)
             await delete(first, "1")
@@ -161,7 +161,7 @@ async def test_a_turn_whose_tool_acted_is_gone_on_with_by_the_next_process(tmp_p
     with pytest.raises(ExceptionGroup):
         await dies()
     model.release.set()
-    async with Free(tmp_path, model, LetterRules()).open() as second:
+    async with Free(tmp_path, model, DispatchRules()).open() as second:
         assert await second.texts(1) == ["told"]
         await second.settled()
 

@@ -15,7 +15,7 @@ from gateway.queue.embedded.buffer import EmbeddedLetter
 from gateway.queue.embedded.mailbox import EmbeddedMailbox
 from gateway.queue.embedded.table import QueueRow
 from gateway.queue.mailbox import INBOUND, Letter, Post
-from gateway.turns.letter_rules import LetterRules
+from gateway.turns.worker import DispatchRules
 from session.models.model import Answer, OnDelta, Prompt
 from session.transcript.key import SessionKey
 from tests.contracts.models import Script
@@ -111,7 +111,7 @@ async def flooded(
     """A worker with ``count`` letters of one chat, put while the first one's turn runs."""
     model = Held()
     mailbox = mailbox or EmbeddedMailbox(folder / "state", window=window)
-    async with Rig(folder, model, LetterRules(flood_per_chat=LIMIT), mailbox=mailbox).open() as r:
+    async with Rig(folder, model, DispatchRules(flood_per_chat=LIMIT), mailbox=mailbox).open() as r:
         await r.put("m0", "m0")
         await model.entered.wait()
         for number in range(1, count):
@@ -149,7 +149,7 @@ async def test_a_refused_letter_that_comes_again_is_not_run_after_all(tmp_path: 
     """Whoever publishes it again, and whichever daemon gets it: it has ended, without another word."""
     async with flooded(tmp_path, 7) as (r, model):
         await to_the_end(r, model)
-    again = Rig(tmp_path, Script([]), LetterRules(flood_per_chat=LIMIT))
+    again = Rig(tmp_path, Script([]), DispatchRules(flood_per_chat=LIMIT))
     async with again.open():
         for number in (4, 5, 6):
             await again.put(f"m{number}", f"m{number}")
@@ -277,7 +277,7 @@ async def crowded(folder: Path, count: int, *, poison: str = "", parks: bool = T
     """A worker whose one chat has ``count`` letters, all put at once while the first one's turn runs."""
     model = Held()
     mailbox = BreaksAt(folder / "state", settling=poison, parking=not parks)
-    async with Rig(folder, model, LetterRules(flood_per_chat=LIMIT), mailbox=mailbox).open() as r:
+    async with Rig(folder, model, DispatchRules(flood_per_chat=LIMIT), mailbox=mailbox).open() as r:
         await r.put("m0", "m0")
         await model.entered.wait()
         await asyncio.gather(*(r.put(f"m{number}", f"m{number}") for number in range(1, count)))

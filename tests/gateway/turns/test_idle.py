@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from channels.message import Outbound
-from gateway.turns.idle import SAID
-from gateway.turns.letter_rules import LetterRules
+from gateway.turns.rollover import SAID
+from gateway.turns.worker import DispatchRules
 from session.errors import EmptyAnswer, ModelAway
 from session.store.store import Session
 from session.transcript.transcript import make_line
@@ -27,7 +27,7 @@ SOURCE_CRON = {"source": "cron", "cron_job_id": "j"}
 class Ending(Rig):
     """A worker that ends sessions, and what was to be done for those that ended."""
 
-    def __init__(self, folder: Path, model: Script, rules: LetterRules) -> None:
+    def __init__(self, folder: Path, model: Script, rules: DispatchRules) -> None:
         super().__init__(folder, model, rules)
         self.made: list[str] = []
         self.left: list[str] = []
@@ -43,7 +43,7 @@ class Ending(Rig):
 
 @asynccontextmanager
 async def ending(folder: Path, *steps: Any, **rules: Any) -> AsyncIterator[Ending]:
-    built = Ending(folder, Script(steps), LetterRules(**{"idle_hours": 4, **rules}))
+    built = Ending(folder, Script(steps), DispatchRules(**{"idle_hours": 4, **rules}))
     async with built.open():
         yield built
 

@@ -10,9 +10,9 @@ import pytest
 from channels.message import Sender
 from gateway.service.outcome import Outcome
 from gateway.service.records import Record
-from gateway.turns.collect import TOGETHER_MAX, QueueRules
-from gateway.turns.letter_rules import LetterRules
-from gateway.turns.parking import LEFT_SAID
+from gateway.turns.batching import TOGETHER_MAX, QueueRules
+from gateway.turns.completion import LEFT_SAID
+from gateway.turns.worker import DispatchRules
 from session.errors import ContextTooLong, ModelAway, ModelRefused
 from session.models.model import Prompt
 from tests.contracts.models import Script
@@ -143,7 +143,7 @@ async def test_a_try_that_failed_asks_again_what_was_stopped(tmp_path: Path) -> 
 
 async def test_over_the_messages_of_an_hour_the_one_that_stopped_a_turn_is_asked(tmp_path: Path) -> None:
     """Its answer serves the message that was within the limit; it is the last one, so that none stops it."""
-    place = Rig(tmp_path, Script(["a long answer", "both"]), LetterRules(queue=INTERRUPT))
+    place = Rig(tmp_path, Script(["a long answer", "both"]), DispatchRules(queue=INTERRUPT))
     async with limited(tmp_path, turns=1, rig=place) as r:
         await r.begin("one", "m1", sender=EVE)
         await r.put("two", "m2", sender=EVE)
@@ -163,7 +163,7 @@ async def test_over_the_messages_of_an_hour_the_one_that_stopped_a_turn_is_asked
 
 
 async def test_within_the_messages_of_an_hour_each_may_stop_the_one_before(tmp_path: Path) -> None:
-    place = Rig(tmp_path, Script(["a long answer", "another one", "all"]), LetterRules(queue=INTERRUPT))
+    place = Rig(tmp_path, Script(["a long answer", "another one", "all"]), DispatchRules(queue=INTERRUPT))
     async with limited(tmp_path, turns=3, rig=place) as r:
         await r.begin("one", "m1", sender=EVE)
         for number, text in ((2, "two"), (3, "three")):
@@ -178,7 +178,7 @@ async def test_within_the_messages_of_an_hour_each_may_stop_the_one_before(tmp_p
 
 async def test_what_was_stopped_for_another_person_lets_nobody_over_the_limit(tmp_path: Path) -> None:
     """A turn of Eve's was stopped for a message that ended without one."""
-    place = Rig(tmp_path, Script(["an answer", "a long answer"]), LetterRules(queue=INTERRUPT))
+    place = Rig(tmp_path, Script(["an answer", "a long answer"]), DispatchRules(queue=INTERRUPT))
     async with limited(tmp_path, turns=1, rig=place) as r:
         bob = Sender(id="9")
         await r.say("mine", "b1", sender=bob)

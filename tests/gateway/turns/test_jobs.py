@@ -12,9 +12,9 @@ import pytest
 
 from channels.message import Inbound
 from gateway.turns.control_order import WatchOrder
-from gateway.turns.event import read_event
+from gateway.turns.events import read_event
 from gateway.turns.jobs import Jobs
-from gateway.turns.letter_rules import LetterRules
+from gateway.turns.worker import DispatchRules
 from session.context.request import Request, is_quiet
 from session.errors import ModelRefused
 from session.transcript.key import SessionKey
@@ -28,7 +28,7 @@ JOB: dict[str, Any] = {"source": "cron", "cron_job_id": "j", "meta": {"job": ABO
 
 @asynccontextmanager
 async def rig(folder: Path, *steps: Any) -> AsyncIterator[Rig]:
-    built = Rig(folder, Script(steps), LetterRules())
+    built = Rig(folder, Script(steps), DispatchRules())
     built.more["jobs"] = Jobs(folder / "state", clock=built.clock)
     async with built.open():
         yield built

@@ -10,9 +10,9 @@ import pytest
 from channels.cron.job import new_row
 from channels.cron.jobs_file import CronFile
 from channels.cron.schedule import Every
-from gateway.turns import chat_migration
-from gateway.turns.agents import AgentSet
-from gateway.turns.letter_rules import LetterRules
+from gateway.turns import routing
+from gateway.turns.routing import AgentSet
+from gateway.turns.worker import DispatchRules
 from session.background.job_files import file_name, move_jobs
 from session.context.scopes import Agents, Binding
 from session.disk.state import read_state, write_state
@@ -119,7 +119,7 @@ async def test_jobs_of_ended_sessions_go_along(tmp_path: Path) -> None:
 def test_only_an_action_that_names_another_chat_of_the_channel_moves_it(
     kind: str, meta: dict[str, Any], target: str | None
 ) -> None:
-    assert chat_migration.target(letter("", "m", OLD, kind=kind, meta=meta)) == target
+    assert routing.moved_to(letter("", "m", OLD, kind=kind, meta=meta)) == target
 
 
 class TwoAgents(Rig):
@@ -134,7 +134,7 @@ class TwoAgents(Rig):
 @pytest.mark.parametrize("runs", [False, True])
 async def test_lines_of_two_agents_are_not_put_together(tmp_path: Path, *, runs: bool) -> None:
     """What another agent was told under the new key ends as a session of its own, its turn answered first."""
-    built = TwoAgents(tmp_path, Script(), LetterRules())
+    built = TwoAgents(tmp_path, Script(), DispatchRules())
     async with built.open() as r:
         await r.say("first", "m1", key=OLD)
         if runs:

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from gateway.turns import outages
-from gateway.turns.agents import AgentSet
-from gateway.turns.letter_rules import LetterRules
+from gateway.turns import failures
+from gateway.turns.routing import AgentSet
+from gateway.turns.worker import DispatchRules
 from session.context.scopes import Agents, Binding
 from session.errors import ModelAway, TurnTimeout
 from tests.contracts.models import Script
@@ -176,7 +176,7 @@ class TwoModels(Rig):
 
 @asynccontextmanager
 async def two_models(folder: Path) -> AsyncIterator[TwoModels]:
-    built = TwoModels(folder, Script([FAR] * 9), LetterRules())
+    built = TwoModels(folder, Script([FAR] * 9), DispatchRules())
     async with built.open():
         yield built
         await end(built)
@@ -212,7 +212,7 @@ async def test_a_chat_that_asks_another_model_is_told_of_no_outage(tmp_path: Pat
         await r.second.held.wait()
         lane = r.worker.lanes.get(BOB)
         assert lane is not None
-        lane.entries[0].since -= outages.TELL_WITHIN_S
+        lane.entries[0].since -= failures.TELL_WITHIN_S
         await r.put("asked", "m1")
         assert await r.ids(1) == ["m1#notice.model_away"]
         await r.until_paused()
@@ -265,11 +265,11 @@ async def test_an_answer_of_the_model_itself_ends_it(tmp_path: Path) -> None:
 
 async def test_a_chat_that_waits_for_a_person_is_told_of_no_outage(tmp_path: Path) -> None:
     """It was asked whether a tool may run: nothing of it waits for the model."""
-    built = Asking(tmp_path, Script([call("1"), AWAY, AWAY, "fine"]), LetterRules())
+    built = Asking(tmp_path, Script([call("1"), AWAY, AWAY, "fine"]), DispatchRules())
     async with built.open() as r:
         await r.say("count", "m1")
         lane = await r.until_paused()
-        lane.entries[0].since -= outages.TELL_WITHIN_S
+        lane.entries[0].since -= failures.TELL_WITHIN_S
         await r.put("hello", "b1", key=BOB)
 
         told = await r.ids(2)

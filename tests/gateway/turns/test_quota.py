@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from channels.message import Sender
-from gateway.turns import outages
-from gateway.turns.collect import QueueRules
-from gateway.turns.letter_rules import LetterRules
-from gateway.turns.quota import Quota
+from gateway.turns import failures
+from gateway.turns.batching import QueueRules
+from gateway.turns.limits import Quota
+from gateway.turns.worker import DispatchRules
 from session.errors import ModelAway
 from session.models.caps import Caps
 from session.models.model import Answer, Need, Prompt, ToolCall, Usage
@@ -46,7 +46,7 @@ class Priced(Script):
 async def limited(
     folder: Path, *steps: Any, turns: int = 0, rig: Rig | None = None, **caps: Any
 ) -> AsyncIterator[Rig]:
-    r = rig or Rig(folder, Priced(steps) if caps else Script(steps), LetterRules())
+    r = rig or Rig(folder, Priced(steps) if caps else Script(steps), DispatchRules())
     spending = Spending(r.store.state, clock=r.clock, caps=Caps(**caps))
     r.more["quota"] = Quota(spending, turns_per_hour=turns, clock=r.clock)
     async with r.open():
@@ -109,7 +109,7 @@ async def test_a_person_is_counted_over_all_chats_and_told_in_each(tmp_path: Pat
 
 async def test_turns_that_are_about_to_run_count_already(tmp_path: Path) -> None:
     """Of two messages in two chats at once one is over the limit, though a session ends before each."""
-    place = Rig(tmp_path, Script(), LetterRules(idle_hours=4))
+    place = Rig(tmp_path, Script(), DispatchRules(idle_hours=4))
     async with limited(tmp_path, turns=1, rig=place) as r:
         for key in (ADA, BOB):
             await r.put("long ago", f"{key} 1", key=key)
@@ -173,7 +173,7 @@ async def test_a_message_that_waits_for_its_model_is_not_refused_later(
 ) -> None:
     """Another one of its person was answered meanwhile, which used up the hour."""
     away = ModelAway("503", cause="unreachable")
-    monkeypatch.setattr(outages, "back_off_s", lambda *_, **__: 60.0)
+    monkeypatch.setattr(failures, "back_off_s", lambda *_, **__: 60.0)
     async with limited(tmp_path, away, "meanwhile", "at last", turns=1) as r:
         await r.put("a", "m1", sender=EVE)
         await r.until_paused()
@@ -189,7 +189,7 @@ async def test_a_message_that_waits_for_its_model_is_not_refused_later(
 @guarantee("failures", "A turn that reaches a budget ends once, with one notice.")
 async def test_messages_that_entered_a_turn_which_is_broken_off_end_with_it(tmp_path: Path) -> None:
     """The chat is told once, and none of them is asked for itself."""
-    rules, steps = LetterRules(queue=QueueRules("steer")), [spent(0.5, "", CALL)]
+    rules, steps = DispatchRules(queue=QueueRules("steer")), [spent(0.5, "", CALL)]
     steered = Rig(tmp_path, Priced(steps), rules)
     async with limited(tmp_path, rig=steered, cost_per_chat_per_day_usd=0.55) as r:
         await r.begin("one", "m1")
@@ -264,7 +264,7 @@ async def test_over_an_outage_only_what_was_spent_stays_held(
 ) -> None:
     """Another chat, whose request needs as much, is answered meanwhile, and then the one that waited."""
     away = ModelAway("503", cause="unreachable")
-    monkeypatch.setattr(outages, "back_off_s", lambda *_, **__: 60.0)
+    monkeypatch.setattr(failures, "back_off_s", lambda *_, **__: 60.0)
     async with limited(tmp_path, away, spent(0.1, "meanwhile"), "at last", cost_per_day_usd=1.0) as r:
         assert isinstance(r.model, Priced)
         r.model.most_usd = 0.9

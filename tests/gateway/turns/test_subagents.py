@@ -14,9 +14,9 @@ import pytest
 from channels.tables import QueueMode
 from gateway.queue.embedded.mailbox import EmbeddedMailbox
 from gateway.queue.mailbox import INBOUND, Letter
-from gateway.turns.collect import QueueRules
-from gateway.turns.letter_rules import LetterRules
+from gateway.turns.batching import QueueRules
 from gateway.turns.subagents import LATE_SAID
+from gateway.turns.worker import DispatchRules
 from session.store.rollover import split_after_idle
 from session.subagents.records import Call, Subagent
 from session.transcript.key import SessionKey, is_subagent
@@ -361,8 +361,8 @@ class Second(SubagentRig):
 async def two(folder: Path, *tasks: str) -> AsyncIterator[tuple[SubagentRig, SubagentRig, Sequence[Held]]]:
     models = (Held(*tasks), Held(*tasks))
     mailbox = Shared(folder / "state")
-    first = SubagentRig(folder, models[0], LetterRules(), mailbox=mailbox)
-    second = Second(folder, models[1], LetterRules(), mailbox=mailbox)
+    first = SubagentRig(folder, models[0], DispatchRules(), mailbox=mailbox)
+    second = Second(folder, models[1], DispatchRules(), mailbox=mailbox)
     async with first.open(), second.open():
         yield first, second, models
     for rig in (first, second):

@@ -8,7 +8,7 @@ import pytest
 from channels.errors import Unreadable
 from channels.message import Inbound
 from gateway.turns.control_order import ControlOrder, StatusOrder, StopOrder, WatchOrder, read_order
-from gateway.turns.event import Event, read_event
+from gateway.turns.events import Event, read_event
 
 LETTER = Inbound(v=1, id="web:1", key="web:a", channel="web", chat_id="a", text="/status")
 WATCH = {"v": 1, "id": "w", "do": "watch", "slots": [3], "for_s": 60}

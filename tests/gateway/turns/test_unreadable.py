@@ -15,10 +15,10 @@ from channels.errors import Unreadable
 from channels.message import read_inbound
 from gateway.queue.embedded.mailbox import EmbeddedMailbox
 from gateway.queue.mailbox import INBOUND, Letter, Mailbox, Post
-from gateway.turns import arrivals, edits, worker
+from gateway.turns import completion, edits, worker
 from gateway.turns.events import Events
-from gateway.turns.notices import Notices
 from gateway.turns.policy import UNANSWERED
+from gateway.turns.replies import Notices
 from session.errors import ModelRefused
 from session.store.store import Store
 from tests.contracts.posts import collect
@@ -53,7 +53,7 @@ async def set_aside(mailbox: Mailbox, found: Letter) -> list[float]:
     async def sleep(seconds: float) -> None:
         pauses.append(seconds)
 
-    await arrivals.park_unreadable(
+    await completion.park_unreadable(
         found,
         error_of(found),
         mailbox=mailbox,
@@ -113,7 +113,7 @@ async def test_a_drain_waits_for_none_that_cannot_be_parked(tmp_path: Path) -> N
         await r.worker.drain(5)
         await until(lambda: all(task.get_name() != "park unreadable" for task in asyncio.all_tasks()))
 
-        assert mailbox.tried < arrivals.CRASHES_MAX
+        assert mailbox.tried < completion.UNREADABLE_CRASHES_MAX
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ import pytest
 
 from channels.message import Inbound
 from gateway.turns.control_order import WatchOrder
-from gateway.turns.letter_rules import LetterRules
+from gateway.turns.worker import DispatchRules
 from session.errors import BadAnswer
 from session.models.model import Answer, OnDelta, Prompt
 from session.transcript.key import slot_of
@@ -156,7 +156,7 @@ class Ends:
 
 
 async def ends(folder: Path, *steps: Any, puts: int) -> Ends:
-    r = Rig(folder, Script(steps), LetterRules())
+    r = Rig(folder, Script(steps), DispatchRules())
     noted = Ends()
     r.more["letter_ended"] = noted
     async with r.open():
@@ -179,7 +179,7 @@ async def test_a_count_that_fails_brings_no_letter_back(tmp_path: Path) -> None:
     def broken(inbound: Inbound, status: str, error: str, duration_ms: int) -> None:
         raise RuntimeError(inbound.id)
 
-    r = Rig(tmp_path, Script(), LetterRules())
+    r = Rig(tmp_path, Script(), DispatchRules())
     r.more["letter_ended"] = broken
     async with r.open():
         await r.put("a", "m1")
@@ -224,7 +224,7 @@ async def test_an_answer_is_written_piece_by_piece_for_whoever_reads_along(
 ) -> None:
     """Who waits for its end, or reads another channel, does not."""
     model = Asked()
-    built = Rig(tmp_path, model, LetterRules())
+    built = Rig(tmp_path, model, DispatchRules())
     built.limits = TurnLimits(streams=streams)
     async with built.open() as r:
         if order is not None:

@@ -21,7 +21,7 @@ from session.tools.archives import SessionArchiveRead
 from session.transcript import archive
 from session.transcript.key import SessionKey
 from session.transcript.transcript import encode, make_line, parse
-from session.turn.stop import StopSwitch
+from session.turn.reply import StopSwitch
 from session.turn.turn import Request
 from session.turn.turn_compaction import TurnCompaction
 from tests.session.compaction_talk import facts_of, filled

@@ -1,9 +1,9 @@
-"""What every adapter emits into: who may talk, what came along, then the first hand-over."""
+"""The first hand-over: who may talk and what came along; durable in the queue before its source is told."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -33,15 +33,56 @@ from channels.message import Attachment, Inbound, Quoted, Sender, now_text
 from channels.tables import Platform
 from durable import BoundedDict, plain_value, whole_text
 from gateway.errors import GatewayError, MailboxDown
-from gateway.inbound.intake import Intake
-from gateway.queue.mailbox import Mailbox
+from gateway.queue.mailbox import INBOUND, Mailbox, Post
 from gateway.queue.retry import until_durable
-from gateway.turns import replies
-from gateway.turns.held import HeldBack
+from gateway.turns import messages, replies
+from gateway.turns.control_order import OWN, StatusOrder, StopOrder
+from gateway.turns.failures import HeldBack
+from session.transcript.key import slot_of
 from session.turn import commands
 
-T = TypeVar("T")
 log = structlog.get_logger("reception")
+
+
+class Intake:
+    """Puts what adapters, HTTP and the terminal accept into the inbound box.
+
+    ``received`` hears of each message before, and returns the headers of its delivery.
+    """
+
+    def __init__(
+        self, mailbox: Mailbox, *, received: Callable[[Inbound], Mapping[str, str]] = lambda inbound: {}
+    ) -> None:
+        self._mailbox = mailbox
+        self._received = received
+
+    async def accept(self, inbound: Inbound) -> None:
+        """Return once the message is durable; a ``/stop`` and a ``/status`` are also told out of line.
+
+        Raises:
+            MailboxDown: not confirmed; accept the same message again.
+        """
+        # An order out of line may reach nobody: what is durable is answered in any case.
+        headers = self._received(inbound)
+        await self._mailbox.put(Post(INBOUND, inbound.key, inbound.id, inbound.to_bytes(), headers))
+        command = messages.command(inbound)
+        if command is not None and command.name == "stop":
+            await self.stop(inbound.key, inbound.id, letter=inbound)
+        elif command is not None and command.name == "status":
+            await self._look(inbound)
+
+    async def _look(self, inbound: Inbound) -> None:
+        """Have the daemon with the lane of the chat answer, though the message waits behind others."""
+        order = StatusOrder(id=inbound.id, key=inbound.key, letter=inbound)
+        await self._mailbox.tell("control", slot_of(inbound.key), order.to_bytes())
+
+    async def stop(self, key: str, message_id: str = "", *, letter: Inbound | None = None) -> None:
+        """Ask the daemon that runs a turn of ``key`` to stop it; ``letter`` is what asks for it."""
+        order = StopOrder(id=message_id or f"{OWN}{durable.new_id()}", key=key, letter=letter)
+        await self._mailbox.tell("control", slot_of(key), order.to_bytes())
+
+
+T = TypeVar("T")
 _UNMENTIONED_MAX: Final = 10_000
 # Between two tries, even where the queue has just come back.
 LEAST_PAUSE_S: Final = 0.1
@@ -109,7 +150,7 @@ class Reception:
     async def accept(self, arrival: Arrival) -> bool:
         """Return once an arrival is durable, or dismissed; wait for as long as the queue is away.
 
-        It fails only by being cancelled. The same arrival again becomes the same letter.
+        It fails only by being cancelled. The same arrival again becomes the same message.
 
         Returns:
             False where it was dismissed without a word.
@@ -118,7 +159,8 @@ class Reception:
         if arrival.moved_from:
             await self._until_done(arrival, lambda: self._move(arrival))
             return True
-        arrival = self._as_first_read(arrival)
+        if arrival.kind == "edit":
+            arrival = self._as_first_read(arrival)
         verdict = await self._until_done(arrival, lambda: self._verdict(arrival))
         match verdict:
             case Ignore(reason):
@@ -142,8 +184,6 @@ class Reception:
         It gets the message's own id, by which a queue knows it if its platform delivers it again. Other edits
         bring no files.
         """
-        if arrival.kind != "edit":
-            return arrival
         place = (arrival.chat_id, arrival.platform_id or "")
         is_order = arrival.meta.get("deleted") is True or commands.parse(arrival.text) is not None
         if not arrival.mentioned or is_order or place not in self._unmentioned:
@@ -184,10 +224,10 @@ class Reception:
         return True
 
     async def _forbidden(self, arrival: Arrival) -> str:
-        """Return what to say to a command that this person may not use here; empty where he may."""
+        """Return what to say to a command that this person may not use in a group; empty where he may."""
         is_own = arrival.kind != "edit" and not arrival.forwarded_from
         command = commands.parse(arrival.text) if is_own else None
-        if not arrival.group or command is None or (command.name in LOOKS and not command.rest):
+        if command is None or (command.name in LOOKS and not command.rest):
             return ""
         decides = command.name in commands.DECIDING
         if not (decides or command.name in self._restricted):
@@ -212,15 +252,17 @@ class Reception:
     # ── the hand-over ─────────────────────────────────────────────────────────────────────────────────────
 
     async def _take(self, arrival: Arrival) -> None:
-        said = await self._until_done(arrival, lambda: self._forbidden(arrival))
-        if said:
+        if arrival.group and (said := await self._until_done(arrival, lambda: self._forbidden(arrival))):
             await self._tell(arrival, "forbidden", said)
             self._dismiss(arrival, "command not allowed")
             return
-        text, attachments = await self._saved(arrival.text, arrival.files)
+        attachments: list[Attachment] = []
+        if arrival.files:
+            text, attachments = await self._saved(arrival.text, arrival.files)
+            arrival = replace(arrival, text=text)
         quoted = await self._quoted(arrival.quoted) if arrival.quoted is not None else None
-        # The files are on disk by now: a letter never names one that a crash has kept from being written.
-        inbound = self._inbound(replace(arrival, text=text), attachments, quoted)
+        # The files are on disk by now: a message never names one that a crash has kept from being written.
+        inbound = self._inbound(arrival, attachments, quoted)
         await self._until_done(arrival, lambda: self._intake.accept(inbound))
 
     async def _unreadable(self, arrival: Arrival) -> bool:

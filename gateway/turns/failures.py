@@ -1,21 +1,27 @@
-"""Holds lanes back while the model is away or limits the rate, or the disk is full; notifies chats."""
+"""Failures that are not the message's fault: lanes wait for model, queue or disk, and chats are notified."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 import structlog
 
 import durable
+from channels import pairing
+from channels.access import is_allowed
+from channels.errors import ChannelError
 from channels.message import Inbound
+from channels.tables import Platform
+from gateway.config.settings import Settings
 from gateway.errors import MailboxError
 from gateway.queue.retry import back_off_s
+from gateway.turns import replies
 from gateway.turns.events import Spawn
-from gateway.turns.lanes import Entry, Hold, Lanes, RetryAfter
-from gateway.turns.notices import Notices
+from gateway.turns.lanes import Entry, Hold, Lane, Lanes, RetryAfter
 from gateway.turns.policy import (
     OUTAGE_SAID,
     TELL_WITHIN_S,
@@ -26,6 +32,7 @@ from gateway.turns.policy import (
     park_verdict,
     wait_words,
 )
+from gateway.turns.replies import Notices
 from session.errors import Fenced, ModelAway, ModelError, RequestTooLarge, SessionError, StoreError, loggable
 from session.models.failure import kind_of
 from session.models.model import Model
@@ -34,10 +41,82 @@ from session.transcript.key import SessionKey, is_subagent
 
 log = structlog.get_logger("outages")
 
+
+class HeldBack:
+    """The arrivals of one channel that wait because something of the workspace refuses."""
+
+    def __init__(self) -> None:
+        self._causes: dict[str, str] = {}
+
+    def note(self, message_id: str, cause: str) -> None:
+        """Note why a message waits, in words for the operator."""
+        self._causes[message_id] = cause
+
+    def release(self, message_id: str) -> None:
+        """Note that a message waits no longer."""
+        self._causes.pop(message_id, None)
+
+    @property
+    def cause(self) -> str:
+        """Why arrivals wait; empty where none does."""
+        return _said(list(self._causes.values()))
+
+
+def cause_of_lanes(lanes: Iterable[Lane], channel: str | None = None) -> str:
+    """Say why messages of a channel, or of any, wait for the workspace; empty where none does."""
+    # Of ten thousand lanes hardly any is held: what costs each of them is looked at first.
+    held = [entries[0] for lane in lanes if (entries := lane.entries) and entries[0].held]
+    return _said([entry.held for entry in held if channel in (None, entry.inbound.channel)], of="chat")
+
+
+def _said(causes: list[str], of: str = "message") -> str:
+    if not causes:
+        return ""
+    count = f"1 {of} waits" if len(causes) == 1 else f"{len(causes)} {of}s wait"
+    return f"{count}: {causes[0]}"
+
+
+_OWN_CLIENTS = frozenset({"web", "cli"})
+
+
+class Confidants:
+    """Tells messages of allowed people in their own chat from all others."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+
+    def __call__(self, inbound: Inbound) -> bool:
+        """Say whether the chat that is answered may read a cause; a doubt is a no."""
+        # The message of a cron job does not tell who reads the chat that is answered.
+        if inbound.source == "cron" or inbound.group or replies.target(inbound)[0] != inbound.key:
+            return False
+        if inbound.channel in _OWN_CLIENTS:
+            return True
+        table = getattr(self._settings.channels, inbound.channel, None)
+        if not isinstance(table, Platform):
+            return False
+        try:
+            approved = pairing.approved(self._settings.state, inbound.channel)
+        except ChannelError:
+            # Who was let in cannot be read now, and no cause may be told to anybody else.
+            return False
+        return is_allowed(inbound.sender.id, table=table, approved=approved)
+
+
 # The first wait after a try whose conversation was cleared or replaced.
 FENCED_S = 0.05
 # So many lanes an answer releases from an outage: each answer of theirs releases as many again.
 RELEASED = 2
+
+
+@dataclass(eq=False, slots=True)
+class _ModelState:
+    """What is known of one model: its outage, its pace, and the lanes that wait for it."""
+
+    outage: Outage = field(default_factory=Outage)
+    pace: Pace = field(default_factory=Pace)
+    holds: list[Hold] = field(default_factory=list)
+    timer: asyncio.TimerHandle | None = None
 
 
 class Outages:
@@ -60,10 +139,7 @@ class Outages:
         confides: Callable[[Inbound], bool] = lambda _: False,
     ) -> None:
         self.draining = False
-        self._outages: dict[Model | None, Outage] = {}
-        self._paces: dict[Model | None, Pace] = {}
-        self._holds: dict[Model | None, list[Hold]] = {}
-        self._timers: dict[Model | None, asyncio.TimerHandle] = {}
+        self._models: dict[Model | None, _ModelState] = {}
         self._lanes = lanes
         self._store = store
         self._notices = notices
@@ -78,23 +154,25 @@ class Outages:
     @property
     def outage(self) -> Outage:
         """What is known of the model that is away longest; where none is, of the one that came back last."""
-        known = [each for each in self._outages.values() if each.changed_at is not None]
-        if away := [each for each in known if each.since is not None]:
+        outages = [state.outage for state in self._models.values()] or [Outage()]
+        if away := [each for each in outages if each.since is not None]:
             return min(away, key=lambda each: each.since or 0.0)
-        return max(
-            known, key=lambda each: str(each.changed_at), default=self._of(next(iter(self._outages), None))
-        )
+        known = [each for each in outages if each.changed_at is not None]
+        return max(known, key=lambda each: str(each.changed_at), default=outages[0])
 
     def is_away(self, model: Model) -> bool:
         """Say whether this very model is known to be away."""
-        return model in self._outages and self._outages[model].since is not None
+        return self._of(model).outage.since is not None
 
-    def _of(self, model: Model | None) -> Outage:
-        return self._outages.setdefault(model, Outage())
+    def _of(self, model: Model | None) -> _ModelState:
+        state = self._models.get(model)
+        if state is None:
+            state = self._models[model] = _ModelState()
+        return state
 
     def begins(self, entry: Entry, model: Model) -> None:
         """Note that the turn of an entry asks a model now; its lane is held no longer."""
-        if entry.hold is not None and entry.hold in (holds := self._holds.get(entry.model, [])):
+        if entry.hold is not None and entry.hold in (holds := self._of(entry.model).holds):
             holds.remove(entry.hold)
         entry.asking, entry.model, entry.hold = "", model, None
         entry.asked_at = asyncio.get_running_loop().time()
@@ -115,7 +193,8 @@ class Outages:
         An outage or a rate limit holds it up to ``limits.outage_hours``, any other failure for
         ``limits.model_tries`` tries.
         """
-        outage = self._of(entry.model)
+        state = self._of(entry.model)
+        outage = state.outage
         others = entry.answers is not None and entry.answers < outage.answers
         entry.answers = outage.answers
         limited = isinstance(error, ModelAway) and error.cause == "rate_limit"
@@ -125,7 +204,7 @@ class Outages:
             return None
         after_s = error.after_s if isinstance(error, ModelAway | RequestTooLarge) else None
         if limited:
-            self._pace(entry.model).refused(entry.asked_at, asyncio.get_running_loop().time(), after_s)
+            state.pace.refused(entry.asked_at, asyncio.get_running_loop().time(), after_s)
         log.debug("model.said", error=str(error))
         entry.tries.away += isinstance(error, ModelAway)
         if kind == "counted":
@@ -140,7 +219,8 @@ class Outages:
     async def _hold(
         self, entry: Entry, session: Session, error: ModelAway, *, paced: bool
     ) -> RetryAfter | None:
-        loop, outage, entry.held = asyncio.get_running_loop(), self._of(entry.model), ""
+        loop, state, entry.held = asyncio.get_running_loop(), self._of(entry.model), ""
+        outage = state.outage
         # This outage may end while the chat is notified, and the next one has an event of its own.
         over = outage.over
         outage.met(error, loop.time())
@@ -153,8 +233,8 @@ class Outages:
         entry.tries.waits += 1
         wait = back_off_s(entry.tries.away, after_s=error.after_s, spread=durable.uniform())
         hold = entry.hold = Hold(loop.time() + (wait if paced or error.after_s is not None else 0.0), paced)
-        self._holds.setdefault(entry.model, []).append(hold)
-        self._release_paced(entry.model)
+        state.holds.append(hold)
+        self._release_paced(state)
         log.warning(
             "model.away", cause=error.cause, error=loggable(error), hint=error.hint, wait_s=round(wait, 2)
         )
@@ -169,27 +249,25 @@ class Outages:
                 entry.away_told = True
         return RetryAfter(min(left_s, left_s if paced else wait), hold.released)
 
-    def _release_paced(self, model: Model | None) -> None:
+    def _release_paced(self, state: _ModelState) -> None:
         """Let the lane ask that a rate limit holds longest, as soon as pace and Retry-After allow."""
-        if (timer := self._timers.pop(model, None)) is not None:
-            timer.cancel()
-        paced = [hold for hold in self._holds.get(model, []) if hold.paced]
+        if state.timer is not None:
+            state.timer.cancel()
+            state.timer = None
+        paced = [hold for hold in state.holds if hold.paced]
         if not paced or self.draining:
             return
-        loop, pace = asyncio.get_running_loop(), self._pace(model)
+        loop, pace = asyncio.get_running_loop(), state.pace
         first = min(paced, key=lambda hold: hold.not_before)
         if (at := max(first.not_before, pace.next_at)) <= loop.time():
-            self._release(model, first)
+            self._release(state, first)
             pace.released(loop.time())
             at = pace.next_at
-        self._timers[model] = loop.call_at(at, self._release_paced, model)
+        state.timer = loop.call_at(at, self._release_paced, state)
 
-    def _release(self, model: Model | None, hold: Hold) -> None:
-        self._holds[model].remove(hold)
+    def _release(self, state: _ModelState, hold: Hold) -> None:
+        state.holds.remove(hold)
         hold.released.set()
-
-    def _pace(self, model: Model | None) -> Pace:
-        return self._paces.setdefault(model, Pace())
 
     async def delay(self, entry: Entry, error: MailboxError | StoreError) -> RetryAfter:
         """Keep the lane waiting for queue or disk; of the disk its chat is told once."""
@@ -209,7 +287,7 @@ class Outages:
         return RetryAfter(wait)
 
     def fenced(self, entry: Entry, error: Fenced) -> RetryAfter | None:
-        """Let go of a lost letter; try another one again on the conversation as it is now, ever later.
+        """Drop a lost delivery; try any other message again on the conversation as it is now, ever later.
 
         After ``fenced_tries`` it is parked: it would hold up its lane for ever.
         """
@@ -229,19 +307,22 @@ class Outages:
 
         ``answered`` is false where the model refused the message: it is there, but answered none.
         """
-        now, outage = asyncio.get_running_loop().time(), self._of(model)
+        now, state = asyncio.get_running_loop().time(), self._of(model)
         entry.away = entry.away_at = None
-        outage.ended()
-        outage.answers += answered
+        if state.outage.since is not None:
+            state.outage.ended()
+        state.outage.answers += answered
         self._told = {key: away for key, away in self._told.items() if away is not model}
-        self._pace(model).answered(now)
-        free = [hold for hold in self._holds.get(model, []) if not hold.paced and hold.not_before <= now]
+        state.pace.answered(now)
+        if not state.holds:
+            return
+        free = [hold for hold in state.holds if not hold.paced and hold.not_before <= now]
         for hold in free[:RELEASED]:
-            self._release(model, hold)
-        self._release_paced(model)
+            self._release(state, hold)
+        self._release_paced(state)
 
     async def _tell_waiting(self, error: ModelAway, model: Model | None, over: asyncio.Event) -> None:
-        """Until the outage is ``over``, tell the chats whose letters wait without a try of their own."""
+        """Until the outage is ``over``, tell the chats whose messages wait without a try of their own."""
         loop = asyncio.get_running_loop()
         while not over.is_set() and not self.draining:
             for lane in self._lanes:
@@ -272,12 +353,12 @@ class Outages:
     @contextmanager
     def _telling(self, entry: Entry, model: Model | None) -> Iterator[None]:
         """Take a chat for told while it is; refused by queue or disk, it is told at the next try or look."""
-        # Noted first: a try of the letter itself may meet the outage meanwhile, and would tell it, too.
+        # Noted first: a try of the message itself may meet the outage meanwhile, and would tell it, too.
         key = entry.inbound.key
         self._told[key] = model
         try:
             yield
-        # What nobody foresaw is not tried again: it would count as an attempt at the letter each time.
+        # What nobody foresaw is not tried again: it would count as an attempt at the message each time.
         except (MailboxError, SessionError, asyncio.CancelledError):
             self._told.pop(key, None)
             raise

@@ -9,7 +9,7 @@ from functools import partial
 import structlog
 
 from gateway.turns.context import MessageContext
-from gateway.turns.notices import Notices
+from gateway.turns.replies import Notices
 from session.compaction.compactions import apart
 from session.store import rollover
 from session.store.rollover import is_idle
@@ -18,6 +18,7 @@ from session.transcript.line import FOR_EVER_DAYS, read_time
 from session.transcript.transcript import Transcript
 
 log = structlog.get_logger("idle")
+
 
 REASON = "idle"
 MAX_HOURS = 24.0 * FOR_EVER_DAYS
@@ -56,7 +57,7 @@ class RollOver:
         Raises:
             Fenced, StoreError, MailboxDown: call it again.
         """
-        entry, session, inbound = message.entry, message.session, message.inbound
+        entry, session, inbound = message.entry, message.session, message.entry.inbound
         if message.command is not None or not self._limit:
             return
         if inbound.source == "cron" or inbound.kind == "result":

@@ -1,6 +1,6 @@
-"""The attempt at a letter: beside whom its turn runs after a crash, and the count that parks poison.
+"""Counts crashes per message, isolates a suspected poison message, parks it after N crashes.
 
-A crash interrupts every turn of a daemon, and one of them at most is to blame. So a letter that comes again
+A crash interrupts every turn of a daemon, and one of them at most is to blame. So a message that comes again
 runs beside all others once more. Only one that two deaths met runs alone, and only a death alone parks it.
 """
 
@@ -11,14 +11,17 @@ from collections.abc import Callable
 from types import TracebackType
 
 from gateway.errors import MailboxError
-from gateway.turns.lanes import Entry, RetryAfter
+from gateway.turns import messages
+from gateway.turns.batching import ask_apart
+from gateway.turns.context import Ending, MessageContext
+from gateway.turns.lanes import SOON_S, Entry, RetryAfter
+from gateway.turns.policy import ATTEMPTS_SAID, SUSPECT_DEATHS, Verdict
 from session.approvals.gate import AwaitsApproval
 from session.errors import BadAnswer, Fenced, LineTooLong, ModelAway, RequestTooLarge, StoreError
 from session.store.store import Session
 from session.turn.joining import parts_of
 
-SUSPECT_DEATHS = 2
-# Whoever waits for a place is woken; this only bounds the wait should that ever be missed.
+# Everything that waits for a place is woken; this only bounds the wait should that ever be missed.
 LOOK_AGAIN_S = 60.0
 _BLAMELESS = (
     *(ModelAway, BadAnswer, RequestTooLarge),
@@ -26,22 +29,49 @@ _BLAMELESS = (
 )
 
 
-class Attempts:
-    """Gives out the places in which turns of letters that came again may run.
+class CrashGuard:
+    """Gives out the places in which turns of messages that came again may run.
 
-    Any number of letters runs beside one another, or one suspect without them. Letters that no crash can have
+    Any number of them runs beside one another, or one suspect without them. Messages that no crash can have
     met take no place: they begin at once, and a suspect does not wait for them.
+
+    Args:
+        limit: how often a turn may begin and never end before its message is parked.
+        now: the timestamp of a line that is written now.
     """
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, *, now: Callable[[], str]) -> None:
         self._limit = limit
+        self._now = now
         self._beside = 0
         self._alone = False
         self._beside_free, self._alone_free = asyncio.Event(), asyncio.Event()
 
-    def at(self, entry: Entry, session: Session) -> Attempt:
-        """Begin no turn yet: look at what is known of the letter."""
-        return Attempt(self, entry, session, limit=self._limit)
+    async def take(self, message: MessageContext) -> Ending | None:
+        """Return why a message runs no more, or what it waits for."""
+        entry, session = message.entry, message.session
+        message.attempt = attempt = Attempt(entry, session)
+        if not attempt.counted:
+            return None
+        if attempt.is_spent(self._limit):
+            return Verdict("attempts", ATTEMPTS_SAID.format(attempt.begun))
+        message.alone = attempt.alone
+        if attempt.alone and await ask_apart(entry, session, self._now()):
+            return RetryAfter(SOON_S)
+        if messages.calls_model(message.command):
+            assert message.answers is not None
+            # It takes seconds, and a kill in them is no fault of the message's.
+            await message.answers.turns.ready(entry.stop)
+        # A turn that was stopped while it waited is only closed: nothing of it runs that could do harm. One
+        # that waited behind the first message of its lane did not run when a daemon died.
+        if entry.stop.pulled or not (attempt.alone or attempt.has_begun):
+            return None
+        take, leave = (
+            (self.take_alone, self.leave_alone) if attempt.alone else (self.take_beside, self.leave_beside)
+        )
+        if (wait := take()) is None:
+            message.leave.callback(leave)
+        return wait
 
     def take_beside(self) -> RetryAfter | None:
         """Take a place beside others; say what to wait for while a suspect runs."""
@@ -77,20 +107,15 @@ class Attempts:
 
 
 class Attempt:
-    """One try of a letter's turn. ``async with`` it begins the turn and counts it.
+    """One try of a message's turn. ``async with`` it begins the turn and counts it.
 
     A turn that ends in an outage of model, queue or disk, or in an answer of no use, waits for a person, or
     is cancelled, is struck out again. What ended in a death, or in an error that nobody foresaw, stays
     counted.
     """
 
-    def __init__(self, attempts: Attempts, entry: Entry, session: Session, *, limit: int) -> None:
-        self.entry = entry
-        self.session = session
-        self._tries = entry.tries
-        self._attempts = attempts
-        self._limit = limit
-        self._leave: Callable[[], None] = _nothing
+    def __init__(self, entry: Entry, session: Session) -> None:
+        self._entry, self._session, self._tries = entry, session, entry.tries
         recorded = session.journal.attempts(entry.inbound.id)
         # A try that was fenced could not be struck out: its record serves this one.
         self._deaths = recorded - (1 if self._tries.recorded else 0)
@@ -103,38 +128,18 @@ class Attempt:
         return max(self._deaths, self._tries.crashes)
 
     @property
-    def spent(self) -> bool:
-        """Whether it was begun often enough: by its own errors, or by deaths of which the last was alone."""
-        if not self.counted:
-            return False
-        if self._tries.crashes >= self._limit:
+    def has_begun(self) -> bool:
+        """Whether the turn ran here or may have run when a daemon died."""
+        return self._entry.heads or self._deaths > 0 or self._held()
+
+    def is_spent(self, limit: int) -> bool:
+        """Say whether it was begun often enough: by its errors, or by deaths of which the last was alone."""
+        if self._tries.crashes >= limit:
             return True
-        return self._deaths >= self._limit and self.session.journal.last_alone(self.entry.inbound.id)
-
-    def take_place(self) -> RetryAfter | None:
-        """Take the place in which the turn may run; where it is not free, say what the lane waits for."""
-        # A turn that was stopped while it waited is only closed: nothing of it runs that could do harm.
-        if not self.counted or self.entry.stop.pulled:
-            return None
-        if self.alone:
-            take, leave = self._attempts.take_alone, self._attempts.leave_alone
-        elif self.entry.heads or self._deaths or self._held():
-            take, leave = self._attempts.take_beside, self._attempts.leave_beside
-        else:
-            # It waited behind the first letter of its lane: no turn of it ran when a daemon died.
-            return None
-        wait = take()
-        if wait is None:
-            self._leave = leave
-        return wait
-
-    def leave_place(self) -> None:
-        """Give the place back, for the next one."""
-        leave, self._leave = self._leave, _nothing
-        leave()
+        return self._deaths >= limit and self._session.journal.last_alone(self._entry.inbound.id)
 
     async def __aenter__(self) -> Attempt:
-        entry, journal = self.entry, self.session.journal
+        entry, journal = self._entry, self._session.journal
         if not self.counted or self._tries.recorded or entry.stop.pulled:
             return self
         id_, before = entry.inbound.id, journal.attempts(entry.inbound.id)
@@ -166,18 +171,14 @@ class Attempt:
     async def _strike(self) -> None:
         # Of a first start that was not recorded, the line in the transcript would count as one.
         if self._tries.recorded or (not self.counted and self._held()):
-            await self.session.journal.strike(self.entry.inbound.id, parts=self._parts())
+            await self._session.journal.strike(self._entry.inbound.id, parts=self._parts())
             self._tries.recorded, self._tries.struck = False, True
 
     def _parts(self) -> list[str]:
-        """Return the ids of other letters in the turn: a death may be the fault of each of them."""
-        lines = parts_of(self.session, self.entry.inbound.id) if self._held() else []
+        """Return the ids of other messages in the turn: a death may be the fault of each of them."""
+        lines = parts_of(self._session, self._entry.inbound.id) if self._held() else []
         return [str(line["message_id"]) for line in lines]
 
     def _held(self) -> bool:
-        exchange = self.session.find(self.entry.inbound.id)
+        exchange = self._session.find(self._entry.inbound.id)
         return exchange is not None and exchange.tail
-
-
-def _nothing() -> None:
-    return
