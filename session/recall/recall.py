@@ -25,10 +25,19 @@ from session.errors import SessionError, StoreError, ToolError
 from session.memory.circles import Circles
 from session.models.model import Payer, ToolSpec
 from session.models.spending import Meter, OwnMeter, Spending
-from session.recall.bulk import Ending, bring_up
 from session.recall.finding import MAX_NEIGHBOURS, Hit, Match, Question, find
 from session.recall.index import WordIndex
-from session.recall.update import BULK_BYTES, WHOSE, Answers, Bulk, OutOfTime, ScopeFiles, Update
+from session.recall.update import (
+    BULK_BYTES,
+    WHOSE,
+    Answers,
+    Bulk,
+    Ending,
+    OutOfTime,
+    ScopeFiles,
+    Update,
+    bring_up,
+)
 from session.store.listing import key_at, said_since
 from session.store.naming import resolve
 from session.store.recall_file import index_path

@@ -15,9 +15,8 @@ from session.context.request import Request
 from session.context.scopes import Scopes
 from session.library.library import Library
 from session.recall import recall
-from session.recall.bulk import Ending, bring_up
 from session.recall.index import WordIndex
-from session.recall.update import ScopeFiles
+from session.recall.update import Ending, ScopeFiles, bring_up
 from session.transcript.key import SessionKey
 from session.transcript.line import make_line, stamp
 from tests.session.recall.place import ADA, BOB, Place, place
