@@ -34,9 +34,9 @@ from session.context.scopes import Scopes
 from session.disk.layout import Layout
 from session.library.library import Library
 from session.mcp.spec import NoServers
-from session.memory.circles import Circles
 from session.memory.consolidation import MemoryNotes
 from session.memory.profile import Profile
+from session.memory.scope_resolver import ScopeResolver
 from session.models.model import Model
 from session.models.spending import Spending
 from session.models.tokens import window_of
@@ -62,7 +62,7 @@ class Shared:
     """What all agents of an application have together; ``status`` says how a chat and its model stand."""
 
     store: Store
-    circles: Circles
+    scope_resolver: ScopeResolver
     facts: Facts
     answers: Answers
     recall: Recall
@@ -114,7 +114,10 @@ class AgentServices:
         )
         self.commands = self._commands()
         context = SubagentContext(
-            settings, circles=shared.circles, facts=shared.facts.told, context_parts=self._context_parts
+            settings,
+            scope_resolver=shared.scope_resolver,
+            facts=shared.facts.told,
+            context_parts=self._context_parts,
         )
         self.subagent_turns = turns_like(self.turns, context)
 
@@ -140,7 +143,7 @@ class AgentServices:
         own = [Spawn(shared.spawning)] if shared.spawning is not None else []
         return build_toolbox(
             self._settings,
-            shared.circles.scopes,
+            shared.scope_resolver.scopes,
             library=shared.library,
             layout=shared.store.layout,
             memory=self.memory,
@@ -154,8 +157,8 @@ class AgentServices:
         shared = self._shared
         return Commands(
             status=self._status,
-            memory=shared.facts.remembered.show,
-            forget=shared.facts.remembered.forget,
+            memory=shared.facts.commands.show,
+            forget=shared.facts.commands.forget,
             ended=shared.jobs.ended,
             left=shared.jobs.left,
             compact=self.compactions,
@@ -181,7 +184,7 @@ class AgentServices:
         shared, toolbox = self._shared, self.turns.toolbox
         if session.metadata.get("model") != self.model.name:
             await session.checkpoint(metadata={"model": self.model.name})
-        scope = await shared.circles.of(session, request)
+        scope = await shared.scope_resolver.of(session, request)
         if shared.mcp is not None:
             await shared.mcp.refresh()
         # A server's own table says where its tools are on offer.
@@ -197,7 +200,7 @@ class AgentServices:
             scope,
             notes=notes,
             tools=offered,
-            others=await shared.circles.alike(scope, request.key),
+            others=await shared.scope_resolver.alike(scope, request.key),
             facts=facts,
         )
         return TurnContext(parts=parts, files=scope.files, tools=tools, scope=scope.name, group=scope.group)

@@ -16,7 +16,7 @@ from session.context.context_parts import ContextParts
 from session.context.request import Request, TurnContext, place_of
 from session.context.scopes import Scope
 from session.errors import StoreError
-from session.memory.circles import PARENT, Circles
+from session.memory.scope_resolver import PARENT, ScopeResolver
 from session.store.store import Session, Store
 from session.subagents.records import SubagentFiles
 from session.subagents.tool import NOT_FOR_SUBAGENTS
@@ -40,24 +40,24 @@ class SubagentContext:
 
     Args:
         settings: which tools its parent may use.
-        circles: decide whose files and facts it has.
+        scope_resolver: decide whose files and facts it has.
         facts: tells those that are near to its task.
         context_parts: gathers what else it is told.
     """
 
     def __init__(
-        self, settings: Settings, *, circles: Circles, facts: Told, context_parts: ContextParts
+        self, settings: Settings, *, scope_resolver: ScopeResolver, facts: Told, context_parts: ContextParts
     ) -> None:
         self._settings = settings
         self._records = SubagentFiles(settings.state)
-        self._circles = circles
+        self._scope_resolver = scope_resolver
         self._facts = facts
         self._context_parts = context_parts
         self.turns: Turns
 
     async def __call__(self, session: Session, request: Request) -> TurnContext:
         """Return it for the turn of a task."""
-        scope = await self._circles.of(session, request)
+        scope = await self._scope_resolver.of(session, request)
         parent = str(session.metadata.get(PARENT) or "")
         chat = await self._works_for(session.key, parent)
         place = place_of(session, request, files=scope.files, scope=scope.name, group=scope.group)

@@ -18,7 +18,7 @@ Finding = tuple[Literal["ok", "warn"], str, str]
 
 
 def scopes_of(settings: Settings) -> Scopes:
-    """Draw the circles as the configuration says."""
+    """Resolve scopes as the configuration says."""
     return Scopes(
         settings.workspace, kind=settings.memory.scope, people=settings.people, agents=agents_of(settings)
     )

@@ -150,7 +150,7 @@ def _add_texts(router: APIRouter, chats: ChatService) -> None:
     )
     async def get_files(key: Key, agent: AgentName = None) -> Response:
         services, scope = await scope_of(chats, key, agent)
-        return json_response({"files": await services.former.texts(scope)})
+        return json_response({"files": await services.memory_history.texts(scope)})
 
     @router.put(
         "/files",
@@ -169,7 +169,7 @@ def _add_texts(router: APIRouter, chats: ChatService) -> None:
         if len(body.text.encode()) > most * 1024:
             raise HttpError(413, f"the text is over {most} KiB", hint=f"shorten it, or raise {limit}")
         try:
-            done = await services.former.edit(body.key, scope, body.file, body.text, was=body.was)
+            done = await services.memory_history.edit(body.key, scope, body.file, body.text, was=body.was)
         except NotNow as error:
             raise unavailable(str(error), error.hint) from error
         if done is None:
@@ -240,7 +240,7 @@ async def scope_of(chats: ChatService, key: str, agent: str | None = None) -> tu
     if services is None:
         raise MailboxDown("the gateway is still starting")
     if agent is None:
-        return services, await services.circles.of_key(key)
+        return services, await services.scope_resolver.of_key(key)
     try:
         return services, await services.scope_with(key, agent)
     except NoAgent as error:

@@ -70,7 +70,7 @@ def routes(chats: ChatService) -> APIRouter:
         agent: AgentName = None,
     ) -> Response:
         services, scope = await scope_of(chats, key, agent)
-        return json_response({"versions": await services.former.history(key, scope, file=file or "")})
+        return json_response({"versions": await services.memory_history.history(key, scope, file=file or "")})
 
     @router.post(
         "/restore",
@@ -81,7 +81,7 @@ def routes(chats: ChatService) -> APIRouter:
     async def post_restore(body: RestoreIn) -> Response:
         services, scope = await scope_of(chats, body.key, body.agent)
         try:
-            done = await services.former.restore(body.key, scope, body.version)
+            done = await services.memory_history.restore(body.key, scope, body.version)
         except NotNow as error:
             raise unavailable(str(error), error.hint) from error
         if done is None:

@@ -34,7 +34,7 @@ from gateway.turns.quota import Quota
 from gateway.turns.settlement import SOON_S, Settlement
 from gateway.turns.spawning import is_of_subagent
 from gateway.turns.subagents import Subagents
-from session.memory.circles import learn
+from session.memory.scope_resolver import remember_chat_kind
 from session.store.store import Session, Store
 from session.transcript.attachments import Attachment
 from session.turn import commands
@@ -160,7 +160,7 @@ class Admit:
         """Return the refusal."""
         entry, session, inbound = message.entry, message.session, message.inbound
         # Whatever it ends in: what its platform says of the chat decides what later messages may see.
-        await learn(session, outcomes.chat(inbound))
+        await remember_chat_kind(session, outcomes.chat(inbound))
         quota = self._quota
         if quota is None or not outcomes.asks_model(message.command):
             return None

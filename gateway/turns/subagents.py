@@ -31,7 +31,7 @@ from gateway.turns.spawning import (
 )
 from session.disk.threads import start_thread
 from session.errors import NewerFormat, SessionError
-from session.memory.circles import PARENT
+from session.memory.scope_resolver import PARENT
 from session.store.store import Session, Store
 from session.subagents import records
 from session.subagents.records import Subagent, SubagentFiles

@@ -36,7 +36,6 @@ from session.errors import (
     loggable,
 )
 from session.memory.budget import Budget
-from session.memory.circles import Circles
 from session.memory.note_taking import (
     NOTES,
     Line,
@@ -53,6 +52,7 @@ from session.memory.note_taking import (
     size_bytes,
 )
 from session.memory.notes import MEMORY, Mark, Notes
+from session.memory.scope_resolver import ScopeResolver
 from session.memory.scope_state import TRIES, Done, ScopeState, ScopeStates, Stored, content_digest
 from session.memory.text_similarity import Sources
 from session.memory.unconsolidated import Unconsolidated, UnconsolidatedReader
@@ -89,7 +89,7 @@ class MemoryNotes:
     ) -> None:
         state = scopes.workspace / "state"
         self.scopes = scopes
-        self.circles = Circles(scopes, store=store)
+        self.scope_resolver = ScopeResolver(scopes, store=store)
         self.model = model
         self.rules = rules
         self.clock = clock
@@ -116,7 +116,7 @@ class MemoryNotes:
 
     async def of_session(self, key: str, session_id: str | None) -> MemoryNotes:
         """Return what takes the notes of a session of a conversation, None: the active one."""
-        return self.of(await self.circles.agent_of(key, session_id)) if self._agents else self
+        return self.of(await self.scope_resolver.agent_of(key, session_id)) if self._agents else self
 
     def notes(self, scope: Scope) -> Notes:
         """Return the files of a scope, for threads."""
@@ -153,7 +153,7 @@ class MemoryNotes:
 
     async def scope_of(self, key: str, session_id: str | None = None) -> Scope:
         """Return the scope of a session of a conversation, by what its sessions know of the chat."""
-        return await self.circles.of_session(key, session_id)
+        return await self.scope_resolver.of_session(key, session_id)
 
     async def consolidate(self, key: str, *, session_id: str | None = None, asked: bool = False) -> Done:
         """Move what is due of one session into memory; on return it is in the files, or nothing was due.
@@ -175,7 +175,7 @@ class MemoryNotes:
         first = await self.unconsolidated.load(key, session_id)
         if first is None:
             return Done()
-        scope = await self.circles.of_past(first)
+        scope = await self.scope_resolver.of_past(first)
         async with self.scope_states.open(scope.name) as scope_state:
             work = _Work(notes, scope_state, scope, asked)
             await work.put_through()

@@ -30,7 +30,7 @@ from session.context.scopes import Scope
 from session.disk.layout import Layout
 from session.errors import BadAnswer, ContextTooLong, ModelRefused, SessionError, loggable
 from session.memory.consolidation import MIN_CHARS, MemoryNotes
-from session.memory.fact_store import CATEGORIES, Drawn, Fact, KnownFacts
+from session.memory.fact_store import CATEGORIES, Drawn, Fact, FactStore
 from session.memory.scope_state import ScopeState
 from session.memory.text_similarity import Sources, words
 from session.memory.unconsolidated import session_of
@@ -388,7 +388,7 @@ class FactExtraction:
     def __init__(
         self,
         memory: MemoryNotes,
-        known: KnownFacts,
+        known: FactStore,
         *,
         store: Store,
         scope_of: Callable[[str, str], Awaitable[Scope]],

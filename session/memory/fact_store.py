@@ -378,7 +378,7 @@ class _Read:
     holding: Sequence[Fact]
 
 
-class KnownFacts:
+class FactStore:
     """Reads and changes the facts of scopes; a file is read again when it has changed.
 
     Raises StoreError if a file cannot be read or written; the call can be repeated.

@@ -21,7 +21,7 @@ from session.disk.state import read_state, write_state
 from session.disk.threads import start_thread
 from session.errors import NotNow
 from session.memory.consolidation import MemoryNotes
-from session.memory.fact_store import FACTS, KnownFacts, read_fact
+from session.memory.fact_store import FACTS, FactStore, read_fact
 from session.memory.notes import MEMORY, Notes, Version
 from session.store.key_lock import key_locked
 from session.store.store import Session, Store
@@ -50,7 +50,7 @@ class _Shown:
     forgot: dict[str, str] = field(default_factory=dict)
 
 
-class Remembered:
+class MemoryCommands:
     """Answers ``/memory`` and ``/forget``.
 
     Raises StoreError if the disk refuses; the command can be repeated.
@@ -60,7 +60,7 @@ class Remembered:
 
     def __init__(
         self,
-        known: KnownFacts,
+        known: FactStore,
         state: Path,
         *,
         notes: Callable[[Scope], Awaitable[str]],
@@ -178,13 +178,13 @@ class Restored:
         return asdict(self)
 
 
-class FormerMemory:
+class MemoryHistory:
     """Lists and restores the versions of scopes.
 
     Raises StoreError if the disk refuses; the file is then as it was.
     """
 
-    def __init__(self, memory: MemoryNotes, known: KnownFacts, *, store: Store) -> None:
+    def __init__(self, memory: MemoryNotes, known: FactStore, *, store: Store) -> None:
         self._memory = memory
         self._known = known
         self._store = store

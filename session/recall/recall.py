@@ -22,7 +22,7 @@ from session.context.scopes import Scope, Scopes, is_job
 from session.disk.layout import Layout, seen
 from session.disk.threads import start_thread
 from session.errors import SessionError, StoreError, ToolError
-from session.memory.circles import Circles
+from session.memory.scope_resolver import ScopeResolver
 from session.models.model import Payer, ToolSpec
 from session.models.spending import Meter, OwnMeter, Spending
 from session.recall.finding import MAX_NEIGHBOURS, Hit, Match, Question, find
@@ -113,14 +113,14 @@ class Recall:
 
     def __init__(
         self,
-        circles: Circles,
+        scope_resolver: ScopeResolver,
         *,
         store: Store,
         embeddings: Embeddings | None = None,
         cost_meter: Spending | None = None,
         quiet_s: float = QUIET_S,
     ) -> None:
-        self._circles = circles
+        self._scope_resolver = scope_resolver
         self._embeddings = embeddings
         self._cost_meter = cost_meter
         self._store = store
@@ -272,7 +272,7 @@ class Recall:
         size = await start_thread(lambda: _size(layout, stem), name="recall")
         if not forced and abs(size - self._read.get(stem, 0)) < WORTH_BYTES:
             return
-        scope = await self._circles.of_key(key)
+        scope = await self._scope_resolver.of_key(key)
         files = await self._files(scope, key)
         opened = self._opened(scope)
         if await self._start(lambda ending: self._bring_up(opened, files, ending, gently=True)):
@@ -321,7 +321,7 @@ class Recall:
 
     async def _files(self, scope: Scope, key: str) -> Callable[[], ScopeFiles]:
         # One that has written nothing yet is on no disk.
-        keys = list(dict.fromkeys((key, *await self._circles.keys_of(scope))))
+        keys = list(dict.fromkeys((key, *await self._scope_resolver.keys_of(scope))))
         layout = self._store.layout
         answers = {each: await self._answers(scope, each) for each in keys if is_job(each)}
 
@@ -340,8 +340,8 @@ class Recall:
             paths = (layout.transcript(stem), *(ended.path for ended in archive.of_stem(layout, stem)))
             return {whose.answers for path in paths if (whose := WHOSE.get(path)) is not None}
 
-        circles, found = self._circles, await asyncio.to_thread(look)
-        drawn = [(each, await circles.of_answers(job, each, agent=scope.agent)) for each in found]
+        scope_resolver, found = self._scope_resolver, await asyncio.to_thread(look)
+        drawn = [(each, await scope_resolver.of_answers(job, each, agent=scope.agent)) for each in found]
         return [each for each, of_those in drawn if of_those.name == scope.name]
 
     def _opened(self, scope: Scope) -> _Open:

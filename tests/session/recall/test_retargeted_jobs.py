@@ -30,7 +30,7 @@ async def told(here: Place, text: str, *answered: str) -> str:
     """Let the job answer chats, one after the other; return the ULID of its session."""
     async with here.store.open(JOB) as session:
         for chat in answered:
-            await here.circles.of(session, Request("1", JOB, "go", answer_to=chat))
+            await here.scope_resolver.of(session, Request("1", JOB, "go", answer_to=chat))
         at = stamp(datetime.now(UTC), UTC)
         lines = [make_line("user", "go", at, message_id="1"), make_line("assistant", text, at, final=True)]
         await session.append(lines)
@@ -46,7 +46,7 @@ async def ended(here: Place, text: str, *answered: str) -> str:
 
 
 async def begun(here: Place) -> None:
-    here.circles.scopes = Scopes(here.workspace, kind="chat", people=PEOPLE)
+    here.scope_resolver.scopes = Scopes(here.workspace, kind="chat", people=PEOPLE)
     for key in (ADA, DESK, BOB):
         await here.say(key, "hello", "hi")
 
@@ -115,7 +115,7 @@ async def test_its_next_turn_is_told_of_no_conversation_with_somebody_else(here:
 
     async with here.store.open(JOB) as session:
         request = Request("2", JOB, "go", answer_to=ADA)
-        scope = await here.circles.of(session, request)
+        scope = await here.scope_resolver.of(session, request)
         found = await parts.parts(session, request, scope, notes="", tools=())
     parts.close()
 
@@ -131,6 +131,6 @@ async def test_facts_of_an_ended_session_go_to_whom_it_answered(here: Place) -> 
     of_ada = await told(here, "the cat", ADA)
     each = (of_bob, of_nobody, of_ada, None)
 
-    scopes = [(await here.circles.of_session(JOB, session_id)).name for session_id in each]
+    scopes = [(await here.scope_resolver.of_session(JOB, session_id)).name for session_id in each]
 
     assert scopes == ["people/bob", "chats/cron_job1", "people/ada", "people/ada"]
