@@ -35,6 +35,9 @@ from session.transcript.history import is_deletion, is_record, summary_text, vis
 from session.transcript.line import is_ulid, make_line
 from session.transcript.transcript import Transcript, decode
 
+T = TypeVar("T")
+log = structlog.get_logger("compaction")
+
 CACHED = 1_000
 
 
@@ -92,9 +95,6 @@ def estimate_request(
     if last is None or last.basis != basis or local < last.local:
         return Estimate(local, local, basis)
     return Estimate(last.tokens + local - last.local, local, basis)
-
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,8 +179,6 @@ async def apart(count: int, work: Callable[[], T]) -> T:
     """Do pure work over so many lines: at once where they are few, else in a thread."""
     return await asyncio.to_thread(work) if count > LONG_HISTORY else work()
 
-
-log = structlog.get_logger("compaction")
 
 # So many compactions run side by side in the background.
 AT_ONCE = 4

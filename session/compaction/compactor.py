@@ -28,6 +28,8 @@ from session.models.model import Answer, Model, Prompt, Usage, is_error_page, te
 from session.models.spending import Meter, Spending
 from session.transcript.repair import plain_text
 
+log = structlog.get_logger("compaction")
+
 HEADINGS = (
     "Goal",
     "Constraints & Preferences",
@@ -190,8 +192,6 @@ def _asked(task: Task, *, update: bool) -> str:
         return _STRUCTURED_UPDATE if update else _STRUCTURED_FIRST
     return f"{_UPDATE}\n{asked}" if update else asked
 
-
-log = structlog.get_logger("compaction")
 
 # With less conversation than this no smaller request is tried.
 MIN_CHARS = 2_000

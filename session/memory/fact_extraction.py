@@ -44,6 +44,8 @@ from session.transcript.loading import load
 from session.transcript.repair import plain_text
 from session.transcript.transcript import decode, read_time
 
+log = structlog.get_logger("facts")
+
 Line = Mapping[str, Any]
 
 MIN_MESSAGES = 4
@@ -339,8 +341,6 @@ def _numbered_in(value: object, rows: Sequence[Any]) -> Any:
         return None
     return rows[number - 1] if 1 <= number <= len(rows) else None
 
-
-log = structlog.get_logger("facts")
 
 LIMIT_S = 30.0
 # So many of a session's last messages are looked at, tool results among them.

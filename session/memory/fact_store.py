@@ -34,6 +34,8 @@ from session.store.vectors import forget as forget_vectors
 from session.store.vectors import forget_all as forget_all_vectors
 from session.transcript.key import SessionKey
 
+log = structlog.get_logger("facts")
+
 FACTS = "facts.jsonl"
 CATEGORIES = ("preference", "background", "pattern", "project", "contact", "decision")
 
@@ -361,8 +363,6 @@ def _with_former(facts: Sequence[Fact], id_: str) -> set[str]:
         gone |= more
     return gone
 
-
-log = structlog.get_logger("facts")
 
 # So many facts are told with a message.
 TOLD = 5

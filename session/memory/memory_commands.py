@@ -27,6 +27,9 @@ from session.store.key_lock import key_locked
 from session.store.store import Session, Store
 from session.transcript.key import SessionKey
 
+T = TypeVar("T")
+log = structlog.get_logger("memory")
+
 MAX_NOTES_CHARS = 3_500
 # So many facts are shown in a chat, the newest.
 SHOWN = 30
@@ -150,10 +153,6 @@ def _shortened(text: str) -> str:
         return text
     return f"{text[:MAX_NOTES_CHARS]}\n… ({len(text) - MAX_NOTES_CHARS} more characters)"
 
-
-T = TypeVar("T")
-
-log = structlog.get_logger("memory")
 
 MAX_SHOWN_CHARS = 120
 # A consolidation of the same scope may be asking its model meanwhile.

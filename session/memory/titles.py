@@ -32,6 +32,8 @@ from session.transcript.loading import read_beginning
 from session.transcript.repair import plain_text
 from session.transcript.transcript import Transcript, decode, read_time
 
+log = structlog.get_logger("titles")
+
 Line = Mapping[str, Any]
 
 MAX_SUMMARY_CHARS = 1_000
@@ -163,8 +165,6 @@ def _text(answer: Answer, limit: int) -> str:
         raise BadAnswer(f"the answer is over {limit} characters")
     return text
 
-
-log = structlog.get_logger("titles")
 
 AGAIN_S = 15.0
 # The first exchange of a session is looked for among so many lines.

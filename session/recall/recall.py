@@ -47,6 +47,9 @@ from session.transcript import archive
 from session.transcript.key import SessionKey, needs_mark, plain_stem
 from session.transcript.line import read_time
 
+T = TypeVar("T")
+log = structlog.get_logger("recall")
+
 # So many are compared, the best by their words.
 COMPARED: Final = 40
 
@@ -69,9 +72,6 @@ def fused(words: Sequence[float], cosines: Sequence[float]) -> list[float]:
         scores[at] += MEANING * (cosine + 1) / nearest if nearest > 0 else 0.0
     return scores
 
-
-T = TypeVar("T")
-log = structlog.get_logger("recall")
 
 # How long a search reads what is new before it answers from what is in the index.
 WITHIN_S = 1.5

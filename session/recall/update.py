@@ -38,6 +38,8 @@ from session.transcript.loading import load, read_beginning
 from session.transcript.survey import blocks, sound
 from session.transcript.transcript import Transcript, parse
 
+log = structlog.get_logger("recall")
+
 # Which chats a job has answered in a session, in the order of their keys.
 Answers = tuple[str, ...]
 
@@ -97,8 +99,6 @@ class ScopeFile(NamedTuple):
         """What tells it from the others, wherever it lies."""
         return (self.kind, self.stem, self.session)
 
-
-log = structlog.get_logger("recall")
 
 # So many lines go into one transaction, which takes a few milliseconds; more of them beside other processes,
 # which wait for less than half a second.

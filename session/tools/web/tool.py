@@ -20,6 +20,8 @@ from session.models.model import ToolSpec
 from session.tools import MAX_RESULT_BYTES, ToolPlace, parameters
 from session.tools.web.fetching import Fetcher, Page
 
+_log = structlog.get_logger(__name__)
+
 CHILD = Path(__file__).with_name("extract_child.py")
 # A server chooses among these alone, under whatever name Python knows them: of Python's other codecs some
 # take a quadratic time, interpret what they read, or raise errors of their own.
@@ -107,8 +109,6 @@ HEAD = (
 _MARK = "| "
 # For what is said around the quotation.
 _ROOM_BYTES = 2 * 1024
-
-_log = structlog.get_logger(__name__)
 
 
 class WebFetch:
