@@ -215,11 +215,8 @@ class Occasion:
 class Compactions:
     """Compacts conversations: before a call that must wait for it, in the background, or for a person.
 
-    Args:
-        compactor: writes the summaries.
-        rules: the numbers in force; found once, since the model's window may have to be looked up.
-        left: makes the consolidation of a session durable that has ended (key and ULID).
-        now: the timestamp of a line that is written now.
+    ``rules`` are found once, since the model's window may have to be looked up; ``left`` makes the
+    consolidation of an ended session durable (key and ULID); ``now`` is the timestamp of a new line.
     """
 
     def __init__(
@@ -283,9 +280,8 @@ class Compactions:
     ) -> bool:
         """Compact a conversation; ``meter`` is that of the turn which pays for it, also where it fails.
 
-        Returns:
-            False where it is not due, nothing would leave, or the transcript became another meanwhile;
-            nothing was written.
+        Returns False where it is not due, nothing would leave, or the transcript became another meanwhile;
+        nothing was written.
 
         Raises:
             NotCompacted: there is no summary; nothing was written.
@@ -417,8 +413,7 @@ class Compactions:
         What the preset keeps stays; less, at most half, where the newest message was set aside because the
         provider found the conversation too long.
 
-        Returns:
-            What it did; None where nothing would leave.
+        Returns what it did; None where nothing would leave.
 
         Raises:
             NotCompacted, Fenced, StoreError: nothing was written.

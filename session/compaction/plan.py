@@ -126,15 +126,10 @@ def plan(
 ) -> Plan | None:
     """Decide what leaves; None where nothing would.
 
-    Args:
-        lines: the session's message lines from ``start`` to its end.
-        start: index of ``lines[0]``; the history must not begin before it.
-        history_start: where the history begins unless an overlay says so.
-        rules: what to keep.
-        running_from: index of the first line of the running turn, None where no line of it is stored. Its
-            lines stay, unless the turn alone reaches what is kept by tokens: then it is split.
-        opening: the ``compact`` line of the session, where it stands before ``start``.
-        forced: the provider found the request too long, whatever we believe: at most half is kept.
+    ``lines``, ``start``, ``history_start`` and ``opening`` are as of ``region``. The running turn begins at
+    index ``running_from`` (None: none of its lines is stored) and stays, unless it alone reaches what is kept
+    by tokens: then it is split. ``forced``: the provider found the request too long, whatever we believe, so
+    at most half is kept.
     """
     live = region(lines, start=start, history_start=history_start, opening=opening)
     chars, tokens = live.chars(), live.tokens(rules.chars_per_token)

@@ -158,11 +158,9 @@ class MemoryNotes:
     async def consolidate(self, key: str, *, session_id: str | None = None, asked: bool = False) -> Done:
         """Move what is due of one session into memory; on return it is in the files, or nothing was due.
 
-        Args:
-            key: the conversation.
-            session_id: an ended session of it, which goes in whole; None means the active one, of which the
-                newest ``window // 2`` messages stay.
-            asked: a person waits for it: neither window, back-off nor the number of calls hold it up.
+        ``session_id`` names an ended session, which goes in whole; None means the active one, of which the
+        newest ``window // 2`` messages stay. ``asked``: a person waits for it, so neither window, back-off
+        nor the number of calls hold it up.
 
         Raises:
             NotNow: it has to wait: back-off, budget, cost, another process, or MEMORY.md is being edited.
@@ -248,8 +246,7 @@ class _Work:
     async def put_through(self) -> bool:
         """Store the answer of the scope's state in the files, all of it or what a crash left to do.
 
-        Returns:
-            False where MEMORY.md was edited since: the model has to be asked again.
+        Returns False where MEMORY.md was edited since: the model has to be asked again.
         """
         answer, reader = self._scope_state.answer, self._memory.unconsolidated
         if answer is None:

@@ -437,8 +437,7 @@ class FactExtraction:
     async def extract(self, key: str, session_id: str) -> datetime | None:
         """Draw facts from what nobody looked at yet; on return they are stored, or there were none.
 
-        Returns:
-            When to come again, since people still write; None where all was looked at.
+        Returns when to come again, since people still write; None where all was looked at.
 
         Raises:
             NotNow: it has to wait: back-off, budget, cost, or another process.

@@ -102,8 +102,7 @@ class FactsFile:
     def add(self, drawn: Sequence[Drawn]) -> list[Fact]:
         """Store what is new, and let it replace what it contradicts; doing it twice changes nothing.
 
-        Returns:
-            The facts that were stored: those that are there already, or say nothing new, are not.
+        Returns the facts that were stored: those that are there already, or say nothing new, are not.
         """
         with locked(self._lock):
             rows = self._rows()
@@ -136,8 +135,7 @@ class FactsFile:
     def edit(self, id_: str, text: str) -> Fact | None:
         """Let a fact say what a person wrote, who is its source then; its former line becomes a version.
 
-        Returns:
-            The fact as it stands; None where there is none of this id.
+        Returns the fact as it stands; None where there is none of this id.
         """
         with locked(self._lock):
             rows = self._rows()
@@ -159,8 +157,7 @@ class FactsFile:
     def restore(self, version: Version) -> list[Fact]:
         """Let the former lines of a version hold again, in place of the facts that replaced them.
 
-        Returns:
-            The facts whose lines changed; none where the file says so already.
+        Returns the facts whose lines changed; none where the file says so already.
         """
         with locked(self._lock):
             rows = self._rows()
@@ -225,10 +222,9 @@ def active(facts: Iterable[Fact]) -> list[Fact]:
 def merged(known: Sequence[Fact], drawn: Sequence[Drawn]) -> tuple[list[Fact], dict[str, str]]:
     """Decide what of ``drawn`` is stored.
 
-    Returns:
-        The new facts, and which known ids are replaced by which. Exact and near repeats are not new; one
-        that contradicts a known fact is compared with the others alone. What a person says replaces the
-        same where it is known from a file or a page.
+    Returns the new facts, and which known ids are replaced by which. Exact and near repeats are not new; one
+    that contradicts a known fact is compared with the others alone. What a person says replaces the same
+    where it is known from a file or a page.
     """
     ids = {fact.id for fact in known}
     holding = {fact.id: fact for fact in active(known)}
@@ -448,8 +444,7 @@ class FactStore:
     async def forget(self, key: str, scope: Scope, id_: str) -> Fact | None:
         """Take a fact out for good, with the former ones that it replaced, and what was derived of them.
 
-        Returns:
-            The fact; None where there is none of this id.
+        Returns the fact; None where there is none of this id.
         """
         gone = await self._change(key, scope, lambda file: file.remove(id_))
         if gone is not None:
@@ -459,8 +454,7 @@ class FactStore:
     async def edit(self, key: str, scope: Scope, id_: str, text: str) -> Fact | None:
         """Let a fact say what a person wrote; its former words become a version.
 
-        Returns:
-            The fact as it stands; None where there is none of this id.
+        Returns the fact as it stands; None where there is none of this id.
         """
         edited = await self._change(key, scope, lambda file: file.edit(id_, text))
         if edited is not None:

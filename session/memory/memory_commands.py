@@ -215,8 +215,7 @@ class MemoryHistory:
     async def restore(self, key: str, scope: Scope, id_: str) -> Restored | None:
         """Put a version in the place of what its file says now, which becomes a version itself.
 
-        Returns:
-            What was done; None where the scope has no version of this id.
+        Returns what was done; None where the scope has no version of this id.
 
         Raises:
             NotNow: another process works on this memory.

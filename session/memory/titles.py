@@ -132,8 +132,7 @@ def beginning(records: Sequence[Line], count: int) -> tuple[int, str]:
 
     ``records`` are our own lines of the session, oldest first, ``count`` is how many messages it has.
 
-    Returns:
-        Where they begin, and what the newest compaction said of those before them.
+    Returns where they begin, and what the newest compaction said of those before them.
     """
     start, earlier = max(count - MOST_LINES, 0), ""
     for line in records:

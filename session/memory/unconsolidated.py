@@ -101,8 +101,7 @@ class UnconsolidatedReader:
     async def while_there(self, key: str, session_id: str, job: Callable[[], T]) -> T | None:
         """Run a disk job under the lock of ``key``: its session can neither be cleared nor deleted meanwhile.
 
-        Returns:
-            What the job does; None where the session is gone, and it was not run.
+        Returns what the job does; None where the session is gone, and it was not run.
         """
         layout = self._store.layout
         stem = await self._store.stem(SessionKey(key))

@@ -444,11 +444,8 @@ class LiteLLMEmbedder:
     def __init__(self, *, name: str, api_base: str = "", api_key: str = "", timeout_s: float) -> None:
         """Keep the values; nothing is imported or connected yet.
 
-        Args:
-            name: as LiteLLM writes it, ``provider/model``.
-            api_base: the server's address, empty for the provider's own.
-            api_key: as of ``LiteLLM``.
-            timeout_s: how long the server may be silent; the caller limits the whole.
+        ``timeout_s`` is how long the server may be silent; the caller limits the whole. The rest is as of
+        ``LiteLLM``.
         """
         self.name = f"{name} {api_base}".strip()
         self._model = name

@@ -218,16 +218,11 @@ class WordIndex:
     ) -> bool:
         """Take in what follows of a file, in one transaction.
 
-        Args:
-            before: the source as it was read; where it is another by now, nothing is done.
-            after: as it is then.
-            pieces: new ones.
-            withdrawn: from which ``seq`` up to which messages are found no more.
-            gone: rows that are found no more.
-            still: says whether the file still stands there; asked within the transaction.
+        ``before`` is the source as it was read; where it is another by now, nothing is done. ``withdrawn``
+        are ranges of ``seq``, ``gone`` rows that are found no more. ``still`` is asked within the transaction
+        whether the file still stands there.
 
-        Returns:
-            Whether it was done.
+        Returns whether it was done.
         """
 
         def write(file: sqlite3.Connection) -> bool:

@@ -61,10 +61,8 @@ MEANING: Final = 0.5
 def fused(words: Sequence[float], cosines: Sequence[float]) -> list[float]:
     """Return the scores of what was found, from 0 to 1.
 
-    Args:
-        words: how well each does by its words, all of them above 0.
-        cosines: how near the first ones are to the question; those without count by their words alone, and
-            so stay behind.
+    ``words`` say how well each does by its words, ``cosines`` how near the first ones are to the question;
+    those without count by their words alone, and so stay behind.
     """
     most, nearest = max(words, default=0.0), max(cosines, default=0.0) + 1
     scores = [(1 - MEANING) * own / most if most > 0 else 0.0 for own in words]
@@ -147,15 +145,10 @@ class Recall:
     ) -> SearchResults:
         """Find what holds words of ``text``, the best first.
 
-        Args:
-            scope: whose messages, notes and facts are searched.
-            key: the conversation that asks, one of that scope.
-            text: a question, or words.
-            limit: how many hits at most.
-            neighbours: so many messages before and after each come along.
-            within_s: how long what is new may be read first; None: to its end.
-            asking: the id of the message whose turn searches; its own lines are not found.
-            payer: for whom vectors count; None: for the conversation alone.
+        ``key`` is the conversation that asks, one of the scope; ``neighbours``: so many messages before and
+        after each hit come along. What is new is read first, for ``within_s``; None: to its end. The lines of
+        the message ``asking``, whose turn searches, are not found. Vectors count for ``payer``, None: the
+        conversation alone.
 
         Raises:
             StoreError: the index cannot be used.

@@ -129,13 +129,9 @@ class OutOfTime(Exception):
 class Update:
     """One pass over the files of a scope.
 
-    Args:
-        index: where their words go.
-        files: what is read.
-        rest: called after each transaction, with the seconds that the work before it took.
-        until: the moment (monotonic) at which it stops.
-        most_bytes: so much is read, of what no one else reads first; None: all of it.
-        batch_lines: how many lines go into a transaction.
+    ``rest`` is called after each transaction with the seconds that the work before it took. It stops at
+    ``until`` (monotonic), and reads nothing where that would be more than ``most_bytes`` (None: no limit);
+    ``batch_lines`` go into a transaction.
     """
 
     def __init__(
@@ -482,9 +478,8 @@ def bring_up(index: Path, files: ScopeFiles, ending: Ending, *, within_s: float 
 
     Setting ``ending`` ends it; it reads for ``within_s`` at most.
 
-    Returns:
-        Whether the index is whole, or more is left to read; ``broken`` where the process could not be
-        started, was killed or failed.
+    Returns whether the index is whole, or more is left to read; ``broken`` where the process could not be
+    started, was killed or failed.
     """
     try:
         child = spawn([sys.executable, "-I", "-m", "session.recall.update"], stdout=NOTHING)
