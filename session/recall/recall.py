@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import tzinfo
 from functools import partial
-from pathlib import Path
 from typing import Any, ClassVar, Final, TypeVar
 
 import structlog
@@ -94,14 +92,6 @@ class SearchResults:
     all: bool
 
 
-class _Open:
-    """An index in use; its lock lets one thread of this process at a time bring it up."""
-
-    def __init__(self, path: Path) -> None:
-        self.index = WordIndex(path)
-        self.lock = threading.Lock()
-
-
 class Recall:
     """The searches of one process.
 
@@ -123,7 +113,7 @@ class Recall:
         self._cost_meter = cost_meter
         self._store = store
         self._quiet_s = quiet_s
-        self._open: OrderedDict[str, _Open] = OrderedDict()
+        self._open: OrderedDict[str, WordIndex] = OrderedDict()
         self._noted: set[str] = set()
         self._forced: set[str] = set()
         self._news = asyncio.Event()
@@ -156,16 +146,16 @@ class Recall:
         most = limit if self._embeddings is None else max(limit, COMPARED)
         question = Question(text, key, most, neighbours, asking)
         files = await self._files(scope, key)
-        opened = self._opened(scope)
+        index = self._opened(scope)
 
         def work(ending: Ending) -> tuple[list[Match], bool]:
-            whole = self._bring_up(opened, files, ending, within_s=within_s)
-            before = opened.index.inode()
-            hits = find(opened.index, question) if question.wanted else []
+            whole = self._bring_up(index, files, ending, within_s=within_s)
+            before = index.inode()
+            hits = find(index, question) if question.wanted else []
             # A damaged index shows when it is searched, and was begun anew by that.
-            if opened.index.inode() != before:
-                whole = self._bring_up(opened, files, ending, within_s=within_s)
-                hits = find(opened.index, question) if question.wanted else []
+            if index.inode() != before:
+                whole = self._bring_up(index, files, ending, within_s=within_s)
+                hits = find(index, question) if question.wanted else []
             return hits, whole
 
         found, whole = await self._start(work)
@@ -251,9 +241,9 @@ class Recall:
             ending.set()
 
         def close() -> None:
-            for opened in self._open.values():
-                with opened.lock:
-                    opened.index.close()
+            for index in self._open.values():
+                with index.updating:
+                    index.close()
 
         await asyncio.to_thread(close)
 
@@ -267,8 +257,8 @@ class Recall:
             return
         scope = await self._scope_resolver.of_key(key)
         files = await self._files(scope, key)
-        opened = self._opened(scope)
-        if await self._start(lambda ending: self._bring_up(opened, files, ending, gently=True)):
+        index = self._opened(scope)
+        if await self._start(lambda ending: self._bring_up(index, files, ending, gently=True)):
             self._read[stem] = size
 
     async def _start(self, work: Callable[[Ending], T]) -> T:
@@ -284,7 +274,7 @@ class Recall:
 
     def _bring_up(
         self,
-        opened: _Open,
+        index: WordIndex,
         files: Callable[[], ScopeFiles],
         ending: Ending,
         *,
@@ -295,7 +285,7 @@ class Recall:
 
         Who waits to the end, as the command line does, reads it here; beside turns a process reads much.
         """
-        if not opened.lock.acquire(timeout=-1 if within_s is None else within_s):
+        if not index.updating.acquire(timeout=-1 if within_s is None else within_s):
             return False
         try:
             until = None if within_s is None else durable.monotonic() + within_s
@@ -303,14 +293,14 @@ class Recall:
             most = BULK_BYTES if gently or within_s is not None else None
             there = files()
             try:
-                return Update(opened.index, there, rest=rest, until=until, most_bytes=most).run()
+                return Update(index, there, rest=rest, until=until, most_bytes=most).run()
             except Bulk:
-                if bring_up(opened.index.path, there, ending, within_s=within_s) == "left":
+                if bring_up(index.path, there, ending, within_s=within_s) == "left":
                     return False
             # Of a process that broke the rest is read here, else what came meanwhile.
-            return Update(opened.index, files(), rest=rest, until=until).run()
+            return Update(index, files(), rest=rest, until=until).run()
         finally:
-            opened.lock.release()
+            index.updating.release()
 
     async def _files(self, scope: Scope, key: str) -> Callable[[], ScopeFiles]:
         # One that has written nothing yet is on no disk.
@@ -337,16 +327,16 @@ class Recall:
         drawn = [(each, await scope_resolver.of_answers(job, each, agent=scope.agent)) for each in found]
         return [each for each, of_those in drawn if of_those.name == scope.name]
 
-    def _opened(self, scope: Scope) -> _Open:
+    def _opened(self, scope: Scope) -> WordIndex:
         if self._closing:
             raise StoreError("the gateway is shutting down", hint="try again once it runs")
-        opened = self._open.pop(scope.name, None)
-        if opened is None:
-            opened = _Open(index_path(self._store.layout.workspace, scope.name))
-        self._open[scope.name] = opened
+        index = self._open.pop(scope.name, None)
+        if index is None:
+            index = WordIndex(index_path(self._store.layout.workspace, scope.name))
+        self._open[scope.name] = index
         if len(self._open) > MAX_OPEN:
-            self._open.popitem(last=False)[1].index.close()
-        return opened
+            self._open.popitem(last=False)[1].close()
+        return index
 
     def _large(self) -> list[str]:
         """Name the conversations of the last days whose index would take a while to make; a bounded number.
