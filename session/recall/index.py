@@ -13,13 +13,14 @@ from contextlib import contextmanager
 from dataclasses import astuple, dataclass, fields, replace
 from itertools import groupby
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, Literal, NamedTuple, TypeVar
 
 from session.disk.derived import DerivedFile, set_up
 from session.recall.ranking import GAP, Row, matching, said_on
 from session.recall.words import indexed
 
 T = TypeVar("T")
+Kind = Literal["message", "history", "memory", "fact"]
 VERSION: Final = 3
 BUSY_S = 0.5
 MERGE_PAGES = 200
@@ -64,7 +65,7 @@ class Source:
     """
 
     id: int
-    kind: str
+    kind: Kind
     key: str
     stem: str
     session: str

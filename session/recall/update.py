@@ -27,8 +27,8 @@ from session.context.audience import answers_in
 from session.disk.layout import Layout, Seen, read_file, seen
 from session.errors import StoreError
 from session.library.file_cache import FileCache
-from session.recall.index import Piece, Source, WordIndex, stands
-from session.recall.reading import FACTS, Kind, of_line, of_notes, taken_back, withdrawn
+from session.recall.index import Kind, Piece, Source, WordIndex, stands
+from session.recall.reading import FACTS, of_line, of_notes, taken_back, withdrawn
 from session.transcript import archive
 from session.transcript.agent import agent_in
 from session.transcript.beginning import beginning
