@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -30,7 +31,6 @@ from session.recall.update import (
     WHOSE,
     Answers,
     Bulk,
-    Ending,
     OutOfTime,
     ScopeFiles,
     Update,
@@ -119,7 +119,7 @@ class Recall:
         self._news = asyncio.Event()
         self._read: dict[str, int] = {}
         self._closing = False
-        self._endings: set[Ending] = set()
+        self._endings: set[threading.Event] = set()
 
     async def search(
         self,
@@ -148,7 +148,7 @@ class Recall:
         files = await self._files(scope, key)
         index = self._opened(scope)
 
-        def work(ending: Ending) -> tuple[list[Match], bool]:
+        def work(ending: threading.Event) -> tuple[list[Match], bool]:
             whole = self._bring_up(index, files, ending, within_s=within_s)
             before = index.inode()
             hits = find(index, question) if question.wanted else []
@@ -261,9 +261,9 @@ class Recall:
         if await self._start(lambda ending: self._bring_up(index, files, ending, gently=True)):
             self._read[stem] = size
 
-    async def _start(self, work: Callable[[Ending], T]) -> T:
+    async def _start(self, work: Callable[[threading.Event], T]) -> T:
         """Run what may take long in a thread; it is ended when nobody waits for it, or the daemon ends."""
-        ending = Ending()
+        ending = threading.Event()
         self._endings.add(ending)
         if self._closing:
             ending.set()
@@ -276,7 +276,7 @@ class Recall:
         self,
         index: WordIndex,
         files: Callable[[], ScopeFiles],
-        ending: Ending,
+        ending: threading.Event,
         *,
         within_s: float | None = None,
         gently: bool = False,
@@ -349,12 +349,12 @@ class Recall:
         return [key for path in large if (key := key_at(path, path.stem))]
 
 
-def _go_on(ending: Ending, took_s: float) -> None:
+def _go_on(ending: threading.Event, took_s: float) -> None:
     if ending.is_set():
         raise OutOfTime
 
 
-def _rest(ending: Ending, took_s: float) -> None:
+def _rest(ending: threading.Event, took_s: float) -> None:
     if ending.wait(min(RESTS * took_s, MAX_REST_S)):
         raise OutOfTime
 

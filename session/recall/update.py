@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import pickle
-import subprocess
 import sys
 import threading
 import zlib
@@ -444,33 +443,13 @@ def _continues(transcript: Transcript, source: Source) -> bool:
 
 # What the process says as it ends: that the index holds everything, or that its time was over.
 WHOLE, LEFT = 0, 3
+POLL_S = 0.05
 Outcome = Literal["whole", "left", "broken"]
 
 
-class Ending(threading.Event):
-    """Set when nobody waits for a piece of work any more; the process that does it is ended by that."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._guard = threading.Lock()
-        self._child: subprocess.Popen[bytes] | None = None
-
-    def set(self) -> None:
-        """End it; its process is gone in a moment."""
-        super().set()
-        with self._guard:
-            if self._child is not None:
-                self._child.kill()
-
-    def owns(self, child: subprocess.Popen[bytes] | None) -> None:
-        """Note which process works, or that none does any more."""
-        with self._guard:
-            self._child = child
-            if child is not None and self.is_set():
-                child.kill()
-
-
-def bring_up(index: Path, files: ScopeFiles, ending: Ending, *, within_s: float | None = None) -> Outcome:
+def bring_up(
+    index: Path, files: ScopeFiles, ending: threading.Event, *, within_s: float | None = None
+) -> Outcome:
     """Let a process read what is new, and wait for it.
 
     It ends with this one, however that ends: it holds a pipe which the system closes. A kill of either costs
@@ -486,15 +465,14 @@ def bring_up(index: Path, files: ScopeFiles, ending: Ending, *, within_s: float 
     except OSError as error:
         log.warning("recall.child_not_started", error=str(error))
         return "broken"
-    ending.owns(child)
-    try:
-        assert child.stdin is not None
-        with child.stdin:
-            with suppress(BrokenPipeError):
-                child.stdin.write(pickle.dumps((index, files, within_s)))
-            code = child.wait()
-    finally:
-        ending.owns(None)
+    assert child.stdin is not None
+    with child.stdin:
+        with suppress(BrokenPipeError):
+            child.stdin.write(pickle.dumps((index, files, within_s)))
+        while (code := child.poll()) is None:
+            if ending.wait(POLL_S):
+                child.kill()
+                child.wait()
     if code not in (WHOLE, LEFT) and not ending.is_set():
         log.warning("recall.child_broke", file=index.name, code=code)
     if code == WHOLE:

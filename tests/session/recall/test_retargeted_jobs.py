@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from datetime import UTC, datetime
 from pathlib import Path
 from zoneinfo import ZoneInfo
@@ -16,7 +17,7 @@ from session.context.scopes import Scopes
 from session.library.library import Library
 from session.recall import recall
 from session.recall.index import WordIndex
-from session.recall.update import Ending, ScopeFiles, bring_up
+from session.recall.update import ScopeFiles, bring_up
 from session.transcript.key import SessionKey
 from session.transcript.line import make_line, stamp
 from tests.session.recall.place import ADA, BOB, Place, place
@@ -79,7 +80,7 @@ async def test_another_process_reads_no_more_than_it_is_told_to(here: Place, tmp
     layout = here.store.layout
     there = ScopeFiles(layout, tmp_path / "memory/people/ada", [(JOB, "cron_job1")], "", {JOB: [(ADA,)]})
 
-    done = await asyncio.to_thread(bring_up, tmp_path / "of-ada.db", there, Ending(), within_s=None)
+    done = await asyncio.to_thread(bring_up, tmp_path / "of-ada.db", there, threading.Event(), within_s=None)
 
     assert done == "whole"
     index = WordIndex(tmp_path / "of-ada.db")
