@@ -253,7 +253,9 @@ class _Work:
             return True
         fresh: bool | None = None
         if await reader.holds(answer.key, answer.mark):
-            mark = replace(answer.mark, chat=await self._told_apart(answer.key))
+            # A paragraph names its chat where the scope is not that chat's own.
+            own = self._scope.own == CHATS + await reader.stem(answer.key)
+            mark = replace(answer.mark, chat="" if own else answer.key)
             fresh = await reader.while_there(
                 answer.key, answer.session_id, lambda: self._to_files(answer, mark)
             )
@@ -267,11 +269,6 @@ class _Work:
         self._scope_state.answer = None
         await self._scope_state.save()
         return fresh is not False
-
-    async def _told_apart(self, key: str) -> str:
-        """Return the chat that a paragraph has to name: it does where the scope is not that chat's own."""
-        own = CHATS + await self._memory.unconsolidated.stem(key)
-        return "" if self._scope.own == own else key
 
     def _to_files(self, answer: Stored, mark: Mark) -> bool:
         """Write HISTORY.md, then MEMORY.md; False where somebody edited that since the answer was made."""

@@ -153,10 +153,7 @@ class ScopeResolver:
         view = await self._store.look(SessionKey(key))
         if session_id is None or view.session_id == session_id:
             return agent_in(view.metadata)
-        return await asyncio.to_thread(self._agent_of_ended, view, session_id)
-
-    def _agent_of_ended(self, view: View, session_id: str) -> str:
-        return agent_in(self._ended(view, session_id))
+        return agent_in(await asyncio.to_thread(self._ended, view, session_id))
 
     def _ended(self, view: View, session_id: str) -> Mapping[str, Any]:
         found = archive.find(self._store.layout, session_id, stem=view.stem)

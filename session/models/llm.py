@@ -330,7 +330,7 @@ class LiteLLM:
             raise self._timed_out(model, answer, loop.time() - began) from error
         except ModelError as error:
             error.brief = f"{model}: {error}"
-            error.args = (self._clean(f"{model}: {error}"),)
+            error.args = (cleaned(f"{model}: {error}", secrets=(self._api_key,)),)
             raise
         except Exception as error:
             ours = classified(
@@ -433,9 +433,6 @@ class LiteLLM:
             cost = dollars(library.loaded(), model, prompt_tokens=prompt, completion_tokens=completion)
         self._priced[model] = cost is not None
         return cost
-
-    def _clean(self, text: str) -> str:
-        return cleaned(text, secrets=(self._api_key,))
 
 
 class LiteLLMEmbedder:
