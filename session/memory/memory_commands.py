@@ -218,8 +218,7 @@ class MemoryHistory:
         Returns what was done; None where the scope has no version of this id.
 
         Raises:
-            NotNow: another process works on this memory.
-            StoreError: the disk refused; the file is as it was.
+            NotNow: somebody else works on this memory.
         """
         done = await self._under_lock(key, scope, partial(self._restore, scope, id_), within_s=BUSY_S)
         if done is not None and done.changed:
@@ -246,12 +245,10 @@ class MemoryHistory:
 
         ``was`` is the digest of the text that was edited; None: whatever stands there.
 
-        Returns:
-            ``file, changed, former, digest``; None where another text stands there, and nothing was written.
+        Returns ``file, changed, former, digest``; None where another text stands there: nothing is written.
 
         Raises:
-            NotNow: another process works on this memory.
-            StoreError: the disk refused; the file is as it was.
+            NotNow: somebody else works on this memory.
         """
         data = text.encode()
         done = await self._under_lock(
