@@ -85,7 +85,7 @@ class SessionServices:
             embeddings=embeddings,
             cost_meter=self._spending,
         )
-        self.memory_history = MemoryHistory(self.memory, self.facts.known, store=self.store)
+        self.memory_history = MemoryHistory(self.memory, self.facts.known)
         files = JobFiles(settings.workspace / "state")
         self.jobs = Background(
             self.memory, store=self.store, files=files, facts=self.facts.extraction, quiet_s=QUIET_S

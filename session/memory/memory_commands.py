@@ -23,9 +23,7 @@ from session.errors import NotNow
 from session.memory.consolidation import MemoryNotes
 from session.memory.fact_store import FACTS, FactStore, read_fact
 from session.memory.notes import MEMORY, Notes, Version
-from session.store.key_lock import key_locked
-from session.store.store import Session, Store
-from session.transcript.key import SessionKey
+from session.store.store import Session
 
 T = TypeVar("T")
 log = structlog.get_logger("memory")
@@ -183,10 +181,9 @@ class MemoryHistory:
     Raises StoreError if the disk refuses; the file is then as it was.
     """
 
-    def __init__(self, memory: MemoryNotes, known: FactStore, *, store: Store) -> None:
+    def __init__(self, memory: MemoryNotes, known: FactStore) -> None:
         self._memory = memory
         self._known = known
-        self._store = store
 
     async def history(self, key: str, scope: Scope, *, file: str = "") -> list[dict[str, Any]]:
         """List the versions of a scope's memory, the newest first; what was just edited by hand among them.
@@ -266,22 +263,15 @@ class MemoryHistory:
         former = notes.restore(file, data, "edit")
         return {"file": file, "changed": old != data, "former": former, "digest": _digest(data)}
 
-    async def _under_lock(self, key: str, scope: Scope, job: Callable[[], T], *, within_s: float) -> T:
+    async def _under_lock(self, key: str, scope: Scope, job: Callable[[], T], *, within_s: float) -> T | None:
         """Run a disk job while nobody else works on the memory, and no conversation of the key is cleared.
 
         Raises:
             NotNow: somebody works on it for longer than that.
         """
         async with self._memory.scope_states.open(scope.name, within_s=within_s):
-            stem = await self._store.stem(SessionKey(key))
-            layout = self._store.layout
-
-            def work() -> T:
-                # What was cleared in between would be there again.
-                with key_locked(layout, stem):
-                    return job()
-
-            return await start_thread(work, name="notes")
+            # What was cleared in between would be there again.
+            return await self._memory.unconsolidated.while_there(key, None, job)
 
     def _notice(self, scope: Scope) -> None:
         self._memory.notes(scope).notice()

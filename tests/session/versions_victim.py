@@ -26,7 +26,7 @@ async def restored(folder: Path) -> None:
         scope = await house.scope(ADA)
         versions = house.memory.notes(scope).versions.all("MEMORY.md")
         first = next(one for one in versions if one.read() == b"one\n")
-        await MemoryHistory(house.memory, house.known, store=house.store).restore(ADA, scope, first.id)
+        await MemoryHistory(house.memory, house.known).restore(ADA, scope, first.id)
 
 
 async def forgotten(folder: Path) -> None:

@@ -182,7 +182,7 @@ async def grown(house: Workspace) -> None:
 
 
 async def history_of(house: Workspace) -> list[dict[str, Any]]:
-    former = MemoryHistory(house.memory, house.known, store=house.store)
+    former = MemoryHistory(house.memory, house.known)
     return await former.history(ADA, await house.scope(ADA))
 
 

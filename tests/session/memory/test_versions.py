@@ -26,7 +26,7 @@ def texts(notes: Notes, file: str = "MEMORY.md") -> list[tuple[str, str]]:
 
 
 def former(house: Workspace) -> MemoryHistory:
-    return MemoryHistory(house.memory, house.known, store=house.store)
+    return MemoryHistory(house.memory, house.known)
 
 
 def test_each_change_keeps_what_stood_there(tmp_path: Path) -> None:
