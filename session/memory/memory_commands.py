@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -23,6 +22,7 @@ from session.errors import NotNow
 from session.memory.consolidation import MemoryNotes
 from session.memory.fact_store import FACTS, FactStore, read_fact
 from session.memory.notes import MEMORY, Notes, Version
+from session.memory.scope_state import content_digest
 from session.store.store import Session
 
 T = TypeVar("T")
@@ -229,7 +229,7 @@ class MemoryHistory:
         def look() -> list[dict[str, Any]]:
             standing = {file: _standing(notes, file) for file in (MEMORY, PROFILE_FILE)}
             return [
-                {"file": file, "text": data.decode("utf-8", "replace"), "digest": _digest(data)}
+                {"file": file, "text": data.decode("utf-8", "replace"), "digest": content_digest(data)}
                 for file, data in standing.items()
             ]
 
@@ -258,10 +258,10 @@ class MemoryHistory:
     def _edit(self, scope: Scope, file: str, data: bytes, was: str | None) -> dict[str, Any] | None:
         notes = self._memory.notes(scope)
         old = _standing(notes, file)
-        if was is not None and was != _digest(old):
+        if was is not None and was != content_digest(old):
             return None
         former = notes.restore(file, data, "edit")
-        return {"file": file, "changed": old != data, "former": former, "digest": _digest(data)}
+        return {"file": file, "changed": old != data, "former": former, "digest": content_digest(data)}
 
     async def _under_lock(self, key: str, scope: Scope, job: Callable[[], T], *, within_s: float) -> T | None:
         """Run a disk job while nobody else works on the memory, and no conversation of the key is cleared.
@@ -323,10 +323,6 @@ def _after(at: int, known: Sequence[Version], texts: Sequence[bytes], notes: Not
         return None
     later = (texts[n] for n in range(at + 1, len(known)) if known[n].file == file)
     return next(later, None) or _standing(notes, file)
-
-
-def _digest(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
 
 
 def _standing(notes: Notes, file: str) -> bytes:
