@@ -1,4 +1,4 @@
-"""What a language model is to this package: one Protocol, and ``echo``, the model without a network."""
+"""What language and embedding models are to this package, and ``echo``, the model without a network."""
 
 from __future__ import annotations
 
