@@ -24,7 +24,7 @@ from bench.application import run as run_loop
 from bench.place import folder
 from bench.row import Row, median, quantile, table
 from session.context.scopes import Scope, Scopes
-from session.memory.circles import Circles
+from session.memory.scope_resolver import ScopeResolver
 from session.recall.recall import Recall
 from session.store.store import Store
 from session.transcript.archive import name_of
@@ -56,8 +56,8 @@ class Place:
 def place(workspace: Path) -> Place:
     store = Store(workspace, zone=UTC)
     scopes = Scopes(workspace, kind="chat")
-    circles = Circles(scopes, store=store)
-    return Place(store, Recall(circles, store=store, quiet_s=0), scopes.named("chats/web_ada"))
+    scope_resolver = ScopeResolver(scopes, store=store)
+    return Place(store, Recall(scope_resolver, store=store, quiet_s=0), scopes.named("chats/web_ada"))
 
 
 def ended(workspace: Path, number: int, lines: Sequence[dict[str, Any]]) -> None:

@@ -313,7 +313,7 @@ class Erasure:
         self._mailbox = mailbox
         self._open = letters
         self._owed = Owed(settings.state)
-        self._subjects = Subjects(services.circles, store=services.store)
+        self._subjects = Subjects(services.scope_resolver, store=services.store)
 
     async def key(self, key: str) -> tuple[Erased, bool]:
         """Erase a conversation; say what was removed, and whether it had a transcript.

@@ -36,14 +36,14 @@ from session.disk.layout import Layout
 from session.errors import StoreError
 from session.library.library import Library
 from session.mcp.spec import NoServers
-from session.memory.circles import PARENT, Circles
 from session.memory.consolidation import MemoryNotes
 from session.memory.fact_extraction import FactExtraction, FactRules
-from session.memory.fact_store import KnownFacts
-from session.memory.memory_commands import Remembered
+from session.memory.fact_store import FactStore
+from session.memory.memory_commands import MemoryCommands
 from session.memory.note_taking import MemoryRules
 from session.memory.notes import VersionRules
 from session.memory.profile import Profile
+from session.memory.scope_resolver import PARENT, ScopeResolver
 from session.models.model import Model
 from session.models.spending import Spending
 from session.models.tokens import window_of
@@ -129,12 +129,12 @@ def queue_rules(settings: Settings) -> QueueRules:
 class Facts:
     """The facts of an application; ``extraction`` is None where none are drawn, and then none are told."""
 
-    known: KnownFacts
+    known: FactStore
     extraction: FactExtraction | None
-    remembered: Remembered
+    commands: MemoryCommands
 
     async def told(self, scope: Scope, session: Session | None, request: Request) -> list[str]:
-        """Return the facts that a message is told with, the nearest first; see ``KnownFacts.nearest``."""
+        """Return the facts that a message is told with, the nearest first; see ``FactStore.nearest``."""
         if self.extraction is None:
             return []
         return await self.known.nearest(scope, session, request.text, payer=request.payer)
@@ -143,19 +143,19 @@ class Facts:
 def build_facts(
     settings: Settings,
     memory: MemoryNotes,
-    circles: Circles,
+    scope_resolver: ScopeResolver,
     *,
     store: Store,
     embeddings: Embeddings | None,
     cost_meter: Spending,
 ) -> Facts:
-    """Put them together for the scopes that ``circles`` draws."""
-    known = KnownFacts(store, embeddings=embeddings, cost_meter=cost_meter, versions=memory.rules.versions)
+    """Put them together for the scopes that ``scope_resolver`` draws."""
+    known = FactStore(store, embeddings=embeddings, cost_meter=cost_meter, versions=memory.rules.versions)
     facts = settings.facts
     rules = FactRules(facts.idle_s, facts.max_turns, facts.confidence)
-    extraction = FactExtraction(memory, known, store=store, scope_of=circles.of_session, rules=rules)
-    remembered = Remembered(known, settings.state, notes=memory.text, scope_of=circles.of)
-    return Facts(known, extraction if facts.enabled else None, remembered)
+    extraction = FactExtraction(memory, known, store=store, scope_of=scope_resolver.of_session, rules=rules)
+    commands = MemoryCommands(known, settings.state, notes=memory.text, scope_of=scope_resolver.of)
+    return Facts(known, extraction if facts.enabled else None, commands)
 
 
 # One conversation is needed for as long as its turn runs.
@@ -175,24 +175,24 @@ class SubagentContext:
 
     Args:
         settings: which tools its parent may use.
-        circles: decide whose files and facts it has.
+        scope_resolver: decide whose files and facts it has.
         facts: tells those that are near to its task.
         context_parts: gathers what else it is told.
     """
 
     def __init__(
-        self, settings: Settings, *, circles: Circles, facts: Told, context_parts: ContextParts
+        self, settings: Settings, *, scope_resolver: ScopeResolver, facts: Told, context_parts: ContextParts
     ) -> None:
         self._settings = settings
         self._records = SubagentFiles(settings.state)
-        self._circles = circles
+        self._scope_resolver = scope_resolver
         self._facts = facts
         self._context_parts = context_parts
         self.turns: Turns
 
     async def __call__(self, session: Session, request: Request) -> TurnContext:
         """Return it for the turn of a task."""
-        scope = await self._circles.of(session, request)
+        scope = await self._scope_resolver.of(session, request)
         parent = str(session.metadata.get(PARENT) or "")
         chat = await self._works_for(session.key, parent)
         place = place_of(session, request, files=scope.files, scope=scope.name, group=scope.group)
@@ -267,7 +267,7 @@ class Shared:
     """What all agents of an application have together; ``status`` says how a chat and its model stand."""
 
     store: Store
-    circles: Circles
+    scope_resolver: ScopeResolver
     facts: Facts
     answers: Answers
     recall: Recall
@@ -319,7 +319,10 @@ class AgentServices:
         )
         self.commands = self._commands()
         context = SubagentContext(
-            settings, circles=shared.circles, facts=shared.facts.told, context_parts=self._context_parts
+            settings,
+            scope_resolver=shared.scope_resolver,
+            facts=shared.facts.told,
+            context_parts=self._context_parts,
         )
         self.subagent_turns = turns_like(self.turns, context)
 
@@ -345,7 +348,7 @@ class AgentServices:
         own = [Spawn(shared.spawning)] if shared.spawning is not None else []
         return build_toolbox(
             self._settings,
-            shared.circles.scopes,
+            shared.scope_resolver.scopes,
             library=shared.library,
             layout=shared.store.layout,
             memory=self.memory,
@@ -359,8 +362,8 @@ class AgentServices:
         shared = self._shared
         return Commands(
             status=self._status,
-            memory=shared.facts.remembered.show,
-            forget=shared.facts.remembered.forget,
+            memory=shared.facts.commands.show,
+            forget=shared.facts.commands.forget,
             ended=shared.jobs.ended,
             left=shared.jobs.left,
             compact=self.compactions,
@@ -386,7 +389,7 @@ class AgentServices:
         shared, toolbox = self._shared, self.turns.toolbox
         if session.metadata.get("model") != self.model.name:
             await session.checkpoint(metadata={"model": self.model.name})
-        scope = await shared.circles.of(session, request)
+        scope = await shared.scope_resolver.of(session, request)
         if shared.mcp is not None:
             await shared.mcp.refresh()
         # A server's own table says where its tools are on offer.
@@ -402,7 +405,7 @@ class AgentServices:
             scope,
             notes=notes,
             tools=offered,
-            others=await shared.circles.alike(scope, request.key),
+            others=await shared.scope_resolver.alike(scope, request.key),
             facts=facts,
         )
         return TurnContext(parts=parts, files=scope.files, tools=tools, scope=scope.name, group=scope.group)

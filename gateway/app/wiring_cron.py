@@ -31,8 +31,8 @@ from gateway.turns.jobs import NO_AGENT, gone
 from session.context.profile import zone_in
 from session.context.scopes import Scopes, is_job
 from session.errors import SessionError, ToolError
-from session.memory.circles import Circles
 from session.memory.notes import Notes
+from session.memory.scope_resolver import ScopeResolver
 from session.store.store import Store
 from session.tools import ToolPlace
 from session.tools.schedule import Wish
@@ -70,11 +70,11 @@ class Texts:
         store = Store(self._settings.workspace, zone=self._settings.zone)
         try:
             other = job.answer_to if job.answer_to and job.answer_to != job.key else ""
-            circles = Circles(scopes_of(self._settings), store=store)
+            scope_resolver = ScopeResolver(scopes_of(self._settings), store=store)
             if job.agent:
                 others = [other] if other else []
-                return (await circles.of_key(job.key, *others, agent=named(job.agent))).files
-            return (await circles.of_next(job.key, other)).files
+                return (await scope_resolver.of_key(job.key, *others, agent=named(job.agent))).files
+            return (await scope_resolver.of_next(job.key, other)).files
         except SessionError as error:
             # The file of the workspace is nobody's secret, that of a scope which cannot be drawn might be.
             log.warning("scope.unknown", job=job.id, error=str(error))

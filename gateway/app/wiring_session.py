@@ -31,7 +31,7 @@ from session.context.scopes import Scope, Scopes
 from session.errors import ModelAway, NoAgent, OtherAgent
 from session.library.library import Library
 from session.memory.consolidation import MemoryNotes
-from session.memory.memory_commands import FormerMemory
+from session.memory.memory_commands import MemoryHistory
 from session.models.caps import Caps
 from session.models.model import Model, Warms
 from session.models.spending import Spending
@@ -101,16 +101,16 @@ class SessionServices:
         self.scopes = scopes_of(settings)
         self.quota = build_quota(settings, self.scopes, self.store, self._spending)
         self.memory = self._notes(settings)
-        self.circles = self.memory.circles
+        self.scope_resolver = self.memory.scope_resolver
         embeddings = build_embeddings(settings)
         self.recall = self._recall(embeddings)
         self.facts = build_facts(
-            *(settings, self.memory, self.circles),
+            *(settings, self.memory, self.scope_resolver),
             store=self.store,
             embeddings=embeddings,
             cost_meter=self._spending,
         )
-        self.former = FormerMemory(self.memory, self.facts.known, store=self.store)
+        self.memory_history = MemoryHistory(self.memory, self.facts.known)
         files = JobFiles(settings.workspace / "state")
         self.jobs = Background(
             self.memory, store=self.store, files=files, facts=self.facts.extraction, quiet_s=QUIET_S
@@ -132,7 +132,7 @@ class SessionServices:
         self._max_file_bytes = settings.media.max_mb * 2**20
 
     def _recall(self, embeddings: Embeddings | None) -> Recall:
-        return Recall(self.circles, store=self.store, embeddings=embeddings, cost_meter=self._spending)
+        return Recall(self.scope_resolver, store=self.store, embeddings=embeddings, cost_meter=self._spending)
 
     def _shared(
         self,
@@ -144,7 +144,7 @@ class SessionServices:
     ) -> Shared:
         return Shared(
             store=self.store,
-            circles=self.circles,
+            scope_resolver=self.scope_resolver,
             facts=self.facts,
             recall=self.recall,
             embeddings=embeddings,
@@ -182,11 +182,13 @@ class SessionServices:
 
     async def enclosures(self, session: Session, request: Request, text: str) -> list[Attachment]:
         """List the files of the scope that a turn sends, then those that its answer links to."""
-        return await self._enclosed(session, request.id, text, await self.circles.of(session, request))
+        return await self._enclosed(session, request.id, text, await self.scope_resolver.of(session, request))
 
     async def enclosed_before(self, view: View, message_id: str, text: str) -> list[Attachment]:
         """List the files that went out with an answer which is on record, as far as they are still there."""
-        return await self._enclosed(view, message_id, text, await self.circles.of_session(view.key, None))
+        return await self._enclosed(
+            view, message_id, text, await self.scope_resolver.of_session(view.key, None)
+        )
 
     async def _enclosed(self, view: View, message_id: str, text: str, scope: Scope) -> list[Attachment]:
         exchange = view.find(message_id)
@@ -214,13 +216,13 @@ class SessionServices:
             NoAgent: there is none of this name, nor was there one.
         """
         if agent in (None, DEFAULT):
-            return await self.circles.of_key(key, agent="" if agent else None)
+            return await self.scope_resolver.of_key(key, agent="" if agent else None)
         assert agent is not None
         is_there = is_name(agent) and (agent in self.agents or home_of(self.scopes.workspace, agent).is_dir())
         if not is_there:
             known = ", ".join(map(shown, self.agents))
             raise NoAgent(f"there is no agent {agent!r}", hint=f"the agents are: {known}")
-        return await self.circles.of_key(key, agent=agent)
+        return await self.scope_resolver.of_key(key, agent=agent)
 
     async def follow_agent(self, session: Session, session_id: str) -> None:
         """Let the agent of an ended session answer in its chat, since that session is opened again.
@@ -229,7 +231,7 @@ class SessionServices:
             OtherAgent: it may not; nothing was changed.
             Fenced, StoreError: nothing was changed.
         """
-        agent = await self.circles.agent_of(session.key, session_id)
+        agent = await self.scope_resolver.agent_of(session.key, session_id)
         if self.scopes.agents.of(session.key, agent) != agent:
             raise OtherAgent(
                 f"session {session_id} belongs to the agent {shown(agent)}, which {session.key} does not use",

@@ -244,7 +244,7 @@ def history(opts: GlobalOptions, key: str, file: str | None, agent: str | None, 
     async def work(settings: Settings) -> list[dict[str, Any]]:
         async with _services(settings) as services:
             scope = await services.scope_with(key, agent)
-            return await services.former.history(key, scope, file=file or "")
+            return await services.memory_history.history(key, scope, file=file or "")
 
     rows = attach.complete(work(settings_of(opts)))
     output.listed(rows, _VERSIONS, f"no earlier versions of the memory of {key}", as_json=as_json)
@@ -264,7 +264,7 @@ def restore(opts: GlobalOptions, key: str, version: str, agent: str | None, as_j
     async def work(settings: Settings) -> Restored | None:
         async with _services(settings) as services:
             scope = await services.scope_with(key, agent)
-            return await services.former.restore(key, scope, version.upper())
+            return await services.memory_history.restore(key, scope, version.upper())
 
     done = attach.complete(work(settings_of(opts)))
     if done is None:

@@ -666,7 +666,7 @@ async def _answering(chats: ChatService, key: str, agent: str) -> str:
     settings, services = chats.application.settings, chats.application.services
     if not settings.agents or services is None:
         return settings.model.name
-    name = named(agent) if agent else parted((await services.circles.of_next(key)).name)[0]
+    name = named(agent) if agent else parted((await services.scope_resolver.of_next(key)).name)[0]
     return settings_of(settings, name).model.name
 
 

@@ -14,17 +14,7 @@ from gateway.app.wiring_session import SessionServices
 from gateway.config.agents import settings_of
 from gateway.errors import MailboxDown
 from gateway.http.errors import HttpError, json_response
-from gateway.http.openapi import (
-    MAX_LIMIT,
-    PER_PAGE,
-    Body,
-    Cursor,
-    Limit,
-    Open,
-    Shape,
-    has_surrogate,
-    needs,
-)
+from gateway.http.openapi import MAX_LIMIT, PER_PAGE, Body, Cursor, Limit, Open, Shape, has_surrogate, needs
 from gateway.service.chats import ChatService
 from gateway.service.client_message import MAX_KEY_CHARS
 from gateway.service.pages import digest, page
@@ -135,7 +125,7 @@ def _add_texts(router: APIRouter, chats: ChatService) -> None:
     )
     async def get_files(key: Key, agent: AgentName = None) -> Response:
         services, scope = await scope_of(chats, key, agent)
-        return json_response({"files": await services.former.texts(scope)})
+        return json_response({"files": await services.memory_history.texts(scope)})
 
     @router.put(
         "/v1/memory/files",
@@ -152,7 +142,7 @@ def _add_texts(router: APIRouter, chats: ChatService) -> None:
         )
         if len(body.text.encode()) > most * 1024:
             raise HttpError(413, f"the text is over {most} KiB", hint=f"shorten it, or raise {limit}")
-        done = await services.former.edit(body.key, scope, body.file, body.text, was=body.was)
+        done = await services.memory_history.edit(body.key, scope, body.file, body.text, was=body.was)
         if done is None:
             raise HttpError(
                 409,
@@ -219,7 +209,7 @@ async def scope_of(chats: ChatService, key: str, agent: str | None = None) -> tu
     if services is None:
         raise MailboxDown("the gateway is still starting")
     if agent is None:
-        return services, await services.circles.of_key(key)
+        return services, await services.scope_resolver.of_key(key)
     return services, await services.scope_with(key, agent)
 
 
@@ -345,14 +335,14 @@ def _add_versions(router: APIRouter, chats: ChatService) -> None:
         agent: AgentName = None,
     ) -> Response:
         services, scope = await scope_of(chats, key, agent)
-        return json_response({"versions": await services.former.history(key, scope, file=file or "")})
+        return json_response({"versions": await services.memory_history.history(key, scope, file=file or "")})
 
     @router.post(
         "/v1/memory/restore", summary="Restore an earlier version", **needs("write", RestoredOut, 404)
     )
     async def post_restore(body: RestoreIn) -> Response:
         services, scope = await scope_of(chats, body.key, body.agent)
-        done = await services.former.restore(body.key, scope, body.version)
+        done = await services.memory_history.restore(body.key, scope, body.version)
         if done is None:
             raise HttpError(
                 404,

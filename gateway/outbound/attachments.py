@@ -24,7 +24,7 @@ from channels.message import Attachment, Outbound
 from durable import is_at, make_folder, make_private, new_file, take_lock, try_lock, write_all
 from gateway.config.agents import scopes_of
 from gateway.config.settings import Settings
-from session.memory.circles import Circles
+from session.memory.scope_resolver import ScopeResolver
 from session.store.store import Store
 from session.transcript.agent import AGENTS, is_name, scopes_below
 from session.transcript.attachments import open_beneath
@@ -50,15 +50,15 @@ def folders_by(settings: Settings) -> Folders:
         if not out.attachments:
             return ()
         store = Store(workspace, zone=settings.zone)
-        circles = Circles(scopes_of(settings), store=store)
+        scope_resolver = ScopeResolver(scopes_of(settings), store=store)
         try:
             # What one agent sent may wait here while the chat goes to another.
             agents = await asyncio.to_thread(_agents_of, workspace)
             found = [workspace / "media"]
-            found += [each.files for each in await circles.all_of_key(out.key, agents=agents)]
+            found += [each.files for each in await scope_resolver.all_of_key(out.key, agents=agents)]
             job = (out.in_reply_to or "").partition("@")[0]
             if job.startswith("cron:") and job != out.key:
-                found += [each.files for each in await circles.all_of_key(job, out.key, agents=agents)]
+                found += [each.files for each in await scope_resolver.all_of_key(job, out.key, agents=agents)]
         finally:
             await store.aclose()
         return found

@@ -16,7 +16,7 @@ from gateway.errors import MailboxDown
 from session.context.scopes import Reader, Scope, Scopes, is_job
 from session.disk.threads import start_thread
 from session.errors import StoreError
-from session.memory.circles import Circles
+from session.memory.scope_resolver import ScopeResolver
 from session.recall.words import Sieve
 from session.store.listing import SessionRow
 from session.transcript.agent import named
@@ -115,7 +115,7 @@ class Search:
         for row in await services.store.rows():
             if ":" in row.key:
                 sessions.setdefault(row.key, []).append(row)
-        drawn = await self._drawn(services.circles, sessions)
+        drawn = await self._drawn(services.scope_resolver, sessions)
         found: dict[str, _Chats] = {}
         for key, rows in sessions.items():
             if key in drawn:
@@ -126,9 +126,9 @@ class Search:
         _add_former(found, sessions, drawn)
         return list(found.values()), len(drawn) == len(sessions)
 
-    async def _drawn(self, circles: Circles, sessions: Mapping[str, Rows]) -> dict[str, Drawn]:
+    async def _drawn(self, scope_resolver: ScopeResolver, sessions: Mapping[str, Rows]) -> dict[str, Drawn]:
         """Return the scopes of each chat; one whose files cannot be read has none."""
-        drawn = await start_thread(partial(_unshared, sessions, circles.scopes), name="search")
+        drawn = await start_thread(partial(_unshared, sessions, scope_resolver.scopes), name="search")
         kept: dict[str, tuple[Rows, Drawn]] = {}
         for key, rows in sessions.items():
             if key in drawn:
@@ -139,8 +139,8 @@ class Search:
             else:
                 with suppress(StoreError):
                     drawn[key] = [
-                        await circles.of_key(key),
-                        *[await circles.of_key(key, agent=agent) for agent in _former(key, rows)],
+                        await scope_resolver.of_key(key),
+                        *[await scope_resolver.of_key(key, agent=agent) for agent in _former(key, rows)],
                     ]
             # That of a job goes by what is known of other chats, without a session it goes by the journal.
             if key in drawn and not is_job(key) and any(row.active for row in rows):

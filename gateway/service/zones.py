@@ -9,8 +9,8 @@ from gateway.config.agents import scopes_of
 from gateway.config.settings import Settings
 from session.context.profile import zone_in
 from session.errors import SessionError
-from session.memory.circles import Circles
 from session.memory.notes import Notes
+from session.memory.scope_resolver import ScopeResolver
 from session.store.store import Store
 from session.transcript.agent import named
 
@@ -27,7 +27,7 @@ async def zone_for(settings: Settings, key: str, agent: str = "") -> tzinfo:
         return settings.zone
     store = Store(settings.workspace, zone=settings.zone)
     try:
-        scope = await Circles(scopes_of(settings), store=store).of_key(
+        scope = await ScopeResolver(scopes_of(settings), store=store).of_key(
             key, agent=named(agent) if agent else None
         )
         profile = await asyncio.to_thread(Notes(scope.memory).profile)

@@ -34,7 +34,7 @@ from gateway.turns.subagents import Subagents
 from session.context.request import Request
 from session.context.scopes import Chat, Reader, Scopes, counts_as_group, told
 from session.errors import OverCap, SessionError
-from session.memory.circles import learn
+from session.memory.scope_resolver import remember_chat_kind
 from session.models.caps import DAY, HOUR, next_day
 from session.models.model import Payer, Usage
 from session.models.spending import AGAIN_SAID, SPENT_SAID, Spending
@@ -439,7 +439,7 @@ class Admit:
         entry, session = message.entry, message.session
         inbound = entry.inbound
         # Whatever it ends in: what its platform says of the chat decides what later messages may see.
-        await learn(session, told(inbound.key, inbound.id, group=inbound.group))
+        await remember_chat_kind(session, told(inbound.key, inbound.id, group=inbound.group))
         quota = self._quota
         if quota is None or (message.command is not None and not messages.asks_model(message.command)):
             return None

@@ -27,7 +27,7 @@ from gateway.turns.messages import ASKER
 from gateway.turns.policy import Verdict
 from session.disk.threads import start_thread
 from session.errors import NewerFormat, SessionError, ToolError
-from session.memory.circles import PARENT
+from session.memory.scope_resolver import PARENT
 from session.store.store import Session, Store
 from session.subagents import records
 from session.subagents.records import Call, Subagent, SubagentFiles

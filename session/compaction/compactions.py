@@ -34,6 +34,9 @@ from session.transcript.history import is_deletion, is_record, summary_text, vis
 from session.transcript.line import is_ulid, make_line
 from session.transcript.transcript import Transcript, decode
 
+T = TypeVar("T")
+log = structlog.get_logger("compaction")
+
 CACHED = 1_000
 
 
@@ -91,9 +94,6 @@ def estimate_request(
     if last is None or last.basis != basis or local < last.local:
         return Estimate(local, local, basis)
     return Estimate(last.tokens + local - last.local, local, basis)
-
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,8 +179,6 @@ async def apart(count: int, work: Callable[[], T]) -> T:
     return await asyncio.to_thread(work) if count > LONG_HISTORY else work()
 
 
-log = structlog.get_logger("compaction")
-
 # So many compactions run side by side in the background.
 AT_ONCE = 4
 KNOWN_MAX = 10_000
@@ -216,11 +214,8 @@ class Occasion:
 class Compactions:
     """Compacts conversations: before a call that must wait for it, in the background, or for a person.
 
-    Args:
-        compactor: writes the summaries.
-        rules: the numbers in force; found once, since the model's window may have to be looked up.
-        left: makes the consolidation of a session durable that has ended (key and ULID).
-        now: the timestamp of a line that is written now.
+    ``rules`` are found once, since the model's window may have to be looked up; ``left`` makes the
+    consolidation of an ended session durable (key and ULID); ``now`` is the timestamp of a new line.
     """
 
     def __init__(
@@ -284,9 +279,8 @@ class Compactions:
     ) -> bool:
         """Compact a conversation; ``meter`` is that of the turn which pays for it, also where it fails.
 
-        Returns:
-            False where it is not due, nothing would leave, or the transcript became another meanwhile;
-            nothing was written.
+        Returns False where it is not due, nothing would leave, or the transcript became another meanwhile;
+        nothing was written.
 
         Raises:
             NotCompacted: there is no summary; nothing was written.
@@ -418,8 +412,7 @@ class Compactions:
         What the preset keeps stays; less, at most half, where the newest message was set aside because the
         provider found the conversation too long.
 
-        Returns:
-            What it did; None where nothing would leave.
+        Returns what it did; None where nothing would leave.
 
         Raises:
             NotCompacted, Fenced, StoreError: nothing was written.

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
+from functools import partial
 
 import structlog
 
 import durable
+from durable import BoundedDict
 from session.compaction.flat import CONVERSATION, PREVIOUS, escaped, first_part, flat, unescaped
 from session.compaction.plan import Line, Plan
 from session.compaction.rules import CompactionRules, Preset
@@ -27,6 +29,8 @@ from session.errors import (
 from session.models.model import Answer, Model, Prompt, Usage, is_error_page, text_of
 from session.models.spending import Meter, Spending
 from session.transcript.repair import plain_text
+
+log = structlog.get_logger("compaction")
 
 HEADINGS = (
     "Goal",
@@ -191,8 +195,6 @@ def _asked(task: Task, *, update: bool) -> str:
     return f"{_UPDATE}\n{asked}" if update else asked
 
 
-log = structlog.get_logger("compaction")
-
 # With less conversation than this no smaller request is tried.
 MIN_CHARS = 2_000
 MAX_RESTING = 1_000
@@ -227,7 +229,7 @@ class Compactor:
         self._small = small
         self._take = take
         self._clock = clock
-        self._resting: dict[str, float] = {}
+        self._resting: BoundedDict[str, float] = BoundedDict(MAX_RESTING)
 
     def rests_s(self, key: str) -> float:
         """Return how long no automatic try is made for a conversation, after a failure."""
@@ -246,18 +248,11 @@ class Compactor:
     ) -> str:
         """Ask for the summary of ``plan``, in steps where it is too long for one request.
 
-        Returns:
-            A checked text, with its lists of files at its end where the preset has them.
+        The text is checked, and has its lists of files at its end where the preset has them.
 
-        Args:
-            plan: what leaves.
-            rules: the numbers in force.
-            key: the conversation, for the cooldown.
-            focus: what a person asked to stress.
-            asked: a person waits for it: no cooldown holds it up.
-            background: no turn waits for it: its calls are counted against the budget of the background.
-            meter: that of the turn which waits for it and pays for its requests, also where it fails; without
-                one they are counted as no turn's, and not made where the day's money is spent.
+        ``asked``: a person waits for it, so no cooldown holds it up. ``background``: its calls count against
+        the budget of the background. ``meter`` is that of the turn which waits for it and pays, also where it
+        fails; without one the requests are no turn's, and not made where the day's money is spent.
 
         Raises:
             NotCompacted: there is no summary; after a failure of the model a cooldown has begun.
@@ -279,33 +274,17 @@ class Compactor:
             raise NotCompacted(str(error), reason=out_of, hint=error.hint) from error
         except (ModelError, TimeoutError) as error:
             reason, words = _cause(error, rules)
-            self._rest(key, rules.cooldown_s)
+            self._resting[key] = self._clock() + rules.cooldown_s
             log.warning("compaction.failed", key=key, reason=reason, error=words, cooldown_s=rules.cooldown_s)
             raise NotCompacted(words, reason=reason) from error
         self._resting.pop(key, None)
         return text
 
     def _payer(self, key: str, meter: Meter | None) -> _Paying:
-        """Say who pays for a request: the turn that waits for it, else the cost meter."""
-
-        @asynccontextmanager
-        async def paying(prompt: Prompt) -> AsyncIterator[Callable[[Usage | None], None]]:
-            if meter is not None:
-                async with meter.request(self._model, prompt):
-                    yield meter.count
-            elif self._cost_meter is not None:
-                async with self._cost_meter.request(key, self._model, prompt) as count:
-                    yield count
-            else:
-                yield lambda usage: None
-
-        return paying
-
-    def _rest(self, key: str, cooldown_s: float) -> None:
-        now = self._clock()
-        if len(self._resting) >= MAX_RESTING:
-            self._resting = {known: until for known, until in self._resting.items() if until > now}
-        self._resting[key] = now + cooldown_s
+        """Return who pays for a request: the turn that waits for it, else the cost meter."""
+        if meter is None and self._cost_meter is not None:
+            return partial(self._cost_meter.request, key, self._model)
+        return partial((meter or Meter()).request, self._model)
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,13 +44,7 @@ def measure(
 ) -> Load:
     """Weigh the history of a session.
 
-    Args:
-        lines: the session's message lines from ``start`` to its end.
-        start: index of ``lines[0]``; the history must not begin before it.
-        history_start: where the history begins unless an overlay says so.
-        rules: for their ``chars_per_token``.
-        now: the time (aware).
-        opening: the ``compact`` line of the session, where it stands before ``start``.
+    The arguments are as of ``region``; ``now`` is aware.
     """
     live = region(lines, start=start, history_start=history_start, opening=opening)
     last = read_time(live.record.get("timestamp")) if live.record is not None else None

@@ -80,14 +80,11 @@ def _call(call: object) -> str:
     except (ValueError, RecursionError):
         fields = None
     if isinstance(fields, Mapping):
-        shown = ", ".join(f"{name}={plain_text(_value(value))}" for name, value in fields.items())
+        values = {name: json.dumps(each, ensure_ascii=False, default=str) for name, each in fields.items()}
+        shown = ", ".join(f"{name}={plain_text(value)}" for name, value in values.items())
     else:
         shown = plain_text(arguments)
     return f"{plain_text(function['name'])}({shown})"
-
-
-def _value(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False, default=str)
 
 
 # Of the names of a list so many stand in the summary's text; the record holds them all.

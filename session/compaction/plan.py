@@ -126,29 +126,24 @@ def plan(
 ) -> Plan | None:
     """Decide what leaves; None where nothing would.
 
-    Args:
-        lines: the session's message lines from ``start`` to its end.
-        start: index of ``lines[0]``; the history must not begin before it.
-        history_start: where the history begins unless an overlay says so.
-        rules: what to keep.
-        running_from: index of the first line of the running turn, None where no line of it is stored. Its
-            lines stay, unless the turn alone reaches what is kept by tokens: then it is split.
-        opening: the ``compact`` line of the session, where it stands before ``start``.
-        forced: the provider found the request too long, whatever we believe: at most half is kept.
+    ``lines``, ``start``, ``history_start`` and ``opening`` are as of ``region``. The running turn begins at
+    index ``running_from`` (None: none of its lines is stored) and stays, unless it alone reaches what is kept
+    by tokens: then it is split. ``forced``: the provider found the request too long, whatever we believe, so
+    at most half is kept.
     """
     live = region(lines, start=start, history_start=history_start, opening=opening)
     chars, tokens = live.chars(), live.tokens(rules.chars_per_token)
     running = _running(live, running_from)
     if rules.strategy == "overlay":
         limit = sum(tokens) // 2 if forced else sum(tokens)
-        keep, most = (
-            min(rules.keep, limit) if forced else rules.keep,
-            _most(rules, len(tokens), forced=forced),
-        )
+        keep = min(rules.keep, limit) if forced else rules.keep
+        most = rules.history_messages // 2 if rules.preset == "budget" else len(tokens)
+        most = min(most, len(tokens) // 2) if forced else most
         cut = _by_tokens(live, tokens, running, keep=keep, most=most, limit=limit)
         split = _split_turn(live, tokens, cut, keep=keep)
     else:
-        split = cut = _by_turns(live, running, _turns(rules), forced=forced)
+        turns = rules.keep_recent_turns if rules.strategy == "rewrite" else 0
+        split = cut = _by_turns(live, running, turns, forced=forced)
     if cut <= 0:
         return None
     leaving = [line for _, line in live.lines[:cut]]
@@ -171,15 +166,6 @@ def _running(live: Region, running_from: int | None) -> int:
         i for i, (index, _) in enumerate(live.lines) if running_from is not None and index >= running_from
     )
     return next(begins, len(live.lines))
-
-
-def _turns(rules: CompactionRules) -> int:
-    return rules.keep_recent_turns if rules.strategy == "rewrite" else 0
-
-
-def _most(rules: CompactionRules, count: int, *, forced: bool) -> int:
-    most = rules.history_messages // 2 if rules.preset == "budget" else count
-    return min(most, count // 2) if forced else most
 
 
 def _by_turns(live: Region, running: int, keep: int, *, forced: bool) -> int:

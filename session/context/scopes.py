@@ -127,7 +127,7 @@ class Reader:
 
 
 class Scopes:
-    """Draws the circles by ``[memory] scope`` and ``[people]``; makes no folder and reads no file."""
+    """Resolves scopes by ``[memory] scope`` and ``[people]``; makes no folder and reads no file."""
 
     def __init__(
         self,

@@ -15,7 +15,7 @@ from session.context.scopes import CHATS, PEOPLE, WORKSPACE, Chat, Reader, Scope
 from session.disk.layout import Layout
 from session.disk.threads import start_thread
 from session.errors import SessionError
-from session.memory.circles import Circles
+from session.memory.scope_resolver import ScopeResolver
 from session.memory.unconsolidated import stems_on_disk
 from session.store import places
 from session.store.media import Named, named_in_files
@@ -122,12 +122,12 @@ class Subjects:
     """Finds out what belongs to whom.
 
     Args:
-        circles: says what a chat is, and who is a person.
+        scope_resolver: says what a chat is, and who is a person.
     """
 
-    def __init__(self, circles: Circles, *, store: Store) -> None:
-        self._scopes: Scopes = circles.scopes
-        self._circles = circles
+    def __init__(self, scope_resolver: ScopeResolver, *, store: Store) -> None:
+        self._scopes: Scopes = scope_resolver.scopes
+        self._scope_resolver = scope_resolver
         self._store = store
 
     async def of_key(
@@ -145,7 +145,7 @@ class Subjects:
         """
         person = self._scopes.person(key)
         shared = []
-        chat = await self._circles.chat(key)
+        chat = await self._scope_resolver.chat(key)
         if not counts_as_group(Reader(key, chat)):
             if self._scopes.of(Reader(key, chat), stem="").name == WORKSPACE:
                 shared.append("memory/ and files/ of the workspace: all direct chats share them")
@@ -168,7 +168,7 @@ class Subjects:
         scope = self._scopes.named(PEOPLE + name)
         if not keys and not (_is_name(name) and await start_thread(lambda: self._is_kept(name), name="look")):
             raise Nobody(f"[people] has no {name!r}", hint="chat-gateway config show")
-        chats: dict[str, Chat | None] = {key: await self._circles.chat(key) for key in keys}
+        chats: dict[str, Chat | None] = {key: await self._scope_resolver.chat(key) for key in keys}
         groups = [key for key, chat in chats.items() if chat == "group"]
         stays = [f"{key}: a group with other members; erase it by its key" for key in groups]
         stays.append("what the memory of groups says about this person")

@@ -46,7 +46,7 @@ from pydantic import ValidationError
 
 import durable
 from session.mcp.listing import TOO_LONG, ListedTool, Listing, bounded, read_listing
-from session.mcp.process import MAX_LINE_BYTES, Launch, ServerProcess, running
+from session.mcp.process import HIDDEN, MAX_LINE_BYTES, Launch, ServerProcess, running
 from session.mcp.schema import misfit
 from session.mcp.spec import CallFailed, CallLate, Flooded, ServerFailed, ServerGone, ServerSpec
 
@@ -63,7 +63,6 @@ PASSED: Final = frozenset(
 )
 # What is shorter stands in ordinary words, too.
 MIN_SECRET_CHARS: Final = 8
-HIDDEN: Final = "***"
 _LIST = "tools/list"
 _ANSWERS = (JSONRPCResponse, JSONRPCError)
 

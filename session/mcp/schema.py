@@ -174,17 +174,14 @@ class _Fitting:
             return f"{at}: not allowed"
         if not isinstance(schema, dict):
             return ""
-        if "$ref" in schema and (found := self._by_reference(value, schema["$ref"], at, depth)):
+        there = resolved(schema.get("$ref"), self._root)
+        if there is not None and (found := self.look(value, there, at, depth + 1)):
             return found
         return (
             _of_itself(value, schema, at)
             or self._choices(value, schema, at, depth)
             or self._inside(value, schema, at, depth)
         )
-
-    def _by_reference(self, value: object, ref: object, at: str, depth: int) -> str:
-        there = resolved(ref, self._root)
-        return self.look(value, there, at, depth + 1) if there is not None else ""
 
     def _choices(self, value: object, schema: Schema, at: str, depth: int) -> str:
         for each in _list(schema, "allOf"):

@@ -106,8 +106,7 @@ class Server:
     async def look(self) -> tuple[Record, Sequence[str], str]:
         """Start the server, have it list its tools, end it, and keep nothing.
 
-        Returns:
-            what would be known of it, what is wrong with its list, the protocol that it speaks.
+        Returns what would be known of it, what is wrong with its list, the protocol that it speaks.
 
         Raises:
             ServerFailed: it cannot be started, or lists nothing.

@@ -6,9 +6,8 @@ import asyncio
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -61,10 +60,8 @@ _QUOTE = "| "
 class McpTool:
     """One tool of one server, as it was approved."""
 
-    def __init__(
-        self, server: Server, listed: ListedTool, name: str, serves: Callable[[ToolPlace], bool]
-    ) -> None:
-        """Offer a tool under ``name`` wherever ``serves`` says so."""
+    def __init__(self, server: Server, listed: ListedTool, name: str, scopes: Scopes) -> None:
+        """Offer a tool under ``name``."""
         spec = server.spec
         words = listed.description or "nothing"
         self._fitted = Fitted(listed.parameters)
@@ -75,11 +72,11 @@ class McpTool:
         self.repeatable = listed.name in spec.repeatable or (spec.trusted and listed.read_only)
         self._server = server
         self._listed = listed
-        self._serves = serves
+        self._scopes = scopes
 
     def serves(self, place: ToolPlace) -> bool:
         """Say whether the server is there for whoever asks, and whoever reads."""
-        return self._serves(place)
+        return serves(self._server.spec, place, person_of(self._scopes, place))
 
     async def run(self, arguments: Mapping[str, Any], place: ToolPlace) -> str:
         """Call the tool once and return what came of it, quoted."""
@@ -122,7 +119,7 @@ class McpServers:
         self.servers = [
             Server(spec, state / "mcp", launch=launch) for spec in sorted(specs, key=lambda spec: spec.name)
         ]
-        self._person = partial(person_of, scopes)
+        self._scopes = scopes
         self._built: _Built = ((), (), {})
         self._begun = asyncio.Event()
         self._waited = False
@@ -174,14 +171,11 @@ class McpServers:
             pairs = [(server, tool) for server in self.servers for tool in server.tools]
             names = offered_names((server.spec.name, tool.name) for server, tool in pairs)
             tools = [
-                McpTool(server, tool, names[server.spec.name, tool.name], self._serving(server.spec))
+                McpTool(server, tool, names[server.spec.name, tool.name], self._scopes)
                 for server, tool in pairs
             ]
             self._built = (now, tools, {tool.spec.name: tool for tool in tools})
         return self._built
-
-    def _serving(self, spec: ServerSpec) -> Callable[[ToolPlace], bool]:
-        return lambda place: serves(spec, place, self._person(place))
 
 
 def serves(spec: ServerSpec, place: ToolPlace, person: str | None) -> bool:

@@ -72,16 +72,8 @@ class Budget:
         try:
             await self._state.write([old, taken])
         except Conflict:
-            self._refuse(await self._count(), now)
-        await self._count()
-
-    async def load(self) -> None:
-        """Look up what was used, for ``shown`` before the first call.
-
-        Raises:
-            NewerFormat, StoreError: it cannot be read.
-        """
-        await self._count()
+            self._refuse(await self.load(), now)
+        await self.load()
 
     def shown(self) -> dict[str, Any]:
         """Return what ``status`` shows.
@@ -101,8 +93,8 @@ class Budget:
             "cost_reached_until": closed.isoformat() if closed is not None else None,
         }
 
-    async def _count(self) -> dict[int, int]:
-        """Return the calls of each minute of the last day, and remember their sums."""
+    async def load(self) -> dict[int, int]:
+        """Return the calls of each minute of the last day, and remember their sums for ``shown``."""
         now = self._minute()
         query = "SELECT minute, calls FROM background_calls WHERE minute > ? AND minute <= ?"
         minutes: dict[int, int] = dict(await self._state.read(query, (now - DAY, now)))

@@ -36,7 +36,6 @@ from session.errors import (
     loggable,
 )
 from session.memory.budget import Budget
-from session.memory.circles import Circles
 from session.memory.note_taking import (
     NOTES,
     Line,
@@ -53,6 +52,7 @@ from session.memory.note_taking import (
     size_bytes,
 )
 from session.memory.notes import MEMORY, Mark, Notes
+from session.memory.scope_resolver import ScopeResolver
 from session.memory.scope_state import TRIES, Done, ScopeState, ScopeStates, Stored, content_digest
 from session.memory.text_similarity import Sources
 from session.memory.unconsolidated import Unconsolidated, UnconsolidatedReader
@@ -89,7 +89,7 @@ class MemoryNotes:
     ) -> None:
         state = scopes.workspace / "state"
         self.scopes = scopes
-        self.circles = Circles(scopes, store=store)
+        self.scope_resolver = ScopeResolver(scopes, store=store)
         self.model = model
         self.rules = rules
         self.clock = clock
@@ -116,7 +116,7 @@ class MemoryNotes:
 
     async def of_session(self, key: str, session_id: str | None) -> MemoryNotes:
         """Return what takes the notes of a session of a conversation, None: the active one."""
-        return self.of(await self.circles.agent_of(key, session_id)) if self._agents else self
+        return self.of(await self.scope_resolver.agent_of(key, session_id)) if self._agents else self
 
     def notes(self, scope: Scope) -> Notes:
         """Return the files of a scope, for threads."""
@@ -153,16 +153,14 @@ class MemoryNotes:
 
     async def scope_of(self, key: str, session_id: str | None = None) -> Scope:
         """Return the scope of a session of a conversation, by what its sessions know of the chat."""
-        return await self.circles.of_session(key, session_id)
+        return await self.scope_resolver.of_session(key, session_id)
 
     async def consolidate(self, key: str, *, session_id: str | None = None, asked: bool = False) -> Done:
         """Move what is due of one session into memory; on return it is in the files, or nothing was due.
 
-        Args:
-            key: the conversation.
-            session_id: an ended session of it, which goes in whole; None means the active one, of which the
-                newest ``window // 2`` messages stay.
-            asked: a person waits for it: neither window, back-off nor the number of calls hold it up.
+        ``session_id`` names an ended session, which goes in whole; None means the active one, of which the
+        newest ``window // 2`` messages stay. ``asked``: a person waits for it, so neither window, back-off
+        nor the number of calls hold it up.
 
         Raises:
             NotNow: it has to wait: back-off, budget, cost, another process, or MEMORY.md is being edited.
@@ -175,7 +173,7 @@ class MemoryNotes:
         first = await self.unconsolidated.load(key, session_id)
         if first is None:
             return Done()
-        scope = await self.circles.of_past(first)
+        scope = await self.scope_resolver.of_past(first)
         async with self.scope_states.open(scope.name) as scope_state:
             work = _Work(notes, scope_state, scope, asked)
             await work.put_through()
@@ -248,15 +246,16 @@ class _Work:
     async def put_through(self) -> bool:
         """Store the answer of the scope's state in the files, all of it or what a crash left to do.
 
-        Returns:
-            False where MEMORY.md was edited since: the model has to be asked again.
+        Returns False where MEMORY.md was edited since: the model has to be asked again.
         """
         answer, reader = self._scope_state.answer, self._memory.unconsolidated
         if answer is None:
             return True
         fresh: bool | None = None
         if await reader.holds(answer.key, answer.mark):
-            mark = replace(answer.mark, chat=await self._told_apart(answer.key))
+            # A paragraph names its chat where the scope is not that chat's own.
+            own = self._scope.own == CHATS + await reader.stem(answer.key)
+            mark = replace(answer.mark, chat="" if own else answer.key)
             fresh = await reader.while_there(
                 answer.key, answer.session_id, lambda: self._to_files(answer, mark)
             )
@@ -270,11 +269,6 @@ class _Work:
         self._scope_state.answer = None
         await self._scope_state.save()
         return fresh is not False
-
-    async def _told_apart(self, key: str) -> str:
-        """Return the chat that a paragraph has to name: it does where the scope is not that chat's own."""
-        own = CHATS + await self._memory.unconsolidated.stem(key)
-        return "" if self._scope.own == own else key
 
     def _to_files(self, answer: Stored, mark: Mark) -> bool:
         """Write HISTORY.md, then MEMORY.md; False where somebody edited that since the answer was made."""

@@ -30,7 +30,7 @@ from session.context.scopes import Scope
 from session.disk.layout import Layout
 from session.errors import BadAnswer, ContextTooLong, ModelRefused, SessionError, loggable
 from session.memory.consolidation import MIN_CHARS, MemoryNotes
-from session.memory.fact_store import CATEGORIES, Drawn, Fact, KnownFacts
+from session.memory.fact_store import CATEGORIES, Drawn, Fact, FactStore
 from session.memory.scope_state import ScopeState
 from session.memory.text_similarity import Sources, words
 from session.memory.unconsolidated import session_of
@@ -43,6 +43,8 @@ from session.transcript.key import SUBAGENTS, SessionKey
 from session.transcript.loading import load
 from session.transcript.repair import plain_text
 from session.transcript.transcript import decode, read_time
+
+log = structlog.get_logger("facts")
 
 Line = Mapping[str, Any]
 
@@ -340,8 +342,6 @@ def _numbered_in(value: object, rows: Sequence[Any]) -> Any:
     return rows[number - 1] if 1 <= number <= len(rows) else None
 
 
-log = structlog.get_logger("facts")
-
 LIMIT_S = 30.0
 # So many of a session's last messages are looked at, tool results among them.
 MOST_LINES = 1_000
@@ -388,7 +388,7 @@ class FactExtraction:
     def __init__(
         self,
         memory: MemoryNotes,
-        known: KnownFacts,
+        known: FactStore,
         *,
         store: Store,
         scope_of: Callable[[str, str], Awaitable[Scope]],
@@ -437,8 +437,7 @@ class FactExtraction:
     async def extract(self, key: str, session_id: str) -> datetime | None:
         """Draw facts from what nobody looked at yet; on return they are stored, or there were none.
 
-        Returns:
-            When to come again, since people still write; None where all was looked at.
+        Returns when to come again, since people still write; None where all was looked at.
 
         Raises:
             NotNow: it has to wait: back-off, budget, cost, or another process.

@@ -33,6 +33,8 @@ from session.store.derived import forget_all as forget_all_vectors
 from session.store.store import Session, Store
 from session.transcript.key import SessionKey
 
+log = structlog.get_logger("facts")
+
 FACTS = "facts.jsonl"
 CATEGORIES = ("preference", "background", "pattern", "project", "contact", "decision")
 
@@ -99,8 +101,7 @@ class FactsFile:
     def add(self, drawn: Sequence[Drawn]) -> list[Fact]:
         """Store what is new, and let it replace what it contradicts; doing it twice changes nothing.
 
-        Returns:
-            The facts that were stored: those that are there already, or say nothing new, are not.
+        Returns the facts that were stored: those that are there already, or say nothing new, are not.
         """
         with locked(self._lock):
             rows = self._rows()
@@ -133,8 +134,7 @@ class FactsFile:
     def edit(self, id_: str, text: str) -> Fact | None:
         """Let a fact say what a person wrote, who is its source then; its former line becomes a version.
 
-        Returns:
-            The fact as it stands; None where there is none of this id.
+        Returns the fact as it stands; None where there is none of this id.
         """
         with locked(self._lock):
             rows = self._rows()
@@ -156,8 +156,7 @@ class FactsFile:
     def restore(self, version: Version) -> list[Fact]:
         """Let the former lines of a version hold again, in place of the facts that replaced them.
 
-        Returns:
-            The facts whose lines changed; none where the file says so already.
+        Returns the facts whose lines changed; none where the file says so already.
         """
         with locked(self._lock):
             rows = self._rows()
@@ -222,10 +221,9 @@ def active(facts: Iterable[Fact]) -> list[Fact]:
 def merged(known: Sequence[Fact], drawn: Sequence[Drawn]) -> tuple[list[Fact], dict[str, str]]:
     """Decide what of ``drawn`` is stored.
 
-    Returns:
-        The new facts, and which known ids are replaced by which. Exact and near repeats are not new; one
-        that contradicts a known fact is compared with the others alone. What a person says replaces the
-        same where it is known from a file or a page.
+    Returns the new facts, and which known ids are replaced by which. Exact and near repeats are not new; one
+    that contradicts a known fact is compared with the others alone. What a person says replaces the same
+    where it is known from a file or a page.
     """
     ids = {fact.id for fact in known}
     holding = {fact.id: fact for fact in active(known)}
@@ -361,8 +359,6 @@ def _with_former(facts: Sequence[Fact], id_: str) -> set[str]:
     return gone
 
 
-log = structlog.get_logger("facts")
-
 # So many facts are told with a message.
 TOLD = 5
 # So many are compared by embeddings; where there are more, those that are nearest by their words.
@@ -377,7 +373,7 @@ class _Read:
     holding: Sequence[Fact]
 
 
-class KnownFacts:
+class FactStore:
     """Reads and changes the facts of scopes; a file is read again when it has changed.
 
     Raises StoreError if a file cannot be read or written; the call can be repeated.
@@ -447,8 +443,7 @@ class KnownFacts:
     async def forget(self, key: str, scope: Scope, id_: str) -> Fact | None:
         """Take a fact out for good, with the former ones that it replaced, and what was derived of them.
 
-        Returns:
-            The fact; None where there is none of this id.
+        Returns the fact; None where there is none of this id.
         """
         gone = await self._change(key, scope, lambda file: file.remove(id_))
         if gone is not None:
@@ -458,8 +453,7 @@ class KnownFacts:
     async def edit(self, key: str, scope: Scope, id_: str, text: str) -> Fact | None:
         """Let a fact say what a person wrote; its former words become a version.
 
-        Returns:
-            The fact as it stands; None where there is none of this id.
+        Returns the fact as it stands; None where there is none of this id.
         """
         edited = await self._change(key, scope, lambda file: file.edit(id_, text))
         if edited is not None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -17,14 +16,17 @@ import structlog
 from session.context.profile import PROFILE_FILE
 from session.context.request import Request
 from session.context.scopes import Scope
-from session.disk.state import locked, read_state, write_state
+from session.disk.state import read_state, write_state
 from session.disk.threads import start_thread
 from session.errors import NotNow
 from session.memory.consolidation import MemoryNotes
-from session.memory.fact_store import FACTS, KnownFacts, read_fact
+from session.memory.fact_store import FACTS, FactStore, read_fact
 from session.memory.notes import MEMORY, Notes, Version
-from session.store.store import Session, Store
-from session.transcript.key import SessionKey
+from session.memory.scope_state import content_digest
+from session.store.store import Session
+
+T = TypeVar("T")
+log = structlog.get_logger("memory")
 
 MAX_NOTES_CHARS = 3_500
 # So many facts are shown in a chat, the newest.
@@ -49,7 +51,7 @@ class _Shown:
     forgot: dict[str, str] = field(default_factory=dict)
 
 
-class Remembered:
+class MemoryCommands:
     """Answers ``/memory`` and ``/forget``.
 
     Raises StoreError if the disk refuses; the command can be repeated.
@@ -59,7 +61,7 @@ class Remembered:
 
     def __init__(
         self,
-        known: KnownFacts,
+        known: FactStore,
         state: Path,
         *,
         notes: Callable[[Scope], Awaitable[str]],
@@ -150,10 +152,6 @@ def _shortened(text: str) -> str:
     return f"{text[:MAX_NOTES_CHARS]}\n… ({len(text) - MAX_NOTES_CHARS} more characters)"
 
 
-T = TypeVar("T")
-
-log = structlog.get_logger("memory")
-
 MAX_SHOWN_CHARS = 120
 # A consolidation of the same scope may be asking its model meanwhile.
 BUSY_S = 60.0
@@ -177,16 +175,15 @@ class Restored:
         return asdict(self)
 
 
-class FormerMemory:
+class MemoryHistory:
     """Lists and restores the versions of scopes.
 
     Raises StoreError if the disk refuses; the file is then as it was.
     """
 
-    def __init__(self, memory: MemoryNotes, known: KnownFacts, *, store: Store) -> None:
+    def __init__(self, memory: MemoryNotes, known: FactStore) -> None:
         self._memory = memory
         self._known = known
-        self._store = store
 
     async def history(self, key: str, scope: Scope, *, file: str = "") -> list[dict[str, Any]]:
         """List the versions of a scope's memory, the newest first; what was just edited by hand among them.
@@ -215,12 +212,10 @@ class FormerMemory:
     async def restore(self, key: str, scope: Scope, id_: str) -> Restored | None:
         """Put a version in the place of what its file says now, which becomes a version itself.
 
-        Returns:
-            What was done; None where the scope has no version of this id.
+        Returns what was done; None where the scope has no version of this id.
 
         Raises:
-            NotNow: another process works on this memory.
-            StoreError: the disk refused; the file is as it was.
+            NotNow: somebody else works on this memory.
         """
         done = await self._under_lock(key, scope, partial(self._restore, scope, id_), within_s=BUSY_S)
         if done is not None and done.changed:
@@ -234,7 +229,7 @@ class FormerMemory:
         def look() -> list[dict[str, Any]]:
             standing = {file: _standing(notes, file) for file in (MEMORY, PROFILE_FILE)}
             return [
-                {"file": file, "text": data.decode("utf-8", "replace"), "digest": _digest(data)}
+                {"file": file, "text": data.decode("utf-8", "replace"), "digest": content_digest(data)}
                 for file, data in standing.items()
             ]
 
@@ -247,12 +242,10 @@ class FormerMemory:
 
         ``was`` is the digest of the text that was edited; None: whatever stands there.
 
-        Returns:
-            ``file, changed, former, digest``; None where another text stands there, and nothing was written.
+        Returns ``file, changed, former, digest``; None where another text stands there: nothing is written.
 
         Raises:
-            NotNow: another process works on this memory.
-            StoreError: the disk refused; the file is as it was.
+            NotNow: somebody else works on this memory.
         """
         data = text.encode()
         done = await self._under_lock(
@@ -265,27 +258,20 @@ class FormerMemory:
     def _edit(self, scope: Scope, file: str, data: bytes, was: str | None) -> dict[str, Any] | None:
         notes = self._memory.notes(scope)
         old = _standing(notes, file)
-        if was is not None and was != _digest(old):
+        if was is not None and was != content_digest(old):
             return None
         former = notes.restore(file, data, "edit")
-        return {"file": file, "changed": old != data, "former": former, "digest": _digest(data)}
+        return {"file": file, "changed": old != data, "former": former, "digest": content_digest(data)}
 
-    async def _under_lock(self, key: str, scope: Scope, job: Callable[[], T], *, within_s: float) -> T:
+    async def _under_lock(self, key: str, scope: Scope, job: Callable[[], T], *, within_s: float) -> T | None:
         """Run a disk job while nobody else works on the memory, and no conversation of the key is cleared.
 
         Raises:
             NotNow: somebody works on it for longer than that.
         """
         async with self._memory.scope_states.open(scope.name, within_s=within_s):
-            stem = await self._store.stem(SessionKey(key))
-            layout = self._store.layout
-
-            def work() -> T:
-                # What was cleared in between would be there again.
-                with locked(layout.lock(stem)):
-                    return job()
-
-            return await start_thread(work, name="notes")
+            # What was cleared in between would be there again.
+            return await self._memory.unconsolidated.while_there(key, None, job)
 
     def _notice(self, scope: Scope) -> None:
         self._memory.notes(scope).notice()
@@ -337,10 +323,6 @@ def _after(at: int, known: Sequence[Version], texts: Sequence[bytes], notes: Not
         return None
     later = (texts[n] for n in range(at + 1, len(known)) if known[n].file == file)
     return next(later, None) or _standing(notes, file)
-
-
-def _digest(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
 
 
 def _standing(notes: Notes, file: str) -> bytes:

@@ -21,6 +21,8 @@ from session.transcript.attachments import with_references
 from session.transcript.line import dump, read_time
 from session.transcript.repair import plain_text
 
+Line = Mapping[str, Any]
+
 
 @dataclass(frozen=True, slots=True)
 class MemoryRules:
@@ -37,8 +39,6 @@ class MemoryRules:
     max_chars: int = 160_000
     versions: VersionRules = field(default_factory=VersionRules)
 
-
-Line = Mapping[str, Any]
 
 # The model is shown so much of a message that is no tool result.
 MAX_LINE_CHARS = 16_000

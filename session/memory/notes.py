@@ -109,8 +109,7 @@ class Versions:
         Where a person edited the file since it was last written here, what stood before the edit is kept,
         too. Doing it twice, as after a crash, keeps it once.
 
-        Returns:
-            The version that holds ``old``; None where there is nothing to keep.
+        Returns the version that holds ``old``; None where there is nothing to keep.
         """
         if not self.kept:
             self.prune()
@@ -313,8 +312,7 @@ class Notes:
     def restore(self, file: str, data: bytes, cause: str = "restore") -> str | None:
         """Put a former text of MEMORY.md or USER.md in its place again, or that of a person who edits it.
 
-        Returns:
-            The version that holds what stood there; None where nothing did, or it said the same.
+        Returns the version that holds what stood there; None where nothing did, or it said the same.
         """
         path = self.memory_path if file == MEMORY else self.profile_path
         old = _read(path)

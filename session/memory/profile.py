@@ -17,7 +17,7 @@ from session.errors import ModelError, NotNow, StoreError, ToolError, loggable
 from session.memory import note_taking
 from session.memory.consolidation import MemoryNotes
 from session.memory.text_similarity import Sources
-from session.models.model import Answer, ToolSpec, text_of
+from session.models.model import ToolSpec, text_of
 from session.tools import ToolPlace, parameters
 
 log = structlog.get_logger("profile")
@@ -125,7 +125,7 @@ class Profile:
         return "the profile was changed" + ("; it was too long and has been shortened" if merged else "")
 
     async def _merged(self, key: str, text: str) -> str:
-        """Have the small model shorten the profile, once.
+        """Have the small model shorten the profile, once; a time zone that it leaves out is put back.
 
         Raises:
             NotNow: there is no budget for it.
@@ -139,21 +139,11 @@ class Profile:
         )
         await memory.budget.take()
         try:
-            return read_merged(await memory.ask(key, prompt), text, max_bytes=self._max_bytes)
+            shorter = text_of(await memory.ask(key, prompt)) + "\n"
+            if (zone := zone_in(text)) is not None and zone_in(shorter) is None:
+                shorter = with_zone(shorter, zone[1])
+            note_taking.check_shortened(shorter, text, max_bytes=self._max_bytes)
         except ModelError as error:
             log.warning("profile.unmerged", key=key, error=loggable(error))
             raise ToolError(full) from error
-
-
-def read_merged(answer: Answer, profile: str, *, max_bytes: int) -> str:
-    """Return the shortened profile; its time zone is put back where it was left out.
-
-    Raises:
-        BadAnswer: it is empty, no profile, cut off, too long, or lost a heading.
-    """
-    text = text_of(answer) + "\n"
-    zone = zone_in(profile)
-    if zone is not None and zone_in(text) is None:
-        text = with_zone(text, zone[1])
-    note_taking.check_shortened(text, profile, max_bytes=max_bytes)
-    return text
+        return shorter

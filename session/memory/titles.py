@@ -31,6 +31,8 @@ from session.transcript.loading import read_beginning
 from session.transcript.repair import plain_text
 from session.transcript.transcript import Transcript, decode, read_time
 
+log = structlog.get_logger("titles")
+
 Line = Mapping[str, Any]
 
 MAX_SUMMARY_CHARS = 1_000
@@ -129,8 +131,7 @@ def beginning(records: Sequence[Line], count: int) -> tuple[int, str]:
 
     ``records`` are our own lines of the session, oldest first, ``count`` is how many messages it has.
 
-    Returns:
-        Where they begin, and what the newest compaction said of those before them.
+    Returns where they begin, and what the newest compaction said of those before them.
     """
     start, earlier = max(count - MOST_LINES, 0), ""
     for line in records:
@@ -162,8 +163,6 @@ def _text(answer: Answer, limit: int) -> str:
         raise BadAnswer(f"the answer is over {limit} characters")
     return text
 
-
-log = structlog.get_logger("titles")
 
 AGAIN_S = 15.0
 # The first exchange of a session is looked for among so many lines.

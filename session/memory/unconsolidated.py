@@ -97,18 +97,18 @@ class UnconsolidatedReader:
 
         return await asyncio.to_thread(look)
 
-    async def while_there(self, key: str, session_id: str, job: Callable[[], T]) -> T | None:
+    async def while_there(self, key: str, session_id: str | None, job: Callable[[], T]) -> T | None:
         """Run a disk job under the lock of ``key``: its session can neither be cleared nor deleted meanwhile.
 
-        Returns:
-            What the job does; None where the session is gone, and it was not run.
+        Returns what the job does; None where the session (None: any) is gone, and it was not run.
         """
         layout = self._store.layout
         stem = await self._store.stem(SessionKey(key))
 
         def work() -> T | None:
             with locked(layout.lock(stem)):
-                return job() if archived.is_there(layout, stem, session_id) else None
+                there = session_id is None or archived.is_there(layout, stem, session_id)
+                return job() if there else None
 
         return await start_thread(work, name="notes")
 

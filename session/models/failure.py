@@ -106,10 +106,8 @@ _NOT_FOUND_CURE = "check model.api_base (it usually ends in /v1) and model.name"
 def kind_of(error: ModelError, *, others_answered: bool = False, rate_limits: int = 0) -> Kind:
     """Decide what a failed try of a message means for it.
 
-    Args:
-        error: what the try ended in.
-        others_answered: the same model answered another message since the previous try of this one.
-        rate_limits: how many rate limits met this message while others were answered, this one included.
+    ``others_answered``: the same model answered another message since the previous try of this one.
+    ``rate_limits`` met this message while others were answered, this one included.
     """
     match error:
         case ModelAway(cause="rate_limit"):
@@ -133,13 +131,8 @@ def classified(
 ) -> ModelError:
     """Turn whatever a model call raised into one of our errors, its text free of secrets.
 
-    Args:
-        error: what was raised.
-        model: whom the request asked.
-        secrets: keys that no text may show.
-        begun: a part of the answer had come.
-        messages: those of the request; the words for the operator quote none of them.
-        now: for a Retry-After that is a date.
+    ``begun``: a part of the answer had come. ``messages`` are those of the request; the words for the
+    operator quote none of them. ``now`` is for a Retry-After that is a date.
     """
     chain = list(causes(error))
     ours = _meant(chain, model=model, secrets=secrets, now=now or durable.now())

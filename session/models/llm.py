@@ -14,6 +14,7 @@ from typing import Any
 
 import structlog
 
+import durable
 from session.errors import (
     BadAnswer,
     ContextTooLong,
@@ -33,14 +34,13 @@ from session.models.model import (
     Embedded,
     HeardCall,
     Message,
+    ModelCall,
     Need,
     OnDelta,
     PartKind,
     Prompt,
     ToolSpec,
     Usage,
-    Written,
-    told,
     unit_vectors,
 )
 from session.models.reductions import (
@@ -69,6 +69,28 @@ _CUT_HINT = "an idle connection was closed before the answer arrived; from now o
 _COUNT_HINT = "the server counts more tokens than the request has bytes; an estimate is used instead"
 
 log = structlog.get_logger("model")
+
+
+class Written:
+    """Passes the text of an answer on, and remembers whether there was any, and when."""
+
+    def __init__(self, on_delta: OnDelta | None) -> None:
+        self.any = False
+        self.first_at: float | None = None
+        self._on_delta = on_delta
+
+    @property
+    def shown(self) -> bool:
+        """Whether somebody reads the text as it is written."""
+        return self._on_delta is not None
+
+    def __call__(self, text: str) -> None:
+        """Take the next piece."""
+        if self.first_at is None:
+            self.first_at = durable.monotonic()
+        if self._on_delta is not None:
+            self.any = True
+            self._on_delta(text)
 
 
 class LiteLLM:
@@ -217,9 +239,7 @@ class LiteLLM:
                 if self._lacks_key(model):
                     raise no_key(model)
                 await library.warm()
-                with told(self._heard, model, written) as answers:
-                    answers.append(await self._ask_twice(model, prompt, written))
-                return answers[0]
+                return await self._ask_heard(model, prompt, written)
             except (ModelAway, ModelFailed, ModelRefused) as error:
                 # The chat has seen half of an answer: a second one would be written behind it.
                 if written.any:
@@ -237,6 +257,22 @@ class LiteLLM:
     def _lacks_key(self, model: str) -> bool:
         own = provider_of(model) == provider_of(self.name)
         return not (own and (self._api_base or self._api_key)) and lacks_key(model)
+
+    async def _ask_heard(self, model: str, prompt: Prompt, written: Written) -> Answer:
+        """Ask, and tell of the request when it is over."""
+        answer, failed = None, ""
+        began_ns, began = durable.wall_ns(), durable.monotonic()
+        try:
+            answer = await self._ask_twice(model, prompt, written)
+            return answer
+        except BaseException as error:
+            failed = type(error).__name__
+            raise
+        finally:
+            if self._heard is not None:
+                first_s = written.first_at - began if written.first_at is not None else None
+                usage = answer.usage if answer is not None else None
+                self._heard(ModelCall(model, began_ns, durable.monotonic() - began, first_s, usage, failed))
 
     async def _ask_twice(self, model: str, prompt: Prompt, written: Written) -> Answer:
         """Ask once more where an answer was empty, which passes; not as a stream: some servers know none."""
@@ -330,7 +366,7 @@ class LiteLLM:
             raise self._timed_out(model, answer, loop.time() - began) from error
         except ModelError as error:
             error.brief = f"{model}: {error}"
-            error.args = (self._clean(f"{model}: {error}"),)
+            error.args = (cleaned(f"{model}: {error}", secrets=(self._api_key,)),)
             raise
         except Exception as error:
             ours = classified(
@@ -434,9 +470,6 @@ class LiteLLM:
         self._priced[model] = cost is not None
         return cost
 
-    def _clean(self, text: str) -> str:
-        return cleaned(text, secrets=(self._api_key,))
-
 
 class LiteLLMEmbedder:
     """An embedding model that LiteLLM knows by name."""
@@ -444,11 +477,8 @@ class LiteLLMEmbedder:
     def __init__(self, *, name: str, api_base: str = "", api_key: str = "", timeout_s: float) -> None:
         """Keep the values; nothing is imported or connected yet.
 
-        Args:
-            name: as LiteLLM writes it, ``provider/model``.
-            api_base: the server's address, empty for the provider's own.
-            api_key: as of ``LiteLLM``.
-            timeout_s: how long the server may be silent; the caller limits the whole.
+        ``timeout_s`` is how long the server may be silent; the caller limits the whole. The rest is as of
+        ``LiteLLM``.
         """
         self.name = f"{name} {api_base}".strip()
         self._model = name

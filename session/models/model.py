@@ -1,4 +1,4 @@
-"""What a language model is to this package: one Protocol, and ``echo``, the model without a network."""
+"""What language and embedding models are to this package, and ``echo``, the model without a network."""
 
 from __future__ import annotations
 
@@ -6,15 +6,13 @@ import asyncio
 import json
 import re
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass, field
 from functools import cached_property
 from math import hypot, isfinite
 from operator import add, mul
 from typing import Any, Literal, Protocol, runtime_checkable
 
-import durable
 from session.errors import BadAnswer, ModelAway
 
 # In the shape of OpenAI's chat completions: role, content, tool_calls or tool_call_id, name.
@@ -400,45 +398,3 @@ class ModelCall:
 
 
 HeardCall = Callable[[ModelCall], None]
-
-
-class Written:
-    """Passes the text of an answer on, and remembers whether there was any, and when."""
-
-    def __init__(self, on_delta: OnDelta | None) -> None:
-        self.any = False
-        self.first_at: float | None = None
-        self._on_delta = on_delta
-
-    @property
-    def shown(self) -> bool:
-        """Whether somebody reads the text as it is written."""
-        return self._on_delta is not None
-
-    def __call__(self, text: str) -> None:
-        """Take the next piece."""
-        if self.first_at is None:
-            self.first_at = durable.monotonic()
-        if self._on_delta is not None:
-            self.any = True
-            self._on_delta(text)
-
-
-@contextmanager
-def told(heard: HeardCall | None, model: str, written: Written) -> Iterator[list[Answer]]:
-    """Tell ``heard`` of the request that is made within; its answer is put into the list that is yielded."""
-    answers: list[Answer] = []
-    if heard is None:
-        yield answers
-        return
-    began_ns, began = durable.wall_ns(), durable.monotonic()
-    failed = ""
-    try:
-        yield answers
-    except BaseException as error:
-        failed = type(error).__name__
-        raise
-    finally:
-        first_s = written.first_at - began if written.first_at is not None else None
-        usage = answers[0].usage if answers else None
-        heard(ModelCall(model, began_ns, durable.monotonic() - began, first_s, usage, failed))

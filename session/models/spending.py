@@ -374,7 +374,7 @@ class Meter:
             self.usage += usage
 
     @contextlib.asynccontextmanager
-    async def request(self, model: Model, prompt: Prompt, *, tokens: int = 0) -> AsyncIterator[None]:
+    async def request(self, model: Model, prompt: Prompt, *, tokens: int = 0) -> AsyncIterator[Counts]:
         """Hold what a request may cost while the context is open; its real cost is counted within.
 
         It waits for requests of others that are in its way. ``tokens`` is how many the request has, where
@@ -386,7 +386,7 @@ class Meter:
         """
         spending = self._spending
         if spending is None:
-            yield
+            yield self.count
             return
         try:
             if not model.plain:
@@ -395,7 +395,7 @@ class Meter:
                     if not refusal.passes:
                         raise spending.over(refusal)
                     await spending.room()
-            yield
+            yield self.count
         finally:
             spending.settle(self._payer, self.usage)
 

@@ -139,10 +139,8 @@ async def window_of(
 ) -> int:
     """Return how many tokens the model of this name takes.
 
-    Args:
-        name: as LiteLLM writes it; what stands before the last ``/`` is ignored in our own table.
-        configured: ``model.context_window``; above 0 it is the answer.
-        ask: looks a name up elsewhere (LiteLLM's map), 0 where it is not known there.
+    ``configured`` is the answer where it is above 0; ``ask`` looks a name up elsewhere, 0 where it is not
+    known.
     """
     if configured > 0:
         return configured

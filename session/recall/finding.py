@@ -12,9 +12,9 @@ from typing import Any
 
 from session.disk.layout import read_file
 from session.errors import StoreError
-from session.recall.index import ASSISTANT, Place, Source, WordIndex
+from session.recall.index import ASSISTANT, Kind, Place, Source, WordIndex
 from session.recall.ranking import COMMON_NAME, NAME, OTHER_FORM, Row, Traits, rank
-from session.recall.reading import Kind, digest, excerpt, fact_of, note_of, of_notes, speaker, told
+from session.recall.reading import digest, excerpt, fact_of, note_of, of_notes, speaker, told
 from session.recall.words import days, expression, forms, names, terms
 from session.transcript.line import decode
 from session.transcript.lines import pread
@@ -201,7 +201,7 @@ class _Reader:
             return None
         before, after = self._around(place, source)
         hit = Hit(
-            kind=_kind(source),
+            kind=source.kind,
             key=found.get("key") or source.key or self._question.key,
             session_id=found.get("session_id"),
             message_id=found.get("message_id"),
@@ -269,7 +269,7 @@ class _Reader:
         if source.kind != "message":
             read = read_file(path)
             data = read[0] if read is not None else b""
-            yield from (data[each.at : each.at + each.size] for each in of_notes(data, _kind(source)))
+            yield from (data[each.at : each.at + each.size] for each in of_notes(data, source.kind))
             return
         loaded = load(path, source.stem)
         messages = loaded[0].messages if loaded is not None else []
@@ -288,11 +288,6 @@ def _stands(source: Source, place: Place) -> bool:
         return False
     finally:
         os.close(fd)
-
-
-def _kind(source: Source) -> Kind:
-    kinds: dict[str, Kind] = {"history": "history", "memory": "memory", "fact": "fact"}
-    return kinds.get(source.kind, "message")
 
 
 def _text(value: object) -> str | None:

@@ -7,18 +7,20 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import astuple, dataclass, fields, replace
 from itertools import groupby
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, Literal, NamedTuple, TypeVar
 
 from session.recall.ranking import GAP, Row, matching, said_on
 from session.recall.words import indexed
 from session.store.derived import DerivedFile, set_up
 
 T = TypeVar("T")
+Kind = Literal["message", "history", "memory", "fact"]
 VERSION: Final = 3
 BUSY_S = 0.5
 MERGE_PAGES = 200
@@ -63,7 +65,7 @@ class Source:
     """
 
     id: int
-    kind: str
+    kind: Kind
     key: str
     stem: str
     session: str
@@ -122,17 +124,14 @@ _COLUMNS = ", ".join(field.name for field in fields(Source))
 _PLACE = "SELECT id, source, seq, at, size, speaker, question, digest FROM places WHERE"
 
 
-class WordIndex:
+class WordIndex(DerivedFile):
     """The index of one scope; for threads and several processes. Nothing raises but where it is said."""
 
     def __init__(self, path: Path) -> None:
-        self._file = DerivedFile(path, _prepare, busy_s=BUSY_S)
+        super().__init__(path, _prepare, busy_s=BUSY_S)
+        # Set where one thread of this process brings it up to date.
+        self.updating = threading.Lock()
         self._known: tuple[object, list[Source]] = (None, [])
-
-    @property
-    def path(self) -> Path:
-        """Its file."""
-        return self._file.path
 
     def inode(self) -> int:
         """Return which file it is now; another one has been begun anew. 0 without one."""
@@ -140,18 +139,6 @@ class WordIndex:
             return self.path.stat().st_ino
         except OSError:
             return 0
-
-    def close(self) -> None:
-        """Close the file; the next use opens it again."""
-        self._file.close()
-
-    def discard(self) -> None:
-        """Delete the file.
-
-        Raises:
-            OSError, StoreError: the disk refused.
-        """
-        self._file.discard()
 
     # -- what is in it -----------------------------------------------------------------------------
 
@@ -168,17 +155,17 @@ class WordIndex:
                 self._known = (now, sources)
             return list(sources)
 
-        return self._file.run(look)
+        return self.run(look)
 
     def ghosts(self) -> tuple[int, int]:
         """Count the rows whose words are still in it though they are found no more, and all others."""
         query = "SELECT ghosts, (SELECT count(*) FROM places) FROM state"
-        return self._file.run(lambda file: tuple(file.execute(query).fetchone())) or (0, 0)
+        return self.run(lambda file: tuple(file.execute(query).fetchone())) or (0, 0)
 
     def places_of(self, source: Source) -> list[Place]:
         """List the rows of a source."""
         query = f"{_PLACE} source = ?"
-        return self._file.run(lambda file: [*map(_place, file.execute(query, (source.id,)))]) or []
+        return self.run(lambda file: [*map(_place, file.execute(query, (source.id,)))]) or []
 
     def begin(self, source: Source) -> Source | None:
         """Take a file in, of which nothing is known yet; None where another process was first."""
@@ -192,7 +179,7 @@ class WordIndex:
             )
             return replace(source, id=added.lastrowid or 0)
 
-        return self._file.run(add)
+        return self.run(add)
 
     def drop(self, sources: Iterable[Source]) -> bool:
         """Let nothing of some files be found any more; say whether that was done."""
@@ -204,7 +191,7 @@ class WordIndex:
                     file.execute("DELETE FROM sources WHERE id = ?", (source.id,))
             return True
 
-        return self._file.run(remove) or False
+        return self.run(remove) or False
 
     def add(
         self,
@@ -218,16 +205,11 @@ class WordIndex:
     ) -> bool:
         """Take in what follows of a file, in one transaction.
 
-        Args:
-            before: the source as it was read; where it is another by now, nothing is done.
-            after: as it is then.
-            pieces: new ones.
-            withdrawn: from which ``seq`` up to which messages are found no more.
-            gone: rows that are found no more.
-            still: says whether the file still stands there; asked within the transaction.
+        ``before`` is the source as it was read; where it is another by now, nothing is done. ``withdrawn``
+        are ranges of ``seq``, ``gone`` rows that are found no more. ``still`` is asked within the transaction
+        whether the file still stands there.
 
-        Returns:
-            Whether it was done.
+        Returns whether it was done.
         """
 
         def write(file: sqlite3.Connection) -> bool:
@@ -258,11 +240,11 @@ class WordIndex:
                     _take_back(file, "id = ?", row)
             return True
 
-        return self._file.run(write) or False
+        return self.run(write) or False
 
     def move(self, places: Sequence[Place]) -> None:
         """Note where rows stand now."""
-        self._file.run(
+        self.run(
             lambda file: file.executemany(
                 "UPDATE places SET seq = ?, at = ?, size = ? WHERE id = ?",
                 [(place.seq, place.at, place.size, place.row) for place in places],
@@ -285,17 +267,17 @@ class WordIndex:
                 file.executescript("PRAGMA incremental_vacuum; PRAGMA wal_checkpoint(TRUNCATE)")
             return more
 
-        return self._file.run(step) or False
+        return self.run(step) or False
 
     # -- what is found in it -----------------------------------------------------------------------
 
     def match(self, expressions: Sequence[str]) -> list[dict[Row, float]] | None:
         """Return for each expression the rows that hold it, with how well; None where it cannot be read."""
-        return self._file.run(lambda file: matching(file, expressions))
+        return self.run(lambda file: matching(file, expressions))
 
     def said_on(self, days: Sequence[str], held: Collection[Row]) -> dict[Row, float]:
         """Return the rows said on some days, with what that is worth; see ``matching.said_on``."""
-        return self._file.run(lambda file: said_on(file, days, held)) or {}
+        return self.run(lambda file: said_on(file, days, held)) or {}
 
     def places(self, rows: Iterable[Row]) -> dict[Row, Place]:
         """Return where rows stand, those that may be found."""
@@ -315,11 +297,11 @@ class WordIndex:
                 found += file.execute(f"{select} id IN ({', '.join('?' * len(some))})", some).fetchall()
             return found
 
-        return self._file.run(look) or []
+        return self.run(look) or []
 
     def speakers(self) -> dict[int, str]:
         """Name everybody who speaks; the assistant is ``ASSISTANT``."""
-        return self._file.run(lambda file: dict(file.execute("SELECT id, name FROM speakers"))) or {}
+        return self.run(lambda file: dict(file.execute("SELECT id, name FROM speakers"))) or {}
 
 
 def _prepare(file: sqlite3.Connection) -> None:

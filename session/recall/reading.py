@@ -5,18 +5,17 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import orjson
 
 from session.context.quoted import is_mark, marked
-from session.recall.index import Piece
+from session.recall.index import Kind, Piece
 from session.transcript.attachments import author_of
 from session.transcript.history import deleted, is_deletion, is_record
 from session.transcript.line import decode
 from session.transcript.repair import plain_text
 
-Kind = Literal["message", "history", "memory", "fact"]
 FACTS: Final = "facts.jsonl"
 MAX_QUESTION_CHARS = 120
 # A longer text is found by its beginning.

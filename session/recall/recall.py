@@ -10,7 +10,6 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import tzinfo
 from functools import partial
-from pathlib import Path
 from typing import Any, ClassVar, Final, TypeVar
 
 import structlog
@@ -22,13 +21,12 @@ from session.context.scopes import Scope, Scopes, is_job
 from session.disk.layout import Layout, seen
 from session.disk.threads import start_thread
 from session.errors import SessionError, StoreError, ToolError
-from session.memory.circles import Circles
+from session.memory.scope_resolver import ScopeResolver
 from session.models.model import Payer, ToolSpec
 from session.models.spending import Meter, OwnMeter, Spending
-from session.recall.bulk import Ending, bring_up
 from session.recall.finding import MAX_NEIGHBOURS, Hit, Match, Question, find
 from session.recall.index import WordIndex
-from session.recall.update import BULK_BYTES, WHOSE, Answers, Bulk, OutOfTime, ScopeFiles, Update
+from session.recall.update import BULK_BYTES, WHOSE, Answers, Bulk, OutOfTime, ScopeFiles, Update, bring_up
 from session.store.derived import Passage, index_path
 from session.store.listing import key_at, said_since
 from session.store.store import Store
@@ -37,6 +35,9 @@ from session.transcript import archive
 from session.transcript.key import SessionKey, needs_mark, plain_stem
 from session.transcript.line import read_time
 from session.transcript.loading import resolve
+
+T = TypeVar("T")
+log = structlog.get_logger("recall")
 
 # So many are compared, the best by their words.
 COMPARED: Final = 40
@@ -49,10 +50,8 @@ MEANING: Final = 0.5
 def fused(words: Sequence[float], cosines: Sequence[float]) -> list[float]:
     """Return the scores of what was found, from 0 to 1.
 
-    Args:
-        words: how well each does by its words, all of them above 0.
-        cosines: how near the first ones are to the question; those without count by their words alone, and
-            so stay behind.
+    ``words`` say how well each does by its words, ``cosines`` how near the first ones are to the question;
+    those without count by their words alone, and so stay behind.
     """
     most, nearest = max(words, default=0.0), max(cosines, default=0.0) + 1
     scores = [(1 - MEANING) * own / most if most > 0 else 0.0 for own in words]
@@ -60,9 +59,6 @@ def fused(words: Sequence[float], cosines: Sequence[float]) -> list[float]:
         scores[at] += MEANING * (cosine + 1) / nearest if nearest > 0 else 0.0
     return scores
 
-
-T = TypeVar("T")
-log = structlog.get_logger("recall")
 
 # How long a search reads what is new before it answers from what is in the index.
 WITHIN_S = 1.5
@@ -87,14 +83,6 @@ class SearchResults:
     all: bool
 
 
-class _Open:
-    """An index in use; its lock lets one thread of this process at a time bring it up."""
-
-    def __init__(self, path: Path) -> None:
-        self.index = WordIndex(path)
-        self.lock = threading.Lock()
-
-
 class Recall:
     """The searches of one process.
 
@@ -104,25 +92,25 @@ class Recall:
 
     def __init__(
         self,
-        circles: Circles,
+        scope_resolver: ScopeResolver,
         *,
         store: Store,
         embeddings: Embeddings | None = None,
         cost_meter: Spending | None = None,
         quiet_s: float = QUIET_S,
     ) -> None:
-        self._circles = circles
+        self._scope_resolver = scope_resolver
         self._embeddings = embeddings
         self._cost_meter = cost_meter
         self._store = store
         self._quiet_s = quiet_s
-        self._open: OrderedDict[str, _Open] = OrderedDict()
+        self._open: OrderedDict[str, WordIndex] = OrderedDict()
         self._noted: set[str] = set()
         self._forced: set[str] = set()
         self._news = asyncio.Event()
         self._read: dict[str, int] = {}
         self._closing = False
-        self._endings: set[Ending] = set()
+        self._endings: set[threading.Event] = set()
 
     async def search(
         self,
@@ -138,15 +126,10 @@ class Recall:
     ) -> SearchResults:
         """Find what holds words of ``text``, the best first.
 
-        Args:
-            scope: whose messages, notes and facts are searched.
-            key: the conversation that asks, one of that scope.
-            text: a question, or words.
-            limit: how many hits at most.
-            neighbours: so many messages before and after each come along.
-            within_s: how long what is new may be read first; None: to its end.
-            asking: the id of the message whose turn searches; its own lines are not found.
-            payer: for whom vectors count; None: for the conversation alone.
+        ``key`` is the conversation that asks, one of the scope; ``neighbours``: so many messages before and
+        after each hit come along. What is new is read first, for ``within_s``; None: to its end. The lines of
+        the message ``asking``, whose turn searches, are not found. Vectors count for ``payer``, None: the
+        conversation alone.
 
         Raises:
             StoreError: the index cannot be used.
@@ -154,16 +137,16 @@ class Recall:
         most = limit if self._embeddings is None else max(limit, COMPARED)
         question = Question(text, key, most, neighbours, asking)
         files = await self._files(scope, key)
-        opened = self._opened(scope)
+        index = self._opened(scope)
 
-        def work(ending: Ending) -> tuple[list[Match], bool]:
-            whole = self._bring_up(opened, files, ending, within_s=within_s)
-            before = opened.index.inode()
-            hits = find(opened.index, question) if question.wanted else []
+        def work(ending: threading.Event) -> tuple[list[Match], bool]:
+            whole = self._bring_up(index, files, ending, within_s=within_s)
+            before = index.inode()
+            hits = find(index, question) if question.wanted else []
             # A damaged index shows when it is searched, and was begun anew by that.
-            if opened.index.inode() != before:
-                whole = self._bring_up(opened, files, ending, within_s=within_s)
-                hits = find(opened.index, question) if question.wanted else []
+            if index.inode() != before:
+                whole = self._bring_up(index, files, ending, within_s=within_s)
+                hits = find(index, question) if question.wanted else []
             return hits, whole
 
         found, whole = await self._start(work)
@@ -249,9 +232,9 @@ class Recall:
             ending.set()
 
         def close() -> None:
-            for opened in self._open.values():
-                with opened.lock:
-                    opened.index.close()
+            for index in self._open.values():
+                with index.updating:
+                    index.close()
 
         await asyncio.to_thread(close)
 
@@ -263,15 +246,15 @@ class Recall:
         size = await start_thread(lambda: _size(layout, stem), name="recall")
         if not forced and abs(size - self._read.get(stem, 0)) < WORTH_BYTES:
             return
-        scope = await self._circles.of_key(key)
+        scope = await self._scope_resolver.of_key(key)
         files = await self._files(scope, key)
-        opened = self._opened(scope)
-        if await self._start(lambda ending: self._bring_up(opened, files, ending, gently=True)):
+        index = self._opened(scope)
+        if await self._start(lambda ending: self._bring_up(index, files, ending, gently=True)):
             self._read[stem] = size
 
-    async def _start(self, work: Callable[[Ending], T]) -> T:
+    async def _start(self, work: Callable[[threading.Event], T]) -> T:
         """Run what may take long in a thread; it is ended when nobody waits for it, or the daemon ends."""
-        ending = Ending()
+        ending = threading.Event()
         self._endings.add(ending)
         if self._closing:
             ending.set()
@@ -282,9 +265,9 @@ class Recall:
 
     def _bring_up(
         self,
-        opened: _Open,
+        index: WordIndex,
         files: Callable[[], ScopeFiles],
-        ending: Ending,
+        ending: threading.Event,
         *,
         within_s: float | None = None,
         gently: bool = False,
@@ -293,7 +276,7 @@ class Recall:
 
         Who waits to the end, as the command line does, reads it here; beside turns a process reads much.
         """
-        if not opened.lock.acquire(timeout=-1 if within_s is None else within_s):
+        if not index.updating.acquire(timeout=-1 if within_s is None else within_s):
             return False
         try:
             until = None if within_s is None else durable.monotonic() + within_s
@@ -301,18 +284,18 @@ class Recall:
             most = BULK_BYTES if gently or within_s is not None else None
             there = files()
             try:
-                return Update(opened.index, there, rest=rest, until=until, most_bytes=most).run()
+                return Update(index, there, rest=rest, until=until, most_bytes=most).run()
             except Bulk:
-                if bring_up(opened.index.path, there, ending, within_s=within_s) == "left":
+                if bring_up(index.path, there, ending, within_s=within_s) == "left":
                     return False
             # Of a process that broke the rest is read here, else what came meanwhile.
-            return Update(opened.index, files(), rest=rest, until=until).run()
+            return Update(index, files(), rest=rest, until=until).run()
         finally:
-            opened.lock.release()
+            index.updating.release()
 
     async def _files(self, scope: Scope, key: str) -> Callable[[], ScopeFiles]:
         # One that has written nothing yet is on no disk.
-        keys = list(dict.fromkeys((key, *await self._circles.keys_of(scope))))
+        keys = list(dict.fromkeys((key, *await self._scope_resolver.keys_of(scope))))
         layout = self._store.layout
         answers = {each: await self._answers(scope, each) for each in keys if is_job(each)}
 
@@ -331,20 +314,20 @@ class Recall:
             paths = (layout.transcript(stem), *(ended.path for ended in archive.of_stem(layout, stem)))
             return {whose.answers for path in paths if (whose := WHOSE.get(path)) is not None}
 
-        circles, found = self._circles, await asyncio.to_thread(look)
-        drawn = [(each, await circles.of_answers(job, each, agent=scope.agent)) for each in found]
+        scope_resolver, found = self._scope_resolver, await asyncio.to_thread(look)
+        drawn = [(each, await scope_resolver.of_answers(job, each, agent=scope.agent)) for each in found]
         return [each for each, of_those in drawn if of_those.name == scope.name]
 
-    def _opened(self, scope: Scope) -> _Open:
+    def _opened(self, scope: Scope) -> WordIndex:
         if self._closing:
             raise StoreError("the gateway is shutting down", hint="try again once it runs")
-        opened = self._open.pop(scope.name, None)
-        if opened is None:
-            opened = _Open(index_path(self._store.layout.workspace, scope.name))
-        self._open[scope.name] = opened
+        index = self._open.pop(scope.name, None)
+        if index is None:
+            index = WordIndex(index_path(self._store.layout.workspace, scope.name))
+        self._open[scope.name] = index
         if len(self._open) > MAX_OPEN:
-            self._open.popitem(last=False)[1].index.close()
-        return opened
+            self._open.popitem(last=False)[1].close()
+        return index
 
     def _large(self) -> list[str]:
         """Name the conversations of the last days whose index would take a while to make; a bounded number.
@@ -357,12 +340,12 @@ class Recall:
         return [key for path in large if (key := key_at(path, path.stem))]
 
 
-def _go_on(ending: Ending, took_s: float) -> None:
+def _go_on(ending: threading.Event, took_s: float) -> None:
     if ending.is_set():
         raise OutOfTime
 
 
-def _rest(ending: Ending, took_s: float) -> None:
+def _rest(ending: threading.Event, took_s: float) -> None:
     if ending.wait(min(RESTS * took_s, MAX_REST_S)):
         raise OutOfTime
 

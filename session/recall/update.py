@@ -1,24 +1,33 @@
-"""Brings the index of a scope up to date: of each of its files only new content is read. Runs in threads."""
+"""Brings the index of a scope up to date: of each of its files only new content is read. Runs in threads.
+
+Large amounts of text are read by a process of its own, so that turns do not wait for it. It is told on
+standard input what to read. That stays open: its end means that nobody waits.
+"""
 
 from __future__ import annotations
 
 import os
+import pickle
+import sys
+import threading
 import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import starmap
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 import structlog
 
 import durable
+from durable import NOTHING, spawn
 from session.context.scopes import answers_in
 from session.disk.layout import Layout, Seen, read_file, seen
 from session.errors import StoreError
 from session.library.file_cache import FileCache
-from session.recall.index import Piece, Source, WordIndex, stands
-from session.recall.reading import FACTS, Kind, of_line, of_notes, taken_back, withdrawn
+from session.recall.index import Kind, Piece, Source, WordIndex, stands
+from session.recall.reading import FACTS, of_line, of_notes, taken_back, withdrawn
 from session.transcript import archive
 from session.transcript.agent import agent_in
 from session.transcript.line import beginning, decode
@@ -26,9 +35,7 @@ from session.transcript.lines import pread, walk
 from session.transcript.loading import blocks, load, read_beginning, sound
 from session.transcript.transcript import Transcript, parse
 
-if TYPE_CHECKING:
-    from session.transcript.transcript import Transcript
-
+log = structlog.get_logger("recall")
 
 # Which chats a job has answered in a session, in the order of their keys.
 Answers = tuple[str, ...]
@@ -90,8 +97,6 @@ class ScopeFile(NamedTuple):
         return (self.kind, self.stem, self.session)
 
 
-log = structlog.get_logger("recall")
-
 # So many lines go into one transaction, which takes a few milliseconds; more of them beside other processes,
 # which wait for less than half a second.
 BATCH_LINES, BULK_LINES = 200, 1_000
@@ -121,13 +126,9 @@ class OutOfTime(Exception):
 class Update:
     """One pass over the files of a scope.
 
-    Args:
-        index: where their words go.
-        files: what is read.
-        rest: called after each transaction, with the seconds that the work before it took.
-        until: the moment (monotonic) at which it stops.
-        most_bytes: so much is read, of what no one else reads first; None: all of it.
-        batch_lines: how many lines go into a transaction.
+    ``rest`` is called after each transaction with the seconds that the work before it took. It stops at
+    ``until`` (monotonic), and reads nothing where that would be more than ``most_bytes`` (None: no limit);
+    ``batch_lines`` go into a transaction.
     """
 
     def __init__(
@@ -436,3 +437,81 @@ def _continues(transcript: Transcript, source: Source) -> bool:
             break
         chain = zlib.crc32(b"\n", zlib.crc32(raw, chain))
     return chain == source.chain
+
+
+# What the process says as it ends: that the index holds everything, or that its time was over.
+WHOLE, LEFT = 0, 3
+POLL_S = 0.05
+Outcome = Literal["whole", "left", "broken"]
+
+
+def bring_up(
+    index: Path, files: ScopeFiles, ending: threading.Event, *, within_s: float | None = None
+) -> Outcome:
+    """Let a process read what is new, and wait for it.
+
+    It ends with this one, however that ends: it holds a pipe which the system closes. A kill of either costs
+    the transaction that was under way, nothing else.
+
+    Setting ``ending`` ends it; it reads for ``within_s`` at most.
+
+    Returns whether the index is whole, or more is left to read; ``broken`` where the process could not be
+    started, was killed or failed.
+    """
+    try:
+        child = spawn([sys.executable, "-I", "-m", "session.recall.update"], stdout=NOTHING)
+    except OSError as error:
+        log.warning("recall.child_not_started", error=str(error))
+        return "broken"
+    assert child.stdin is not None
+    with child.stdin:
+        with suppress(BrokenPipeError):
+            child.stdin.write(pickle.dumps((index, files, within_s)))
+        while (code := child.poll()) is None:
+            if ending.wait(POLL_S):
+                child.kill()
+                child.wait()
+    if code not in (WHOLE, LEFT) and not ending.is_set():
+        log.warning("recall.child_broke", file=index.name, code=code)
+    if code == WHOLE:
+        return "whole"
+    return "left" if code == LEFT else "broken"
+
+
+# Turns come first where the machine has too little for both.
+NICE: Final = 5
+# Between two transactions it rests for a part of the time that it worked: the disk is not its own, either.
+RESTS: Final = 0.25
+
+
+def main() -> None:
+    """Bring the index up, and say by the exit code how far it came."""
+    os.nice(NICE)
+    try:
+        path, files, within_s = pickle.load(sys.stdin.buffer)  # noqa: S301 - of the gateway itself
+    except EOFError:
+        return
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    index = WordIndex(path)
+    update = Update(
+        index,
+        files,
+        rest=lambda took_s: durable.pause(RESTS * took_s),
+        until=None if within_s is None else durable.monotonic() + within_s,
+        batch_lines=BULK_LINES,
+    )
+    whole = update.run()
+    index.close()
+    # The thread that listens cannot be ended otherwise.
+    os._exit(WHOLE if whole else LEFT)
+
+
+def _end_with_parent() -> None:
+    while os.read(0, 1):
+        pass
+    # What is not written yet is rolled back, as after a kill.
+    os._exit(LEFT)
+
+
+if __name__ == "__main__":
+    main()

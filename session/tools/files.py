@@ -237,51 +237,46 @@ class Grep:
     async def run(self, arguments: Mapping[str, Any], place: ToolPlace) -> str:
         """Return the lines, at most ``MAX_LINES`` of them; a search is given up after its limit."""
         path, pattern = arguments.get("path", "."), arguments["pattern"]
-        search = _Search(pattern, ignore_case=arguments.get("ignore_case", False), limit_s=self._limit_s)
-        rows = await threaded(path, lambda: search.run(place.folder, path))
+        ignore_case, limit_s = arguments.get("ignore_case", False), self._limit_s
+        rows = await threaded(
+            path, lambda: _grep(place.folder, path, pattern, ignore_case=ignore_case, limit_s=limit_s)
+        )
         return "\n".join(rows) if rows else "(no line)"
 
 
-class _Search:
-    def __init__(self, pattern: str, *, ignore_case: bool, limit_s: float) -> None:
-        self._pattern = pattern
-        self._ignore_case = ignore_case
-        self._limit_s = limit_s
-        self._until = durable.monotonic() + limit_s
+def _grep(folder: Path, path: str, pattern: str, *, ignore_case: bool, limit_s: float) -> list[str]:
+    until = durable.monotonic() + limit_s
+    cure = "use a simpler pattern or a smaller path"
+    too_long = ToolError(f"the search ran for over {limit_s:g} s and was stopped; {cure}")
 
-    def run(self, folder: Path, path: str) -> list[str]:
-        rows: list[str] = []
-        # A broken pattern is an error even where there is no file.
-        self._ask("", 1)
-        for name, data in _texts(folder, path, self._check):
-            text = data.decode("utf-8", "replace")
-            lines = text.split("\n")
-            found = self._ask(text, MAX_LINES + 1 - len(rows))
-            rows += [f"{name}:{number}: {_shown(lines[number - 1])}" for number in found.lines]
-            if len(rows) > MAX_LINES:
-                return [*rows[:MAX_LINES], f"[more lines than {MAX_LINES}; narrow the pattern or the path]"]
-        return rows
+    def left_s() -> float:
+        left = until - durable.monotonic()
+        if left < 0:
+            raise too_long
+        return max(left, 0.001)
 
-    def _ask(self, text: str, most: int) -> PatternResult:
-        self._check()
-        left_s = max(self._until - durable.monotonic(), 0.001)
-        found = search(self._pattern, text, limit_s=left_s, ignore_case=self._ignore_case, most_lines=most)
+    def ask(text: str, most: int) -> PatternResult:
+        found = search(pattern, text, limit_s=left_s(), ignore_case=ignore_case, most_lines=most)
         if found.slow:
-            raise self._too_long()
+            raise too_long
         if found.problem:
             raise ToolError(f"the pattern is not a valid regular expression: {found.problem}")
         return found
 
-    def _check(self) -> None:
-        if durable.monotonic() > self._until:
-            raise self._too_long()
+    rows: list[str] = []
+    # A broken pattern is an error even where there is no file.
+    ask("", 1)
+    for name, data in _texts(folder, path, left_s):
+        text = data.decode("utf-8", "replace")
+        lines = text.split("\n")
+        found = ask(text, MAX_LINES + 1 - len(rows))
+        rows += [f"{name}:{number}: {_shown(lines[number - 1])}" for number in found.lines]
+        if len(rows) > MAX_LINES:
+            return [*rows[:MAX_LINES], f"[more lines than {MAX_LINES}; narrow the pattern or the path]"]
+    return rows
 
-    def _too_long(self) -> ToolError:
-        cure = "use a simpler pattern or a smaller path"
-        return ToolError(f"the search ran for over {self._limit_s:g} s and was stopped; {cure}")
 
-
-def _texts(folder: Path, path: str, check: Callable[[], None]) -> Iterator[tuple[str, bytes]]:
+def _texts(folder: Path, path: str, check: Callable[[], object]) -> Iterator[tuple[str, bytes]]:
     """Yield path and bytes of the text file, or of those below the folder; what is no text is passed over."""
     names = names_of(folder, path)
     if names and not path.endswith("/"):
@@ -298,7 +293,7 @@ def _texts(folder: Path, path: str, check: Callable[[], None]) -> Iterator[tuple
 def _walk(
     fd: int,
     prefix: str,
-    check: Callable[[], None],
+    check: Callable[[], object],
     *,
     depth: int,
     hidden: frozenset[str] = frozenset(),

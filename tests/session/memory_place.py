@@ -15,11 +15,11 @@ from typing import Any, Literal
 from session.background.job_files import JobFiles
 from session.background.jobs import Background
 from session.context.scopes import Scope, Scopes
-from session.memory.circles import learn
 from session.memory.consolidation import MemoryNotes
 from session.memory.fact_extraction import FactExtraction, FactRules
-from session.memory.fact_store import KnownFacts
+from session.memory.fact_store import FactStore
 from session.memory.note_taking import MemoryRules
+from session.memory.scope_resolver import remember_chat_kind
 from session.models.caps import Caps
 from session.models.model import Answer, OnDelta, Prompt, ToolCall
 from session.models.spending import Spending
@@ -152,13 +152,15 @@ class Workspace:
     model: Scripted
     clock: Clock
     folder: Path
-    known: KnownFacts
+    known: FactStore
     extraction: FactExtraction
 
     async def said(self, key: SessionKey, lines: list[dict[str, Any]]) -> None:
         """Append lines, which come from the platform of the chat."""
         async with self.store.open(key) as session:
-            await learn(session, "group" if any(line.get("group") for line in lines) else "direct")
+            await remember_chat_kind(
+                session, "group" if any(line.get("group") for line in lines) else "direct"
+            )
             await session.append(lines)
 
     async def turn(self, key: SessionKey, lines: list[dict[str, Any]]) -> None:
@@ -209,12 +211,12 @@ async def open_workspace(
         scopes, store=store, model=model, rules=memory_rules, zone=UTC, clock=clock, cost_meter=spending
     )
     files = files or JobFiles(folder / "state")
-    known = KnownFacts(store, cost_meter=spending, versions=memory_rules.versions)
+    known = FactStore(store, cost_meter=spending, versions=memory_rules.versions)
     extraction = FactExtraction(
         memory,
         known,
         store=store,
-        scope_of=memory.circles.of_key,
+        scope_of=memory.scope_resolver.of_key,
         rules=facts or FactRules(),
         limit_s=limit_s,
     )

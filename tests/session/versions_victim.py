@@ -10,7 +10,7 @@ from pathlib import Path
 
 import structlog
 
-from session.memory.memory_commands import FormerMemory
+from session.memory.memory_commands import MemoryHistory
 from tests.session.dying import die_everywhere
 from tests.session.memory_place import ADA, open_workspace
 
@@ -26,7 +26,7 @@ async def restored(folder: Path) -> None:
         scope = await house.scope(ADA)
         versions = house.memory.notes(scope).versions.all("MEMORY.md")
         first = next(one for one in versions if one.read() == b"one\n")
-        await FormerMemory(house.memory, house.known, store=house.store).restore(ADA, scope, first.id)
+        await MemoryHistory(house.memory, house.known).restore(ADA, scope, first.id)
 
 
 async def forgotten(folder: Path) -> None:

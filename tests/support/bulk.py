@@ -43,7 +43,7 @@ def child_of(pid: int) -> int:
     with suppress(OSError):
         for listed in Path(f"/proc/{pid}/task").glob("*/children"):
             for each in listed.read_text().split():
-                if b"session.recall.bulk" in Path(f"/proc/{each}/cmdline").read_bytes():
+                if b"session.recall.update" in Path(f"/proc/{each}/cmdline").read_bytes():
                     return int(each)
     return 0
 

@@ -20,28 +20,19 @@ from session.models.model import ToolSpec
 from session.tools import MAX_RESULT_BYTES, ToolPlace, parameters
 from session.tools.web.fetching import Fetcher, Page
 
+_log = structlog.get_logger(__name__)
+
 CHILD = Path(__file__).with_name("extract_child.py")
 # A server chooses among these alone, under whatever name Python knows them: of Python's other codecs some
 # take a quadratic time, interpret what they read, or raise errors of their own.
+_NAMES: Final = """
+ascii utf-8 utf-8-sig utf-16 utf-16-le utf-16-be utf-32 utf-32-le utf-32-be koi8-r koi8-t koi8-u kz1048
+tis-620 mac-cyrillic mac-greek mac-latin2 mac-roman mac-turkish gb18030 gb2312 gbk big5 big5hkscs
+shift_jis euc_jp iso2022_jp euc_kr
+"""
+_PAGES: Final = (437, 850, 852, 855, 862, 866, 874, 932, 949, 950, *range(1250, 1259))
 CHARSETS: Final = frozenset(
-    (
-        *(
-            "utf-8",
-            "utf-8-sig",
-            "utf-16",
-            "utf-16-le",
-            "utf-16-be",
-            "utf-32",
-            "utf-32-le",
-            "utf-32-be",
-            "ascii",
-        ),
-        *(f"iso8859-{number}" for number in range(1, 17) if number != 12),
-        *(f"cp{number}" for number in (437, 850, 852, 855, 862, 866, 874, *range(1250, 1259))),
-        *("koi8-r", "koi8-t", "koi8-u", "kz1048", "mac-cyrillic", "mac-greek", "mac-latin2", "mac-roman"),
-        *("mac-turkish", "tis-620", "gb18030", "gb2312", "gbk", "big5", "big5hkscs", "cp950"),
-        *("cp932", "shift_jis", "euc_jp", "iso2022_jp", "cp949", "euc_kr"),
-    )
+    (*_NAMES.split(), *(f"iso8859-{n}" for n in range(1, 17) if n != 12), *(f"cp{n}" for n in _PAGES))
 )
 # What the web says, and Python does not know.
 _OF_THE_WEB = {"windows-31j": "cp932", "x-sjis": "cp932", "windows-874": "cp874"}
@@ -107,8 +98,6 @@ HEAD = (
 _MARK = "| "
 # For what is said around the quotation.
 _ROOM_BYTES = 2 * 1024
-
-_log = structlog.get_logger(__name__)
 
 
 class WebFetch:

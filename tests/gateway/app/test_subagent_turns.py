@@ -9,7 +9,7 @@ from gateway.app.wiring_agents import build_store
 from gateway.app.wiring_session import build_session_services
 from gateway.config.load import load
 from session.context.request import Asking
-from session.memory.circles import PARENT
+from session.memory.scope_resolver import PARENT
 from session.models.spending import Meter
 from session.subagents.records import Call, SubagentFiles
 from session.transcript.key import SessionKey

@@ -13,7 +13,7 @@ from channels.message import Attachment, Outbound
 from gateway.config.settings import Settings
 from gateway.outbound.attachments import folders_by, media_alone
 from session.context.scopes import Chat
-from session.memory.circles import learn
+from session.memory.scope_resolver import remember_chat_kind
 from session.store.store import Store
 from session.transcript.key import SessionKey
 from session.transcript.line import make_line
@@ -38,7 +38,7 @@ async def heard(workspace: Path, key: str, chat: Chat) -> None:
     """Let a platform tell what a chat is."""
     store = Store(workspace, zone=UTC)
     async with store.open(SessionKey(key)) as session:
-        await learn(session, chat)
+        await remember_chat_kind(session, chat)
         await session.append(
             [make_line("user", "hi", "2026-01-01T09:00:00+00:00", message_id="telegram:1:1")]
         )

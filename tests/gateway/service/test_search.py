@@ -10,7 +10,7 @@ import pytest
 from gateway.service import search
 from gateway.service.search import Search
 from session.context.scopes import ANSWERS
-from session.memory.circles import learn
+from session.memory.scope_resolver import remember_chat_kind
 from session.transcript.key import SessionKey
 from session.transcript.line import make_line
 from tests.gateway.http_place import Place, open_place
@@ -38,7 +38,7 @@ def note(workspace: Path, folder: str, name: str = "MEMORY.md", text: str = "") 
 async def say(place: Place, key: str, text: str, *, group: bool = False) -> None:
     """Have something stored that was said in a chat of a platform."""
     async with place.services.store.open(SessionKey(key)) as session:
-        await learn(session, "group" if group else "direct")
+        await remember_chat_kind(session, "group" if group else "direct")
         await session.append([make_line("user", text, AT, message_id="m1")])
 
 

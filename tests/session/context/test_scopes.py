@@ -21,7 +21,7 @@ from session.context.scopes import (
     newer,
     told,
 )
-from session.memory.circles import Circles, learn
+from session.memory.scope_resolver import ScopeResolver, remember_chat_kind
 from session.store.store import Session, Store
 from session.transcript.agent import agent_in, is_name
 from session.transcript.key import SessionKey
@@ -155,7 +155,7 @@ class Place:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.store = Store(folder, zone=UTC, clock=lambda: datetime(2026, 2, 1, tzinfo=UTC))
-        self.circles = Circles(Scopes(folder, kind="workspace"), store=self.store)
+        self.scope_resolver = ScopeResolver(Scopes(folder, kind="workspace"), store=self.store)
 
     async def ask(self, key: SessionKey, id_: str, *, group: bool = False, answer_to: str = "") -> str:
         """Let a message come, and have its line written; return the name of the scope that it had."""
@@ -164,9 +164,9 @@ class Place:
 
     async def within(self, session: Session, id_: str, *, group: bool, answer_to: str) -> str:
         said = told(session.key, id_, group=group)
-        await learn(session, said)
+        await remember_chat_kind(session, said)
         request = Request(id_, session.key, "hi", chat=said, answer_to=answer_to)
-        scope = await self.circles.of(session, request)
+        scope = await self.scope_resolver.of(session, request)
         await session.append([user(id_, group=True if said == "group" else None)])
         return scope.name
 
@@ -189,7 +189,7 @@ async def test_what_the_platform_told_outlives_new_sessions_and_restarts(tmp_pat
 
     assert await place.ask(ADA, "web:1") == "workspace"
     assert await place.ask(GROUP, "web:2") == "chats/telegram_-5"
-    assert (await place.circles.of_key(ADA)).name == "workspace"
+    assert (await place.scope_resolver.of_key(ADA)).name == "workspace"
     await place.store.aclose()
 
 
@@ -197,7 +197,7 @@ async def test_a_new_chats_file_is_written_once(tmp_path: Path) -> None:
     """What is learned before the first line costs no write of its own."""
     place = Place(tmp_path)
     async with place.store.open(ADA) as session:
-        await learn(session, "direct")
+        await remember_chat_kind(session, "direct")
         assert not session.path.exists()
         await session.append([user("telegram:9:1")])
     await place.restart()
@@ -210,7 +210,7 @@ async def test_a_chat_of_which_only_the_owner_spoke_counts_as_a_group_until_it_s
     place = Place(tmp_path)
 
     assert await place.ask(ADA, "web:1") == "chats/telegram_1"
-    assert (await place.circles.of_key(ADA)).name == "chats/telegram_1"
+    assert (await place.scope_resolver.of_key(ADA)).name == "chats/telegram_1"
     assert await place.ask(ADA, "telegram:9:1") == "workspace"
     assert await place.ask(ADA, "web:2") == "workspace"
     await place.store.aclose()
@@ -229,11 +229,11 @@ async def test_a_job_may_see_what_those_may_who_get_its_answers(
 
     assert await place.ask(JOB, "cron:j1@1", answer_to=GROUP) == scope
     assert await place.ask(JOB, "cron:j1@2") == scope
-    assert (await place.circles.of_key(JOB, GROUP)).name == scope
+    assert (await place.scope_resolver.of_key(JOB, GROUP)).name == scope
     # What background work knows of it, in the next process and after the session ended.
     await place.new(JOB)
     await place.restart()
-    assert (await place.circles.of_key(JOB)).name == scope
+    assert (await place.scope_resolver.of_key(JOB)).name == scope
     await place.store.aclose()
 
 

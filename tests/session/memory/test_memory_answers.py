@@ -10,7 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from session.errors import BadAnswer, ModelAway, ModelRefused, NotNow
-from session.memory.memory_commands import FormerMemory
+from session.memory.memory_commands import MemoryHistory
 from session.memory.scope_state import BACK_OFF_S
 from session.models.model import Answer
 from tests.session.memory_place import ADA, MARK, Clock, Workspace, called, open_workspace, saved, talk
@@ -182,7 +182,7 @@ async def grown(house: Workspace) -> None:
 
 
 async def history_of(house: Workspace) -> list[dict[str, Any]]:
-    former = FormerMemory(house.memory, house.known, store=house.store)
+    former = MemoryHistory(house.memory, house.known)
     return await former.history(ADA, await house.scope(ADA))
 
 

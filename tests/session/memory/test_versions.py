@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from session.memory.memory_commands import FormerMemory, changed
+from session.memory.memory_commands import MemoryHistory, changed
 from session.memory.notes import Notes, VersionRules
 from tests.session.memory.test_facts import drawn
 from tests.session.memory_place import ADA, BOB, Clock, Workspace, open_workspace, saved, talk
@@ -25,8 +25,8 @@ def texts(notes: Notes, file: str = "MEMORY.md") -> list[tuple[str, str]]:
     return [(one.cause, one.read().decode()) for one in notes.versions.all(file)]
 
 
-def former(house: Workspace) -> FormerMemory:
-    return FormerMemory(house.memory, house.known, store=house.store)
+def former(house: Workspace) -> MemoryHistory:
+    return MemoryHistory(house.memory, house.known)
 
 
 def test_each_change_keeps_what_stood_there(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from session.context.embeddings import Embeddings
 from session.context.scopes import Scopes
-from session.memory.circles import Circles, learn
+from session.memory.scope_resolver import ScopeResolver, remember_chat_kind
 from session.models.model import Embedder
 from session.models.spending import Spending
 from session.recall.finding import Hit
@@ -32,13 +32,13 @@ class Place:
 
     workspace: Path
     store: Store
-    circles: Circles
+    scope_resolver: ScopeResolver
     recall: Recall
 
     async def say(self, key: SessionKey, *texts: str, group: bool = False, **fields: Any) -> None:
         """Append texts, by the person and the assistant in turn, each pair an exchange of its own."""
         async with self.store.open(key) as session:
-            await learn(session, "group" if group else "direct")
+            await remember_chat_kind(session, "group" if group else "direct")
             count = len(session)
             await session.append(
                 [
@@ -68,7 +68,7 @@ class Place:
         return (await self.search(key, text, limit=limit, **more)).hits
 
     async def search(self, key: SessionKey, text: str, *, limit: int = 10, **more: Any) -> SearchResults:
-        scope = await self.circles.of_key(key)
+        scope = await self.scope_resolver.of_key(key)
         return await self.recall.search(scope, key, text, limit=limit, **more)
 
     async def texts(self, key: SessionKey, text: str) -> list[str]:
@@ -96,12 +96,14 @@ async def place(
     cost_meter: Spending | None = None,
 ) -> AsyncIterator[Place]:
     store = Store(workspace, zone=UTC)
-    circles = Circles(Scopes(workspace, kind=kind), store=store)
+    scope_resolver = ScopeResolver(Scopes(workspace, kind=kind), store=store)
     # No test waits for it: one that hangs is ended by the test itself.
     embeddings = Embeddings(embedder, workspace / "state", limit_s=30) if embedder is not None else None
-    recall = Recall(circles, store=store, embeddings=embeddings, cost_meter=cost_meter, quiet_s=quiet_s)
+    recall = Recall(
+        scope_resolver, store=store, embeddings=embeddings, cost_meter=cost_meter, quiet_s=quiet_s
+    )
     try:
-        yield Place(workspace, store, circles, recall)
+        yield Place(workspace, store, scope_resolver, recall)
     finally:
         if embeddings is not None:
             await embeddings.aclose()

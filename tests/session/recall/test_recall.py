@@ -451,7 +451,7 @@ LONG = {AGENT: "work", "instructions": "漢" * 90_000}
 
 
 async def found_by(here: Place, agent: str) -> list[str]:
-    scope = await here.circles.of_key(ADA, agent=agent)
+    scope = await here.scope_resolver.of_key(ADA, agent=agent)
     return [hit.text for hit in (await here.recall.search(scope, ADA, "swordfish", limit=5)).hits]
 
 

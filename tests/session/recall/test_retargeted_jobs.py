@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from datetime import UTC, datetime
 from pathlib import Path
 from zoneinfo import ZoneInfo
@@ -14,9 +15,8 @@ from session.context.request import Request
 from session.context.scopes import Scopes
 from session.library.library import Library
 from session.recall import recall
-from session.recall.bulk import Ending, bring_up
 from session.recall.index import WordIndex
-from session.recall.update import ScopeFiles
+from session.recall.update import ScopeFiles, bring_up
 from session.transcript.key import SessionKey
 from session.transcript.line import make_line, stamp
 from tests.session.recall.place import ADA, BOB, Place, place
@@ -30,7 +30,7 @@ async def told(here: Place, text: str, *answered: str) -> str:
     """Let the job answer chats, one after the other; return the ULID of its session."""
     async with here.store.open(JOB) as session:
         for chat in answered:
-            await here.circles.of(session, Request("1", JOB, "go", answer_to=chat))
+            await here.scope_resolver.of(session, Request("1", JOB, "go", answer_to=chat))
         at = stamp(datetime.now(UTC), UTC)
         lines = [make_line("user", "go", at, message_id="1"), make_line("assistant", text, at, final=True)]
         await session.append(lines)
@@ -46,7 +46,7 @@ async def ended(here: Place, text: str, *answered: str) -> str:
 
 
 async def begun(here: Place) -> None:
-    here.circles.scopes = Scopes(here.workspace, kind="chat", people=PEOPLE)
+    here.scope_resolver.scopes = Scopes(here.workspace, kind="chat", people=PEOPLE)
     for key in (ADA, DESK, BOB):
         await here.say(key, "hello", "hi")
 
@@ -79,7 +79,7 @@ async def test_another_process_reads_no_more_than_it_is_told_to(here: Place, tmp
     layout = here.store.layout
     there = ScopeFiles(layout, tmp_path / "memory/people/ada", [(JOB, "cron_job1")], "", {JOB: [(ADA,)]})
 
-    done = await asyncio.to_thread(bring_up, tmp_path / "of-ada.db", there, Ending(), within_s=None)
+    done = await asyncio.to_thread(bring_up, tmp_path / "of-ada.db", there, threading.Event(), within_s=None)
 
     assert done == "whole"
     index = WordIndex(tmp_path / "of-ada.db")
@@ -115,7 +115,7 @@ async def test_its_next_turn_is_told_of_no_conversation_with_somebody_else(here:
 
     async with here.store.open(JOB) as session:
         request = Request("2", JOB, "go", answer_to=ADA)
-        scope = await here.circles.of(session, request)
+        scope = await here.scope_resolver.of(session, request)
         found = await parts.parts(session, request, scope, notes="", tools=())
     parts.close()
 
@@ -131,6 +131,6 @@ async def test_facts_of_an_ended_session_go_to_whom_it_answered(here: Place) -> 
     of_ada = await told(here, "the cat", ADA)
     each = (of_bob, of_nobody, of_ada, None)
 
-    scopes = [(await here.circles.of_session(JOB, session_id)).name for session_id in each]
+    scopes = [(await here.scope_resolver.of_session(JOB, session_id)).name for session_id in each]
 
     assert scopes == ["people/bob", "chats/cron_job1", "people/ada", "people/ada"]

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from session.recall.finding import Question, find
-from session.recall.index import Piece, Source, WordIndex
+from session.recall.index import Kind, Piece, Source, WordIndex
 from session.recall.ranking import Traits, rank
-from session.recall.reading import Kind, of_line, of_notes
+from session.recall.reading import of_line, of_notes
 from session.recall.words import Sieve, days, names, terms
 
 

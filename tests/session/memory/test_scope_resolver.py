@@ -10,7 +10,7 @@ import pytest
 
 from session.context.request import Request
 from session.context.scopes import Chat, Reader, Scope, Scopes, told
-from session.memory.circles import PARENT, Circles, learn
+from session.memory.scope_resolver import PARENT, ScopeResolver, remember_chat_kind
 from session.store.store import Store
 from session.subagents.records import Call, SubagentFiles
 from session.transcript.key import SessionKey
@@ -23,11 +23,11 @@ PEOPLE = {"ada": (PHONE, DESK, LISTED, "discord:9"), "bob": (OTHER,)}
 
 
 class Place:
-    """A workspace with two people, whose circles are drawn anew at each look."""
+    """A workspace with two people, whose scopes are resolved anew at each look."""
 
     def __init__(self, folder: Path) -> None:
         self.store = Store(folder, zone=UTC, clock=lambda: datetime(2026, 2, 1, tzinfo=UTC))
-        self.circles = Circles(Scopes(folder, kind="chat", people=PEOPLE), store=self.store)
+        self.scope_resolver = ScopeResolver(Scopes(folder, kind="chat", people=PEOPLE), store=self.store)
         self.subagents = SubagentFiles(folder / "state")
 
     async def ask(self, key: str, *, group: bool = False, answer_to: str = "") -> str:
@@ -35,9 +35,9 @@ class Place:
         channel = key.partition(":")[0]
         async with self.store.open(SessionKey(key)) as session:
             said = told(key, f"{channel}:9:1", group=group)
-            await learn(session, said)
+            await remember_chat_kind(session, said)
             request = Request("1", session.key, "hi", chat=said, answer_to=answer_to)
-            scope = await self.circles.of(session, request)
+            scope = await self.scope_resolver.of(session, request)
             await session.append(
                 [
                     make_line("user", "hi", AT, message_id="1", group=group or None),
@@ -59,7 +59,7 @@ class Place:
         own = Store(self.subagents.home, zone=UTC)
         async with own.open(SessionKey(subagent)) as session:
             await session.remember({PARENT: parent})
-            scope = await self.circles.of(session, Request("s1", session.key, "look"))
+            scope = await self.scope_resolver.of(session, Request("s1", session.key, "look"))
         await own.aclose()
         return scope
 
@@ -74,15 +74,15 @@ async def here(tmp_path: Path) -> AsyncIterator[Place]:
 @guarantee("leaks", "A group never sees a person's memory, even if its key is listed for that person.")
 async def test_a_group_never_sees_a_persons_even_when_its_key_is_listed(here: Place) -> None:
     assert await here.ask(LISTED, group=True) == "chats/telegram_-5"
-    assert (await here.circles.of_key(LISTED)).name == "chats/telegram_-5"
-    assert here.circles.scopes.person(LISTED) == "ada"
+    assert (await here.scope_resolver.of_key(LISTED)).name == "chats/telegram_-5"
+    assert here.scope_resolver.scopes.person(LISTED) == "ada"
 
 
 async def test_the_direct_chats_of_a_person_share_and_nobody_else_does(here: Place, tmp_path: Path) -> None:
     found = [await here.ask(key) for key in (PHONE, DESK, OTHER, "telegram:3")]
 
     assert found == ["people/ada", "people/ada", "people/bob", "chats/telegram_3"]
-    scope = await here.circles.of_key(PHONE)
+    scope = await here.scope_resolver.of_key(PHONE)
     assert (scope.memory, scope.files, scope.person, scope.group) == (
         tmp_path / "memory/people/ada", tmp_path / "files/people/ada", "ada", False,
     )  # fmt: skip
@@ -90,11 +90,11 @@ async def test_the_direct_chats_of_a_person_share_and_nobody_else_does(here: Pla
 
 async def test_a_listed_chat_of_which_no_platform_spoke_shares_nothing_yet(here: Place) -> None:
     """What HTTP or a job puts into it may be read by anybody."""
-    assert (await here.circles.of_key("discord:9")).name == "chats/discord_9"
+    assert (await here.scope_resolver.of_key("discord:9")).name == "chats/discord_9"
 
 
 async def test_the_scope_of_the_workspace_is_one_for_people_too(here: Place, tmp_path: Path) -> None:
-    here.circles = Circles(Scopes(tmp_path, kind="workspace", people=PEOPLE), store=here.store)
+    here.scope_resolver = ScopeResolver(Scopes(tmp_path, kind="workspace", people=PEOPLE), store=here.store)
 
     assert [await here.ask(key) for key in (PHONE, OTHER, "telegram:3")] == ["workspace"] * 3
     assert await here.ask(LISTED, group=True) == "chats/telegram_-5"
@@ -117,7 +117,7 @@ async def test_a_job_has_the_scope_of_the_chat_that_it_answers(
         await here.ask(answered, group=group)
 
     assert await here.ask("cron:j1", answer_to=answered) == scope
-    assert (await here.circles.of_key("cron:j1")).name == scope
+    assert (await here.scope_resolver.of_key("cron:j1")).name == scope
 
 
 async def test_a_job_that_answered_two_people_has_what_is_neithers(here: Place) -> None:
@@ -128,10 +128,10 @@ async def test_a_job_that_answered_two_people_has_what_is_neithers(here: Place) 
 
     assert await here.ask("cron:j1", answer_to=OTHER) == "chats/cron_j1"
     assert await here.ask("cron:j1", answer_to=PHONE) == "chats/cron_j1"
-    assert (await here.circles.of_key("cron:j1")).name == "chats/cron_j1"
+    assert (await here.scope_resolver.of_key("cron:j1")).name == "chats/cron_j1"
     async with here.store.open(SessionKey("cron:j1")) as session:
         assert await session.end()
-    assert (await here.circles.of_key("cron:j1")).name == "chats/cron_j1"
+    assert (await here.scope_resolver.of_key("cron:j1")).name == "chats/cron_j1"
     assert await here.ask("cron:j1", answer_to=OTHER) == "people/bob"
     assert await here.ask("cron:j2", answer_to=PHONE) == "people/ada"
     assert await here.ask("cron:j2", answer_to=DESK) == "people/ada"
@@ -160,7 +160,7 @@ async def test_a_scope_lists_the_keys_that_it_holds(here: Place) -> None:
         await session.end()
 
     async def held(key: str) -> set[str]:
-        return set(await here.circles.keys_of(await here.circles.of_key(key)))
+        return set(await here.scope_resolver.keys_of(await here.scope_resolver.of_key(key)))
 
     assert await held(DESK) == {PHONE, DESK, "cron:a"}
     assert await held(LISTED) == {LISTED, "cron:b"}
@@ -188,11 +188,11 @@ async def test_which_other_chats_are_a_persons_is_known_by_their_newest_sessions
         await session.end()
     here.store.layout.transcript("cli_direct").unlink()
 
-    scope = await here.circles.of_key(PHONE)
+    scope = await here.scope_resolver.of_key(PHONE)
 
-    assert await here.circles.alike(scope, PHONE) == [DESK]
-    assert await here.circles.alike(scope, "cron:j1") == [PHONE, DESK]
-    assert await here.circles.alike(await here.circles.of_key(LISTED), LISTED) == []
+    assert await here.scope_resolver.alike(scope, PHONE) == [DESK]
+    assert await here.scope_resolver.alike(scope, "cron:j1") == [PHONE, DESK]
+    assert await here.scope_resolver.alike(await here.scope_resolver.of_key(LISTED), LISTED) == []
 
 
 # -- subagents: what the conversation has that started it, by its record alone -----------------------------

@@ -10,9 +10,9 @@ import pytest
 from session.context.embeddings import Embeddings
 from session.context.request import Request
 from session.errors import ModelAway
-from session.memory.circles import Circles
-from session.memory.fact_store import FACTS, Drawn, Fact, KnownFacts, active
-from session.memory.memory_commands import GONE, NO_FACTS, NO_NUMBER, Remembered
+from session.memory.fact_store import FACTS, Drawn, Fact, FactStore, active
+from session.memory.memory_commands import GONE, NO_FACTS, NO_NUMBER, MemoryCommands
+from session.memory.scope_resolver import ScopeResolver
 from session.transcript.key import SessionKey
 from tests.contracts.models import WordEmbedder
 from tests.session.memory_place import ADA, Clock, Workspace, open_workspace, spending_of, talk
@@ -29,7 +29,7 @@ TEXTS = [
 ]
 
 
-async def learn(house: Workspace, known: KnownFacts, *texts: str) -> list[str]:
+async def learn(house: Workspace, known: FactStore, *texts: str) -> list[str]:
     facts = [
         Fact(f"F{at}", text, "background", 0.9, ADA, "m", "2026-01-31T09:15:00+00:00")
         for at, text in enumerate(texts)
@@ -37,7 +37,7 @@ async def learn(house: Workspace, known: KnownFacts, *texts: str) -> list[str]:
     return [one.id for one in known.file(await house.scope(ADA)).add([Drawn(one) for one in facts])]
 
 
-async def told(house: Workspace, known: KnownFacts, text: str) -> list[str]:
+async def told(house: Workspace, known: FactStore, text: str) -> list[str]:
     async with house.store.open(ADA) as session:
         return await known.nearest(await house.scope(ADA), session, text)
 
@@ -68,7 +68,7 @@ async def test_an_embedding_model_decides_where_it_answers(tmp_path: Path) -> No
     embedder = WordEmbedder()
     embeddings = Embeddings(embedder, tmp_path / "state")
     async with open_workspace(tmp_path, clock=clock) as house:
-        known = KnownFacts(house.store, embeddings=embeddings, cost_meter=spending)
+        known = FactStore(house.store, embeddings=embeddings, cost_meter=spending)
         await house.said(ADA, talk(2))
         await learn(house, known, *TEXTS)
 
@@ -83,7 +83,7 @@ async def test_an_embedding_model_decides_where_it_answers(tmp_path: Path) -> No
 async def test_forgetting_takes_its_vector_along(tmp_path: Path) -> None:
     embeddings = Embeddings(WordEmbedder(), tmp_path / "state")
     async with open_workspace(tmp_path) as house:
-        known = KnownFacts(house.store, embeddings=embeddings)
+        known = FactStore(house.store, embeddings=embeddings)
         await house.said(ADA, talk(2))
         await learn(house, known, *TEXTS)
         await told(house, known, "dog")
@@ -108,7 +108,7 @@ async def test_in_a_shared_scope_forgetting_takes_all_vectors_along(tmp_path: Pa
     """Another chat of the scope may have compared the fact."""
     embeddings = Embeddings(WordEmbedder(), tmp_path / "state")
     async with open_workspace(tmp_path, kind="workspace") as house:
-        known = KnownFacts(house.store, embeddings=embeddings)
+        known = FactStore(house.store, embeddings=embeddings)
         await house.said(ADA, talk(2))
         await learn(house, known, *TEXTS)
         await told(house, known, "dog")
@@ -129,9 +129,11 @@ def _vectors(workspace: Path) -> int:
 # -- ``/memory`` and ``/forget`` -------------------------------------------------------------------------
 
 
-def remembered(house: Workspace) -> Remembered:
-    circles = Circles(house.memory.scopes, store=house.store)
-    return Remembered(house.known, house.folder / "state", notes=house.memory.text, scope_of=circles.of)
+def remembered(house: Workspace) -> MemoryCommands:
+    scope_resolver = ScopeResolver(house.memory.scopes, store=house.store)
+    return MemoryCommands(
+        house.known, house.folder / "state", notes=house.memory.text, scope_of=scope_resolver.of
+    )
 
 
 async def learnt(house: Workspace, *texts: str, key: SessionKey = ADA) -> None:

@@ -42,7 +42,7 @@ JOB_STEMS = plain_stem("cron:")
 PARENT: Final = "subagent_of"
 
 
-async def learn(session: Session, said: Chat | None) -> None:
+async def remember_chat_kind(session: Session, said: Chat | None) -> None:
     """Remember what is said of the session's chat, where that is news.
 
     Raises:
@@ -53,7 +53,7 @@ async def learn(session: Session, said: Chat | None) -> None:
         await session.remember({CHAT: news})
 
 
-class Circles:
+class ScopeResolver:
     """Draws the scope of each message that is asked; the same for memory, profile, files and tools."""
 
     def __init__(self, scopes: Scopes, *, store: Store) -> None:
@@ -79,7 +79,7 @@ class Circles:
         readers = [await self._reader(key) for key in dict.fromkeys([*answered, *known])]
         if answered and readers[0].chat == "group":
             # What is said here is read there, so the notes of it are the group's as well.
-            await learn(session, "group")
+            await remember_chat_kind(session, "group")
         if is_job(session.key) and len(known) < MAX_ANSWERS and not {*answered} <= {*known}:
             # Background work draws the scope later, when no message says any more who was answered.
             await session.remember({ANSWERS: [*known, *answered]})
@@ -158,10 +158,7 @@ class Circles:
         view = await self._store.look(SessionKey(key))
         if session_id is None or view.session_id == session_id:
             return agent_in(view.metadata)
-        return await asyncio.to_thread(self._agent_of_ended, view, session_id)
-
-    def _agent_of_ended(self, view: View, session_id: str) -> str:
-        return agent_in(self._ended(view, session_id))
+        return agent_in(await asyncio.to_thread(self._ended, view, session_id))
 
     def _ended(self, view: View, session_id: str) -> Mapping[str, Any]:
         found = archive.find(self._store.layout, session_id, stem=view.stem)
@@ -241,6 +238,8 @@ class Circles:
     async def _own(self, session: Session) -> Chat | None:
         known = as_chat(session.metadata.get(CHAT))
         if known is None and split(session.key)[0] not in OWN_CHANNELS:
-            await learn(session, await asyncio.to_thread(known_chat, session, self._store.layout))
+            await remember_chat_kind(
+                session, await asyncio.to_thread(known_chat, session, self._store.layout)
+            )
             known = as_chat(session.metadata.get(CHAT))
         return known
