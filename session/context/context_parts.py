@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, tzinfo
@@ -11,27 +10,23 @@ from pathlib import Path
 
 import structlog
 
-import durable
-from durable import BoundedDict
 from session.context import context
 from session.context.context import LookAround, Part, Recent, Surroundings, WorkingMemory
 from session.context.profile import PROFILE_FILE, demoted, zone_in
 from session.context.request import Request, silence_of
 from session.context.scopes import CHAT, Reader, Scope, answers_in, as_chat, counts_as_group, is_job
-from session.disk.layout import Layout, Seen, seen
+from session.disk.layout import Layout
 from session.disk.threads import DiskThreads
 from session.errors import StoreError
-from session.library.file_cache import YOUNG_NS, FileCache, text
+from session.library.file_cache import FileCache, text
 from session.library.library import Library
 from session.store.store import Session
 from session.transcript import archive
 from session.transcript.agent import agent_in
-from session.transcript.archive import Archived
 from session.transcript.key import marked_stem, plain_stem
 from session.transcript.line import FOR_EVER_DAYS
 
 MAX_LINE_BYTES = 256 * 1024
-FOLDERS_KEPT = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +44,7 @@ class Head:
 
 
 class RecentSessions:
-    """Finds the newest summaries of a key; names and first lines are read when they have changed.
+    """Finds the newest summaries of a key; first lines are read when they have changed.
 
     Args:
         layout: the workspace.
@@ -62,8 +57,6 @@ class RecentSessions:
         self._most = most
         self._within = timedelta(days=min(days, FOR_EVER_DAYS))
         self._heads: FileCache[Head] = FileCache(read_head, max_bytes=MAX_LINE_BYTES)
-        self._folders: BoundedDict[Path, tuple[Seen, list[Archived]]] = BoundedDict(FOLDERS_KEPT)
-        self._lock = threading.Lock()
 
     def of(
         self,
@@ -103,7 +96,7 @@ class RecentSessions:
         direct: bool = False,
     ) -> list[Recent]:
         found: list[Recent] = []
-        for ended in reversed(self._ended(stem)):
+        for ended in reversed(archive.of_stem(self._layout, stem)):
             if len(found) >= self._most or now - ended.ended_at > self._within:
                 break
             if ended.session_id == active:
@@ -113,22 +106,6 @@ class RecentSessions:
             if ours and head.summary and not (direct and head.group):
                 found.append(Recent(ended.ended_at, head.summary))
         return found
-
-    def _ended(self, stem: str) -> Sequence[Archived]:
-        folder = self._layout.archive(stem)
-        now = seen(folder)
-        if now is None:
-            return ()
-        with self._lock:
-            known = self._folders.use(folder)
-            if known is not None and known[0] == now:
-                return known[1]
-        ended = archive.of_stem(self._layout, stem)
-        # A folder may change twice within one tick of the file system's clock, and then looks the same.
-        if durable.wall_ns() - now[2] > YOUNG_NS:
-            with self._lock:
-                self._folders[folder] = (now, ended)
-        return ended
 
 
 def read_head(path: Path, data: bytes) -> Head:

@@ -27,7 +27,7 @@ from session.transcript.history import (
     stripped,
     summary_message,
 )
-from session.transcript.line import decode, decode_all, decode_clean
+from session.transcript.line import decode_all
 from session.transcript.repair import Repairing, is_clean, plain_text, shortened_result
 from session.transcript.transcript import Transcript
 
@@ -38,8 +38,6 @@ Basis = tuple[int, int, int, bool]
 _POINTERS = ("first_kept", "from")
 # A shorter history takes less time to prepare than its messages are worth in memory: they are half of all.
 KEPT_FROM = 100
-# So many lines are read at once: what is made of them in passing fits a cache of the processor.
-PIECE = 400
 # What a message takes beside its text: an object, its place, the objects of a call now and then.
 _MESSAGE_BYTES = 320
 
@@ -74,11 +72,8 @@ class Prepared:
     _whole: list[tuple[int, str]] = field(default_factory=list)
     _seen: int = 0
 
-    def take(self, lines: Iterable[Line], *, clean: bool = False) -> None:
-        """Take in lines of turns that have ended; none of them is left out.
-
-        ``clean``: none of their texts holds half a character.
-        """
+    def take(self, lines: Iterable[Line]) -> None:
+        """Take in lines of turns that have ended; none of them is left out."""
         legal, escapes, waits = self._repairing.legal, self.escapes, self._repairing.waits
         begin = legal.append
         for line in lines:
@@ -95,7 +90,7 @@ class Prepared:
                 waits = self._repairing.waits
                 continue
             # The usual line takes the shortest way: it is left out where it says nothing.
-            if type(content) is not str or not (clean or is_clean(content)):
+            if type(content) is not str or not is_clean(content):
                 content = plain_text(content)
             if content and not content.isspace():
                 if escapes and "<" in content and role == "user":
@@ -225,7 +220,6 @@ def prepared(
     keep_results: int,
     escapes: bool,
     least: int = KEPT_FROM,
-    piece: int = PIECE,
 ) -> tuple[Prepared, list[Line]] | None:
     """Prepare a history as far as the running turn, going on with what the transcript keeps of it.
 
@@ -239,7 +233,6 @@ def prepared(
         keep_results: how many tool results before the running turn stay whole.
         escapes: marks in the texts of people are escaped, as ``request`` does.
         least: with fewer lines nothing is kept.
-        piece: so many lines are read at once.
 
     Returns:
         What is prepared, and the lines of the running turn; None where it has to be built as a whole.
@@ -253,7 +246,7 @@ def prepared(
         kept = None
     found = _gone_on(kept, transcript, first, pending, running_id) if kept is not None else None
     if found is None:
-        found = _begun(transcript, first, pending, running_id, basis, piece)
+        found = _begun(transcript, first, pending, running_id, basis)
     if found is not None and not isinstance(transcript.prepared, Prepared):
         transcript.prepared = found[0]
     return found
@@ -288,50 +281,9 @@ def _gone_on(
 
 
 def _begun(
-    transcript: Transcript,
-    first: int,
-    pending: Line | None,
-    running_id: str,
-    basis: Basis,
-    piece: int,
-) -> tuple[Prepared, list[Line]] | None:
-    """Prepare from the beginning; None where the running turn is not the last."""
-    raws = transcript.messages[first:]
-    records = transcript.index.records
-    # Another thread may have stored a line that the index does not know yet: one, the last.
-    if (records and records[-1] >= first) or (raws and is_record(decode(raws[-1]))):
-        return _begun_with_records(transcript, first, pending, running_id, basis)
-    offset = transcript.history_start - first
-    running = _running_from(raws, pending, running_id, piece)
-    start = start_of(decode_all(raws[: offset + 1]), offset)
-    if running is None or start >= running:
-        # Nothing is sent before the turn, and what is stored next may still say where the history begins.
-        return None
-    kept = Prepared(basis, running, None, False, basis[2], basis[3], _weight(raws[:running]))
-    for at in range(start, running, piece):
-        lines, clean = decode_clean(raws[at : min(at + piece, running)])
-        kept.take(lines, clean=clean)
-    rest: list[Line] = [*decode_all(raws[running:])]
-    return kept, rest if pending is None else [*rest, pending]
-
-
-def _running_from(raws: Sequence[bytes], pending: Line | None, running_id: str, piece: int) -> int | None:
-    """Return the index of the newest user line of a turn, that of ``pending`` behind all; else None."""
-    if pending is not None and newest_of([pending], running_id) is not None:
-        return len(raws)
-    # It is mostly near the end.
-    for stop in range(len(raws), 0, -piece):
-        begin = max(stop - piece, 0)
-        found = newest_of(decode_all(raws[begin:stop]), running_id)
-        if found is not None:
-            return begin + found
-    return None
-
-
-def _begun_with_records(
     transcript: Transcript, first: int, pending: Line | None, running_id: str, basis: Basis
 ) -> tuple[Prepared, list[Line]] | None:
-    """Prepare as ``_begun`` does what our own records say something of."""
+    """Prepare from the beginning; None where the running turn is not the last."""
     lines = [*edited(lines_from(transcript, first))]
     if pending is not None:
         lines.append(pending)

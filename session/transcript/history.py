@@ -139,15 +139,15 @@ def newest_overlay(messages: Sequence[Line], *, start: int = 0) -> Line | None:
 def kept_from(line: Line, at: int) -> int | None:
     """Return from where on the messages are sent after an overlay that stands at ``at``.
 
-    Where it keeps nothing of what was before, it points at itself; imports once wrote the line behind it.
+    Where it keeps nothing of what was before, it points at itself.
 
     Returns:
         An index up to ``at``; None where the line is no overlay, or points nowhere.
     """
     kept = line.get("first_kept")
-    if not is_record(line) or line["kind"] != "overlay" or not _is_index(kept, at + 1):
+    if not is_record(line) or line["kind"] != "overlay" or not _is_index(kept, at):
         return None
-    return min(int(line["first_kept"]), at)
+    return int(line["first_kept"])
 
 
 def start_of(messages: Sequence[Line], last_consolidated: int) -> int:

@@ -78,25 +78,6 @@ def begin(id_: str, at: int) -> int:
     return zlib.crc32(id_.encode("utf-8", "surrogatepass")) << 32 | at
 
 
-class _Newest:
-    """The exchange at the end of a transcript, as long as nothing but its own lines comes in."""
-
-    __slots__ = ("final", "id", "shared", "start", "stop")
-
-    def __init__(self, id_: str, at: int) -> None:
-        self.id, self.start, self.stop = id_, at, at
-        self.final: int | None = None
-        # Whether a line of it answers other ids, too, or it entered the turn of another one.
-        self.shared = False
-
-    def take(self, at: int, line: Mapping[str, Any]) -> None:
-        self.shared = self.shared or "answers" in line or "part_of" in line
-        if line.get("final") is True and line["role"] != "user":
-            self.final = at
-        # Behind the rest: by this number a reader in another thread knows that all of the line is in.
-        self.stop = at + 1
-
-
 class _End:
     """An exchange of which the last line is known, found line by line towards its beginning."""
 
@@ -139,7 +120,7 @@ class Index:
     the last line missing here, and leaves out what came after it had counted them.
     """
 
-    __slots__ = ("_begins", "_messages", "_newest", "_starts", "_summed", "_totals", "finals", "records")
+    __slots__ = ("_begins", "_messages", "_starts", "_summed", "_totals", "finals", "records")
 
     def __init__(self, messages: Sequence[bytes], older: Older | None = None) -> None:
         """Know nothing yet, or what ``older`` says of the first lines; it is taken over."""
@@ -153,7 +134,6 @@ class Index:
         self._starts: dict[str, int] = {}
         # Where each of the others may; replaced, never changed.
         self._begins = older.begins
-        self._newest: _Newest | None = None
         self._totals, self._summed = older.totals, older.lines
 
     def add(self, at: int, line: Mapping[str, Any]) -> None:
@@ -168,27 +148,15 @@ class Index:
         id_ = line.get("message_id")
         if type(id_) is not str:
             return
-        newest = self._newest
         if role == "user" or self._start(id_) is None:
             self._starts[id_] = at
             if len(self._starts) > _NEWEST_IDS_MAX:
                 self._fold()
-            newest = self._newest = _Newest(id_, at)
-        elif newest is not None and (newest.id != id_ or newest.stop != at):
-            newest = self._newest = None
-        if newest is not None:
-            newest.take(at, line)
         if "final" in line and role != "user" and line["final"] is True and line.get("stopped") is not True:
             self.finals.append(at)
 
     def find(self, id_: str) -> Exchange | None:
         """Return the newest exchange of a message id; None where no line begins one."""
-        newest = self._newest
-        if newest is not None and newest.id == id_:
-            stop, final, shared = newest.stop, newest.final, newest.shared
-            # Asked last: while there are as many lines as that, nothing of a newer one was read.
-            if stop == len(self._messages) and not shared:
-                return Exchange(newest.start, stop, final, tail=True)
         start = self._start(id_)
         if start is None:
             return None

@@ -186,7 +186,6 @@ class JournalState:
             return
         tries = self._tries.setdefault(id_, Tries(at))
         if do == "begin":
-            # Entries of earlier versions name no "alone": they may have been made while the turn waited.
             tries.begin(held=entry.get("held") is True, alone=entry.get("alone") is True, at=at)
         else:
             tries.strike(at)

@@ -22,7 +22,6 @@ _LEADING = ("tool_calls", "tool_call_id", "name")
 _ULID = re.compile(r"^[0-7][0-9A-HJKMNP-TV-Z]{25}\Z")
 _DIGITS = b"0" * 19
 _SHAPE = bytes(0x30 if 0x30 <= byte <= 0x39 else 0x20 for byte in range(256))
-_LONG_NUMBER = re.compile(rb"\d{19}")
 
 
 def stamp(at: datetime, zone: tzinfo) -> str:
@@ -127,14 +126,6 @@ def decode(raw: bytes) -> dict[str, Any]:
 
 def decode_all(raws: Sequence[bytes]) -> list[dict[str, Any]]:
     """Read many message lines, each as ``decode`` does; in a third of the time."""
-    return decode_clean(raws)[0]
-
-
-def decode_clean(raws: Sequence[bytes]) -> tuple[list[dict[str, Any]], bool]:
-    """Read many message lines as ``decode_all`` does, and say whether no text holds half a character.
-
-    The reader of many at once refuses such a text; False where it did, whatever it did not like.
-    """
     joined = b",".join(raws)
     if _DIGITS not in joined.translate(_SHAPE):
         try:
@@ -143,8 +134,8 @@ def decode_clean(raws: Sequence[bytes]) -> tuple[list[dict[str, Any]], bool]:
             pass
         else:
             if len(lines) == len(raws):
-                return lines, True
-    return [decode(raw) for raw in raws], False
+                return lines
+    return [decode(raw) for raw in raws]
 
 
 def is_ulid(text: object) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from array import array
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import overload
@@ -36,16 +37,8 @@ class Lines(Sequence[bytes]):
     """
 
     __slots__ = (
-        "_block",
-        "_block_bytes",
-        "_end",
-        "_hot",
-        "_hot_bytes",
-        "_max_hot_bytes",
-        "_place",
-        "_starts",
-        "broken",
-        "saved_bytes",
+        *("_block", "_block_bytes", "_end", "_hot", "_hot_bytes", "_max_hot_bytes"),
+        *("_place", "_starts", "broken", "saved_bytes"),
     )
 
     def __init__(
@@ -175,25 +168,14 @@ class Lines(Sequence[bytes]):
 
     def _first_within(self, stop: int, max_bytes: int) -> int:
         """Return the first line from which on those up to ``stop`` take ``max_bytes``; at least one line."""
-        low, high, goal = 0, max(stop - 1, 0), self._offset(stop) - max_bytes
-        while low < high:
-            middle = (low + high) // 2
-            if self._starts[middle] < goal:
-                low = middle + 1
-            else:
-                high = middle
-        return low
+        return bisect_left(self._starts, self._offset(stop) - max_bytes, 0, max(stop - 1, 0))
 
     def _stop_within(self, first: int) -> int:
         """Return one past the last line of a block that begins with ``first``; at least one line."""
-        low, high, goal = first + 1, len(self._starts), self._starts[first] + self._block_bytes
-        while low < high:
-            middle = (low + high + 1) // 2
-            if self._offset(middle) <= goal:
-                low = middle
-            else:
-                high = middle - 1
-        return low
+        goal = self._starts[first] + self._block_bytes
+        if self._end <= goal:
+            return len(self._starts)
+        return max(bisect_right(self._starts, goal, first + 1) - 1, first + 1)
 
     def _offset(self, at: int) -> int:
         return self._starts[at] if at < len(self._starts) else self._end

@@ -25,9 +25,6 @@ from session.transcript.transcript import MAX_LINE_BYTES, Transcript, finish_par
 
 # Above it each block costs the machine fresh pages.
 _BLOCK_BYTES = 2**17
-# What is sorted at once is short: a sort lets no other thread run.
-_BUCKETS = 256
-_SHIFT = 64 - 8
 
 
 class Survey:
@@ -39,7 +36,7 @@ class Survey:
         self.end = 0
         self._finals = array("I")
         self._records = array("I")
-        self._begins = [array("Q") for _ in range(_BUCKETS)]
+        self._begins = array("Q")
         self._last_id = ""
         self._turns, self._used = 0, [*astuple(Usage())]
         # So many of the first lines are copies, whose costs the archive counts that they come from.
@@ -88,18 +85,14 @@ class Survey:
             return
         if role == "user" or id_ != self._last_id:
             self._last_id = id_
-            place = begin(id_, at)
-            self._begins[place >> _SHIFT].append(place)
+            self._begins.append(begin(id_, at))
         if "final" in line and role != "user" and line["final"] is True and line.get("stopped") is not True:
             self._finals.append(at)
 
     def older(self) -> Older:
         """Say what is known of the lines."""
-        together = array("Q")
-        for bucket in self._begins:
-            together.extend(sorted(bucket))
         totals = Totals(self._turns, Usage(*self._used))
-        return Older(len(self.starts), together, self._finals, self._records, totals)
+        return Older(len(self.starts), array("Q", sorted(self._begins)), self._finals, self._records, totals)
 
 
 def sound(raw: bytes) -> dict[str, Any] | None:

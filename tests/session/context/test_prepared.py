@@ -88,7 +88,6 @@ class Chat:
     def __init__(self, workspace: Path) -> None:
         self.workspace = workspace
         self.keeps, self.escapes = 2, True
-        self.piece = 3
         self.transcript = self.empty()
         self.number = 0
 
@@ -138,7 +137,6 @@ class Chat:
             keep_results=self.keeps,
             escapes=self.escapes,
             least=0,
-            piece=self.piece,
         )
         if found is None:
             return None

@@ -139,7 +139,6 @@ def of_a_prepared_request(transcript: Transcript) -> Any:
         keep_results=2,
         escapes=False,
         least=0,
-        piece=2,
     )
     if kept is None:
         return None
