@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
@@ -16,7 +17,6 @@ from session.context.profile import PROFILE_FILE, demoted, zone_in
 from session.context.request import Request, silence_of
 from session.context.scopes import CHAT, Reader, Scope, answers_in, as_chat, counts_as_group, is_job
 from session.disk.layout import Layout
-from session.disk.threads import DiskThreads
 from session.errors import StoreError
 from session.library.file_cache import FileCache, text
 from session.library.library import Library
@@ -128,7 +128,6 @@ def read_head(path: Path, data: bytes) -> Head:
 log = structlog.get_logger(__name__)
 
 PERSONA_FILES = ("AGENTS.md", "instructions.md")
-THREADS = 4
 
 
 class ContextParts:
@@ -157,7 +156,6 @@ class ContextParts:
         self._clock = clock
         self._look_around = look_around
         self._texts: FileCache[str] = FileCache(text)
-        self._threads = DiskThreads(threads=THREADS)
 
     async def parts(
         self,
@@ -210,7 +208,7 @@ class ContextParts:
                 context.facts(facts),
             ]
 
-        return await self._threads.start(gather)
+        return await asyncio.to_thread(gather)
 
     async def of_task(self, *, tools: Collection[str], facts: Sequence[str]) -> list[Part]:
         """Gather the parts of a subagent's request: who it is and what time it is, and facts, nothing else.
@@ -231,7 +229,7 @@ class ContextParts:
                 context.facts(facts),
             ]
 
-        return await self._threads.start(gather)
+        return await asyncio.to_thread(gather)
 
     def _chat(self, request: Request, scope: Scope) -> Part:
         silence = silence_of(request)
@@ -245,10 +243,6 @@ class ContextParts:
 
     def _working(self, surroundings: Surroundings) -> WorkingMemory:
         return self._look_around(surroundings) if self._look_around is not None else WorkingMemory()
-
-    def close(self) -> None:
-        """End the threads."""
-        self._threads.close()
 
     def _persona(self) -> str:
         texts = (self._texts.get(path) or "" for path in self._persona_files)

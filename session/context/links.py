@@ -58,7 +58,6 @@ def targets(text: str) -> list[str]:
 
 
 def _unfenced(text: str) -> str:
-    """Leave out the lines of fenced code blocks."""
     kept, fence = [], ""
     for line in text.split("\n"):
         mark = _FENCE.match(line)

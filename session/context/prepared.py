@@ -144,7 +144,6 @@ class Prepared:
                 self._whole.append((at, message.get("name") or _name_of(legal, at)))
 
     def _cut(self) -> None:
-        """Cut the tool results that are no longer among the last ones."""
         legal = self._repairing.legal
         over = max(len(self._whole) - self.keep_results, 0)
         for at, name in self._whole[:over]:
@@ -203,7 +202,6 @@ def lines_from(transcript: Transcript, first: int) -> list[Line]:
 
 
 def _name_of(messages: Sequence[Message], at: int) -> str:
-    """Return the name of the call that the result at ``at`` answers."""
     call_id = messages[at]["tool_call_id"]
     while messages[at]["role"] == "tool":
         at -= 1
@@ -250,14 +248,6 @@ def prepared(
     if found is not None and not isinstance(transcript.prepared, Prepared):
         transcript.prepared = found[0]
     return found
-
-
-def to_prepare(transcript: Transcript, first: int) -> tuple[int, bool]:
-    """Say from which line on a history has to be prepared still, and whether files belong to what is kept."""
-    kept = transcript.prepared
-    if isinstance(kept, Prepared) and kept.basis[0] == first:
-        return first + kept.taken, bool(kept.files)
-    return first, False
 
 
 def _gone_on(

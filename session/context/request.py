@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from session.context import context
 from session.context.embeddings import Embeddings
-from session.context.prepared import lines_from, prepared, to_prepare
+from session.context.prepared import lines_from, prepared
 from session.context.relevance import Relevance, chosen, comparable, compared
 from session.context.scopes import Chat
 from session.models.model import Message, Meter, Model, Payer, Prompt
@@ -25,7 +25,7 @@ from session.transcript.transcript import Transcript
 
 Line = Mapping[str, Any]
 
-# With more messages than this a request is built in a thread, since it would hold up the loop.
+# With more messages than this, what goes through all of them runs in a thread.
 LONG_HISTORY = 500
 
 
@@ -143,12 +143,8 @@ class Asking:
         await self._compare()
         transcript = self._session.transcript
         first = sent_from(transcript)
-        slow = self._is_slow(transcript, first)
-        messages = (
-            await asyncio.to_thread(self._messages, transcript, first, pending)
-            if slow
-            else self._messages(transcript, first, pending)
-        )
+        # In a thread: a long history takes a while to prepare, and files may have to be read.
+        messages = await asyncio.to_thread(self._messages, transcript, first, pending)
         tools = self._toolbox.specs(self._turn_context.tools, self.place())
         return Prompt(messages=messages, tools=tools, max_tokens=self._limits.max_output_tokens)
 
@@ -231,18 +227,6 @@ class Asking:
             summary_role=self.summary_role,
             select=self._select,
         )
-
-    def _is_slow(self, transcript: Transcript, first: int) -> bool:
-        """Say whether much has to be prepared for the request, or files may have to be read."""
-        since, files = to_prepare(transcript, first)
-        if (
-            self._request.attachments
-            or self._request.quoted.get("attachments")
-            or files
-            or len(transcript.messages) - since > LONG_HISTORY
-        ):
-            return True
-        return any(b'"attachments"' in raw for raw in transcript.messages[since:])
 
 
 def place_of(session: Session, request: Request, *, files: Path, scope: str, group: bool) -> ToolPlace:

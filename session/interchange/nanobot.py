@@ -19,11 +19,11 @@ from session.interchange.conversation import (
     Losses,
     Pictures,
     Written,
-    is_record,
+    each_session,
     stem_of,
     time_text,
 )
-from session.transcript.history import edited
+from session.transcript.history import edited, is_record
 from session.transcript.key import marked_stem, needs_mark, plain_stem
 from session.transcript.line import dump, is_ulid, make_line, naive
 from session.transcript.transcript import HEAD_FIELDS, Transcript, decode, parse
@@ -46,9 +46,7 @@ class Nanobot:
 
     def decode(self, files: Files) -> list[Conversation]:
         """Read each file, whatever its damage and whichever version named it."""
-        return [
-            _decode(path, data) for path, data in files.items() if path.endswith(".jsonl") or len(files) == 1
-        ]
+        return each_session(files, _decode)
 
     def encode(self, conversation: Conversation) -> Written:
         """Write a file that every nanobot from 0.1.4 on loads."""
@@ -134,7 +132,6 @@ def _said(lines: Sequence[Line], consolidated: int, losses: Losses) -> tuple[lis
 
 
 def _summary(found: Any, lines: Sequence[Line], consolidated: int) -> Line | None:
-    """Turn the summary of line 1 into an overlay, which stands for the lines that memory holds."""
     text = found.get("text") if isinstance(found, Mapping) else None
     if not isinstance(text, str) or not text.strip():
         return None

@@ -48,7 +48,6 @@ def our_key(theirs: str) -> str:
 
 
 def _keys(store: Mapping[str, object]) -> dict[str, str]:
-    """Return the key of each session id and file stem that the store names."""
     found: dict[str, str] = {}
     for key, entry in store.items():
         if not isinstance(entry, dict):

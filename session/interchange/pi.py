@@ -6,18 +6,19 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from session.interchange.conversation import (
-    Call,
     Conversation,
     Files,
     Fit,
     Line,
     Losses,
     Pictures,
-    call_line,
     count_odd,
+    each_session,
     from_texts,
     json_lines,
+    new_call,
     stem_of,
+    strings,
     texts_of,
     time_text,
 )
@@ -53,9 +54,7 @@ _STRANGE: Entry = {"type": ""}
 
 def decode(files: Files) -> list[Conversation]:
     """Read each session's file."""
-    return [
-        decode_file(path, data) for path, data in files.items() if path.endswith(".jsonl") or len(files) == 1
-    ]
+    return each_session(files, decode_file)
 
 
 def decode_file(path: str, data: bytes) -> Conversation:
@@ -171,8 +170,8 @@ class _Reading:
             kind="overlay",
             first_kept=next((starts[at] for at in self._kept(entry) if at in starts), here),
             tokens_before=tokens if type(tokens) is int else 0,
-            read_files=_strings(files.get("readFiles")),
-            modified_files=_strings(files.get("modifiedFiles")),
+            read_files=strings(files.get("readFiles")),
+            modified_files=strings(files.get("modifiedFiles")),
         )
 
     def _kept(self, entry: Entry) -> Iterator[int]:
@@ -218,12 +217,8 @@ class _Reading:
                 self._losses.add("thinking blocks")
                 continue
             self._losses.others("tool calls'", block, ("type", "id", "name", "arguments"))
-            arguments = block.get("arguments")
-            call = Call(
-                str(block.get("id", "")), str(block.get("name", "")), {} if arguments is None else arguments
-            )
-            self._names[call.id] = call.name
-            calls.append(call_line(call))
+            id_, name = block.get("id", ""), block.get("name", "")
+            calls.append(new_call(id_, name, block.get("arguments"), self._names))
         text = from_texts(texts_of(content), calls=bool(calls))
         used = self._usage(message.get("usage"))
         return make_line("assistant", text, self._stamp, tool_calls=calls or None, usage=used)
@@ -270,7 +265,3 @@ def _number(value: object) -> float:
     number = value if isinstance(value, int | float) and not isinstance(value, bool) else 0
     # NaN is within no bounds; what is beyond them no reader of JSON takes as it stands.
     return number if -_MOST <= number <= _MOST else 0
-
-
-def _strings(value: object) -> list[str]:
-    return [one for one in value if isinstance(one, str)] if isinstance(value, list) else []

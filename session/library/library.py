@@ -178,7 +178,6 @@ class Library:
                 yield (found if found is not None else Bad(folder / "SKILL.md", "it cannot be read"))
 
     def _note(self, playbook: Playbook, outcome: dict[str, PatternResult]) -> None:
-        """Set aside patterns that ran too long, and say what is wrong with a playbook."""
         for pattern in playbook.patterns:
             found = outcome.get(pattern, PatternResult())
             if found.slow:

@@ -56,7 +56,6 @@ def originals_of(path: Path) -> list[Path]:
 
 
 def _name_in_copies(name: str) -> str:
-    """Return what stands before ``.corrupt-`` in the name of a copy."""
     if _cut(name, _MAX_NAME_BYTES) == name:
         return name
     stem, dot, ending = name.rpartition(".")
@@ -65,6 +64,5 @@ def _name_in_copies(name: str) -> str:
 
 
 def _cut(name: str, size: int) -> str:
-    """Cut a name to so many bytes, at the boundary of a character."""
     raw = name.encode("utf-8", "surrogateescape")
     return name if len(raw) <= size else raw[:size].decode("utf-8", "ignore")

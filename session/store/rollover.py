@@ -312,7 +312,6 @@ def _end_known(known: Known, *, is_final: bool) -> dict[str, Any]:
 
 
 def _end_shown(id_: str, line: Mapping[str, Any], seq: int | None) -> dict[str, Any]:
-    """Say how an id ended by the line that answers it."""
     # The answer of a job that was to be told to nobody stays untold.
     unsent = line.get("unsent") is True
     text = line.get("content")
@@ -698,7 +697,6 @@ def roll_over(
 
 
 def _begun(change: SessionChange, *, offset: int) -> Transcript:
-    """Begin the session that follows; all of it is sent, also what memory has from the archive."""
     old, now = change.transcript, change.now
     inner = for_the_compacted(old.inner)
     inner |= {"session_id": durable.new_id(now), "previous_session": old.session_id}

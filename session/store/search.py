@@ -107,7 +107,6 @@ class _Copies:
 
 
 def _sessions(layout: Layout, stem: str, key: str) -> Iterator[tuple[Path, Transcript]]:
-    """Yield the sessions of a key, the active one first, then the one that ended last, each once."""
     path, seen = layout.transcript(stem), set[str]()
     read = load(path, stem, layout.index(stem))
     if read is not None:

@@ -160,7 +160,6 @@ class Store:
         raise StoreError("two conversations need the same file name", hint=f"check {self.layout.sessions}")
 
     def _writer_of(self, key: SessionKey) -> TranscriptWriter:
-        """Return a new writer for a key."""
         # Nearly always the file is simply there: it is then read once, not twice.
         if not needs_mark(key):
             writer = self._new_writer(key, plain_stem(key))

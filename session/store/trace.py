@@ -124,7 +124,6 @@ def names(message_id: str) -> bytes:
 
 
 def _naming(messages: Sequence[bytes], message_id: str) -> Iterator[tuple[int, Line]]:
-    """Yield the lines that may be about an id, with their indexes."""
     name = names(message_id)
     plain = message_id.isascii()
     # One after the other they are read in blocks.
@@ -208,7 +207,6 @@ def _undone(
     message_id: str,
     source: str,
 ) -> Iterator[Step]:
-    """Tell of the record that withdrew the message, where one did."""
     starts = [
         at
         for at, line in found.items()
@@ -232,7 +230,6 @@ def _undone(
 
 
 def _before(kept: Mapping[str, Any], source: str) -> Iterator[Step]:
-    """Tell what came before the turn, as its line or entry keeps it."""
     if (accepted := read_time(kept.get("received_at"))) is not None:
         yield Step(accepted, "accepted", "accepted from its channel", source)
     if (queued := read_time(kept.get("queued_at"))) is not None:

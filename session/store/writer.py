@@ -419,7 +419,6 @@ class TranscriptWriter:
                 write_all(target, b"\n")
 
     def _settle(self, head: bytes, more: Sequence[Line]) -> None:
-        """Let what is held say what the renewed file says."""
         transcript = self.transcript
         transcript.metadata = decode(head)
         transcript.last_consolidated = transcript.metadata["last_consolidated"]

@@ -260,20 +260,17 @@ def edited(lines: Sequence[Line]) -> Sequence[Line]:
 
 
 def _served_by(line: Line) -> list[str]:
-    """Return the ids of messages that a line says were served together."""
     answers = line.get("answers")
     return [str(id_) for id_ in (*(answers if isinstance(answers, list) else ()), line.get("part_of"))]
 
 
 def _selected(messages: Sequence[Line], sent: set[int], running: int, select: Select) -> set[int]:
-    """Return what ``select`` chooses of the places before the running turn, and all of the turn."""
     earlier = sorted(i for i in sent if i < running)
     chosen = {earlier[n] for n in select([messages[i] for i in earlier])}
     return {i for i in sent if i >= running} | chosen
 
 
 def _newest(sent: Sequence[int], running: int, most: int) -> set[int]:
-    """Return the last ``most`` places before the running turn, and all of the turn."""
     newer = [i for i in sent if i >= running]
     older = sent[: len(sent) - len(newer)]
     return {*older[max(len(older) - most, 0) :], *newer}
@@ -427,7 +424,6 @@ def text_of(lines: Sequence[dict[str, Any]]) -> str:
 
 
 def _deleted(lines: Iterable[dict[str, Any]]) -> set[str]:
-    """Return the ids of the messages that records among ``lines`` say were deleted."""
     return {line["edits"] for line in lines if is_deletion(line) and isinstance(line.get("edits"), str)}
 
 

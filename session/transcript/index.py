@@ -212,7 +212,6 @@ class Index:
         self._starts = dict(islice(self._starts.items(), folded, None))
 
     def _start(self, id_: str) -> int | None:
-        """Return where an id begins: at its newest user line, else at its first line."""
         start = self._starts.get(id_)
         if start is not None:
             return start
@@ -228,7 +227,6 @@ class Index:
         return start
 
     def _withdrawn(self, at: int) -> bool:
-        """Say whether a later record withdraws the line at ``at``."""
         for record in reversed(self.records):
             if record <= at:
                 return False
@@ -300,7 +298,6 @@ class Index:
 
 
 def _merged(begins: array[int], more: Iterable[tuple[str, int]]) -> array[int]:
-    """Return ``begins`` with the places of ``more`` ids, sorted."""
     return array("Q", sorted([*begins, *sorted(begin(id_, at) for id_, at in more)]))
 
 

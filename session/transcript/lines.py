@@ -167,11 +167,9 @@ class Lines(Sequence[bytes]):
         return at, self._read(at, at + 1)
 
     def _first_within(self, stop: int, max_bytes: int) -> int:
-        """Return the first line from which on those up to ``stop`` take ``max_bytes``; at least one line."""
         return bisect_left(self._starts, self._offset(stop) - max_bytes, 0, max(stop - 1, 0))
 
     def _stop_within(self, first: int) -> int:
-        """Return one past the last line of a block that begins with ``first``; at least one line."""
         goal = self._starts[first] + self._block_bytes
         if self._end <= goal:
             return len(self._starts)

@@ -205,7 +205,6 @@ def _first_line(fd: int, size: int) -> bytes | None:
 
 
 def _known(file: HeldFile, body_at: int, size: int, index: Path | None) -> tuple[Lines, Older] | None:
-    """Take the lines from the index, where it can be believed."""
     saved: Saved | None = None if index is None else read_index(index)
     if saved is None or size - body_at - saved.end > MAX_NEW_BYTES or not holds(saved, file.fd, body_at):
         return None
@@ -225,7 +224,6 @@ def _surveyed(file: HeldFile, body_at: int, size: int) -> tuple[Lines, Older] | 
 
 
 def _take_new(transcript: Transcript, lines: Lines, fd: int) -> bool:
-    """Take in the whole lines behind those that are known; False where one is not sound."""
     for block in blocks(fd, transcript.body_at + lines.body_bytes, transcript.size):
         if b"\r" in block:
             return False

@@ -402,7 +402,6 @@ def finish_parts(transcript: Transcript, tail: bytes) -> bool:
 
 
 def _without_mark(data: bytes, damage: Damage) -> bytes:
-    """Take off a byte order mark, and turn UTF-16 into UTF-8."""
     if data.startswith(b"\xef\xbb\xbf"):
         damage.untidy = True
         return data[3:]
@@ -490,7 +489,6 @@ def _read_tail(tail: bytes, number: int, transcript: Transcript) -> None:
 
 
 def _offset_in_force(transcript: Transcript) -> int:
-    """Return how many messages line 1 calls consolidated; an offset that cannot be meant counts as 0."""
     offset = transcript.metadata.get("last_consolidated")
     counted = len(transcript.messages) + len(transcript.damage.strays)
     if type(offset) is not int or not 0 <= offset <= counted:
@@ -499,7 +497,6 @@ def _offset_in_force(transcript: Transcript) -> int:
 
 
 def _converted(offset: int, strays: Sequence[int]) -> int:
-    """Turn an index over all lines but metadata into one over the messages alone."""
     before = sum(1 for number, messages in enumerate(strays) if messages + number < offset)
     return offset - before
 

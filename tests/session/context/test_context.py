@@ -96,7 +96,6 @@ async def place(
     try:
         yield here
     finally:
-        here.layers.close()
         await here.store.aclose()
 
 

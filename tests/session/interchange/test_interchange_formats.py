@@ -13,9 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from session.interchange import annabelle, archive, overlay, rows
-from session.interchange.conversation import BadFormat, Conversation, Line, calls_of, is_record, text_of
+from session.interchange.conversation import BadFormat, Conversation, Line, calls_of, text_of
 from session.interchange.formats import FORMATS
 from session.interchange.nanobot import B64_NAMES, OLD_NAMES
+from session.transcript.history import is_record
 from session.transcript.line import make_line, read_time
 from session.transcript.transcript import decode, parse
 from tests.session.interchange.test_interchange_odd import jsonl, records
