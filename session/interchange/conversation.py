@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import islice
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from session.errors import SessionError
 from session.transcript.history import deleted, edited, is_record
@@ -75,22 +75,6 @@ class Written:
 
     files: Files
     lost: tuple[str, ...] = ()
-
-
-class Source(Protocol):
-    """One format that is read."""
-
-    def decode(self, files: Files) -> list[Conversation]:
-        """Read every session in the files. Raises BadFormat where nothing is one, or most of it is not."""
-        ...
-
-
-class Codec(Source, Protocol):
-    """One format, both ways."""
-
-    def encode(self, conversation: Conversation) -> Written:
-        """Write one session."""
-        ...
 
 
 class Losses:
