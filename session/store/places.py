@@ -19,8 +19,8 @@ from session.disk.layout import Layout
 from session.disk.local_files import local_name, local_path
 from session.errors import StoreError
 from session.store.derived import index_path
-from session.store.original import originals_of
 from session.store.trees import folders, remove_tree
+from session.store.writer import originals_of
 from session.transcript.agent import AGENTS, home_of, is_name, parted, within
 from session.transcript.key import mark_of, marked_stem, plain_stem
 

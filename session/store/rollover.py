@@ -23,8 +23,7 @@ from session.store import archived, places
 from session.store.archived import archive_file, keep_beside, remove_archive
 from session.store.derived import forget, forget_index
 from session.store.media import AwaitedFiles, Named, let_go, named_in, named_in_files
-from session.store.original import originals_of
-from session.store.writer import Line, TranscriptWriter, again, merged
+from session.store.writer import Line, TranscriptWriter, again, merged, originals_of
 from session.transcript import archive, history
 from session.transcript.agent import AGENT, agent_in
 from session.transcript.history import is_record

@@ -9,8 +9,8 @@ import pytest
 
 from session.disk.layout import Layout
 from session.store import places
-from session.store.original import keep_original, originals_of
 from session.store.places import pattern_of
+from session.store.writer import keep_original, originals_of
 from session.transcript.key import SessionKey, marked_stem, plain_stem
 from tests.session.store_place import Make, turn
 from tests.support.place import write as put
