@@ -16,9 +16,8 @@ from session.context.context import LookAround, Part, Recent, Surroundings, Work
 from session.context.profile import PROFILE_FILE, demoted, zone_in
 from session.context.request import Request, silence_of
 from session.context.scopes import CHAT, Reader, Scope, answers_in, as_chat, counts_as_group, is_job
-from session.disk.layout import Layout
+from session.disk.layout import FileCache, Layout, text
 from session.errors import StoreError
-from session.library.file_cache import FileCache, text
 from session.library.library import Library
 from session.store.store import Session
 from session.transcript import archive

@@ -13,7 +13,7 @@ import structlog
 import yaml
 
 import durable
-from session.library.file_cache import FileCache, text
+from session.disk.layout import FileCache, text
 
 # Compiling holds up every other thread, and takes the longer the longer a pattern is.
 MAX_PATTERN_CHARS = 2_000

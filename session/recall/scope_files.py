@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from session.context.scopes import answers_in
-from session.disk.layout import Layout
-from session.library.file_cache import FileCache
+from session.disk.layout import FileCache, Layout
 from session.recall.reading import Kind
 from session.transcript.agent import agent_in
 from session.transcript.line import beginning
