@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, tzinfo
@@ -24,6 +23,7 @@ from session.transcript import archive
 from session.transcript.agent import agent_in
 from session.transcript.key import marked_stem, plain_stem
 from session.transcript.line import FOR_EVER_DAYS
+from session.transcript.transcript import parse
 
 MAX_LINE_BYTES = 256 * 1024
 
@@ -109,15 +109,9 @@ class RecentSessions:
 
 def read_head(path: Path, data: bytes) -> Head:
     """Read line 1: the summary is the last words where there is none yet, and empty without them."""
-    line, newline, _ = data.removeprefix(b"\xef\xbb\xbf").partition(b"\n")
-    try:
-        head = json.loads(line) if newline or len(data) < MAX_LINE_BYTES else None
-    except (ValueError, RecursionError):
-        head = None
-    inner = head.get("metadata") if isinstance(head, dict) else None
-    inner = inner if isinstance(inner, dict) else {}
+    head = parse(data.partition(b"\n")[0], stem="")
+    inner, owner = head.inner, head.metadata.get("key")
     summary = inner.get("summary") or inner.get("last_words")
-    owner = head.get("key") if isinstance(head, dict) else None
     key = owner if isinstance(owner, str) else ""
     group = counts_as_group(Reader(key, as_chat(inner.get(CHAT))))
     summary = summary.strip() if isinstance(summary, str) else ""
@@ -125,7 +119,6 @@ def read_head(path: Path, data: bytes) -> Head:
 
 
 log = structlog.get_logger(__name__)
-
 PERSONA_FILES = ("AGENTS.md", "instructions.md")
 
 
