@@ -91,7 +91,13 @@ class Store:
         """
         handle = self._handles.enter(key)
         try:
-            await self._read_held(handle)
+            if self._changed is not None and handle.writer is not None:
+                handle.writer.journal.forget()
+            current = handle.current()
+            self._handles.hits += current
+            self._handles.misses += not current
+            if not current:
+                await handle.run(self.state, lambda: self._read(handle))
         except BaseException:
             self._handles.leave(handle)
             raise
@@ -131,15 +137,6 @@ class Store:
         await self.state.changed(key, cleared=cleared)
         if self._changed is not None:
             await self._changed(key, cleared)
-
-    async def _read_held(self, handle: Handle) -> None:
-        if self._changed is not None and handle.writer is not None:
-            handle.writer.journal.forget()
-        current = handle.current()
-        self._handles.hits += current
-        self._handles.misses += not current
-        if not current:
-            await handle.run(self.state, lambda: self._read(handle))
 
     def _read(self, handle: Handle) -> TranscriptWriter:
         """Read what is not held, or no longer as the files have it."""
