@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from session.errors import SessionError
 from session.transcript.history import deleted, edited, is_record
-from session.transcript.line import MAX_LINE_BYTES, dump, make_line, read_time
+from session.transcript.line import MAX_LINE_BYTES, dump, make_line, read_time, taken_back
 
 Line = dict[str, Any]
 # Contents by path, which is relative to what was named and has forward slashes.
@@ -197,10 +197,9 @@ def live(conversation: Conversation, losses: Losses) -> list[tuple[int, Line]]:
     """List the lines, as edited, with their indexes; without ``undo`` records and what those took back."""
     gone: set[int] = set()
     for at, line in enumerate(conversation.lines):
-        begin = line.get("from")
-        if is_record(line) and line["kind"] == "undo" and type(begin) is int and begin >= 0:
+        if is_record(line) and line["kind"] == "undo":
             gone.add(at)
-            taken = {n for n in range(begin, at) if not is_record(conversation.lines[n])} - gone
+            taken = {n for n in taken_back(line, at) if not is_record(conversation.lines[n])} - gone
             losses.add("messages that were withdrawn", len(taken))
             gone |= taken
     taken = deleted(conversation.lines) - gone

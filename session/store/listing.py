@@ -19,7 +19,7 @@ from session.transcript.agent import DEFAULT, agent_in, shown
 from session.transcript.archive import Archived, previous_in, session_in
 from session.transcript.history import deleted, is_deletion, new_texts, with_text
 from session.transcript.index import copies_behind
-from session.transcript.line import first_line, time_of
+from session.transcript.line import first_line, taken_back, time_of
 from session.transcript.lines import walk
 from session.transcript.loading import load
 from session.transcript.repair import plain_text
@@ -178,9 +178,7 @@ def message_count(transcript: Transcript) -> int:
     records = [(at, decode(messages[at])) for at in transcript.index.records]
     gone = {at for at, _ in records}
     for at, line in records:
-        since = line.get("from")
-        if line.get("kind") == "undo" and type(since) is int and 0 <= since < at:
-            gone.update(range(since, at))
+        gone.update(taken_back(line, at))
     if any(is_deletion(line) for _, line in records):
         gone |= deleted([decode(raw) for raw in walk(messages, 0)])
     return len(messages) - len(gone)

@@ -17,7 +17,7 @@ from session.transcript import archive
 from session.transcript.index import usage_of
 from session.transcript.journal import Entry
 from session.transcript.key import SessionKey
-from session.transcript.line import decode, dump, read_time
+from session.transcript.line import decode, dump, read_time, taken_back
 from session.transcript.loading import load, resolve
 
 Line = Mapping[str, Any]
@@ -218,8 +218,7 @@ def _undone(
         if b'"undo"' not in messages[at]:
             continue
         line = decode(messages[at])
-        since = line.get("from")
-        if line.get("kind") == "undo" and type(since) is int and since <= starts[-1]:
+        if starts[-1] in taken_back(line, at):
             by = {"by": line["message_id"]} if line.get("message_id") else {}
             words = (
                 "the message and its answer were withdrawn"

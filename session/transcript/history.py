@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeVar
 from session.models.opaque import OPAQUE
 from session.models.tokens import estimate_messages
 from session.transcript.attachments import BESIDE_TEXT, Show, with_references
-from session.transcript.line import decode
+from session.transcript.line import decode, taken_back
 from session.transcript.repair import ROLES, plain_text, repair, truncate_tool_results
 
 Line = Mapping[str, Any]
@@ -205,8 +205,7 @@ def left_out(messages: Sequence[Line], *, start: int = 0) -> set[int]:
         if line.get("role") != "system" or not is_record(line):
             continue
         out.add(i)
-        if line["kind"] == "undo" and _is_index(line.get("from"), i):
-            out.update(range(max(line["from"], start), i))
+        out.update(each for each in taken_back(line, i) if each >= start)
     return out
 
 
@@ -374,9 +373,8 @@ def withdrawn_by(messages: Sequence[bytes], records: Sequence[int], message_id: 
     """Return where the exchange begins that the command of this id withdrew; None where it has not yet."""
     for at in reversed(records):
         line = decode(messages[at])
-        since = line.get("from")
-        if line.get("kind") == "undo" and line.get("message_id") == message_id and type(since) is int:
-            return since if 0 <= since < at else None
+        if line.get("kind") == "undo" and line.get("message_id") == message_id:
+            return taken.start if (taken := taken_back(line, at)) else None
     return None
 
 
@@ -444,8 +442,7 @@ def _floor(own: dict[int, dict[str, Any]], history_start: int) -> tuple[int, boo
 
 def _before(record: dict[str, Any], at: int) -> int:
     """Return the first line that a record withdraws, the record itself where it withdraws none."""
-    since = record.get("from")
-    return since if record.get("kind") == "undo" and type(since) is int and 0 <= since <= at else at
+    return taken.start if (taken := taken_back(record, at)) else at
 
 
 def _first_of(

@@ -23,7 +23,7 @@ import orjson
 from durable import make_folder, new_file, write_all
 from session.errors import StoreError
 from session.models.model import Totals, Usage
-from session.transcript.line import decode
+from session.transcript.line import decode, taken_back
 from session.transcript.lines import pread, walk
 
 # How a writer may spell an ASCII character that needs no escape.
@@ -230,9 +230,7 @@ class Index:
         for record in reversed(self.records):
             if record <= at:
                 return False
-            line = decode(self._messages[record])
-            since = line.get("from")
-            if line["kind"] == "undo" and type(since) is int and 0 <= since <= at:
+            if at in taken_back(decode(self._messages[record]), record):
                 return True
         return False
 

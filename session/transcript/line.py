@@ -66,6 +66,12 @@ def make_line(role: str, content: Any, at: str, **fields: Any) -> dict[str, Any]
     return line
 
 
+def taken_back(record: Mapping[str, Any], at: int) -> range:
+    """Return the indexes of the lines that a record which stands at ``at`` withdraws; empty for none."""
+    since = record.get("from") if record.get("kind") == "undo" else None
+    return range(since, at) if type(since) is int and since >= 0 else range(0)
+
+
 def encode(line: Mapping[str, Any]) -> bytes:
     """Write one message line without its newline: valid JSON in valid UTF-8, raw beyond ASCII.
 
