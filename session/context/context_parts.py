@@ -174,14 +174,25 @@ class ContextParts:
         now = self._clock()
         surroundings = Surroundings(request.key, scope, tuple(others))
         metadata, stem, active = session.metadata, session.stem, session.session_id
-        answers = answers_in(metadata)
 
         def recent() -> list[Recent]:
-            return self._recent.of(
-                request.key, stem, active=active, now=now, others=others, agent=scope.agent, answers=answers
-            )
+            try:
+                return self._recent.of(
+                    request.key,
+                    stem,
+                    active=active,
+                    now=now,
+                    others=others,
+                    agent=scope.agent,
+                    answers=answers_in(metadata),
+                )
+            except (StoreError, OSError) as error:
+                # A turn goes on without the files that cannot be read.
+                log.warning("recent.unread", key=request.key, error=str(error))
+                return []
 
         def gather() -> list[Part]:
+            around = self._look_around(surroundings) if self._look_around is not None else WorkingMemory()
             profile = self._texts.get(scope.memory / PROFILE_FILE) or ""
             zone, zone_name = zone_in(profile) or (self._zone, self._zone_name)
             return [
@@ -191,8 +202,8 @@ class ContextParts:
                 context.memory(notes),
                 context.date_and_time(now.astimezone(zone), zone_name),
                 self._chat(request, scope),
-                context.recent_sessions(self._ended(request.key, recent)),
-                *context.working(self._working(surroundings), now.astimezone(zone)),
+                context.recent_sessions(recent()),
+                *context.working(around, now.astimezone(zone)),
                 context.playbooks(
                     [(found.name, found.body) for found in self._library.matched(request.text)]
                 ),
@@ -233,20 +244,9 @@ class ContextParts:
             job = f"the clock, for the job “{request.job_name}”{due}; nobody has just written"
         return context.chat(request.key, group=scope.group, sender=request.sender, job=job, silence=silence)
 
-    def _working(self, surroundings: Surroundings) -> WorkingMemory:
-        return self._look_around(surroundings) if self._look_around is not None else WorkingMemory()
-
     def _persona(self) -> str:
         texts = (self._texts.get(path) or "" for path in self._persona_files)
         return self._persona_given or next((found for found in texts if found.strip()), "")
-
-    def _ended(self, key: str, recent: Callable[[], list[Recent]]) -> list[Recent]:
-        try:
-            return recent()
-        except (StoreError, OSError) as error:
-            # A turn goes on without the files that cannot be read.
-            log.warning("recent.unread", key=key, error=str(error))
-            return []
 
     def _skills(self, tools: Collection[str]) -> Part:
         known = self._library.skills() if "skill_read" in tools else ()

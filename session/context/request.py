@@ -141,10 +141,8 @@ class Asking:
         if self._model.plain:
             return Prompt(messages=[{"role": "user", "content": self.text}])
         await self._compare()
-        transcript = self._session.transcript
-        first = sent_from(transcript)
         # In a thread: a long history takes a while to prepare, and files may have to be read.
-        messages = await asyncio.to_thread(self._messages, transcript, first, pending)
+        messages = await asyncio.to_thread(self._messages, self._session.transcript, pending)
         tools = self._toolbox.specs(self._turn_context.tools, self.place())
         return Prompt(messages=messages, tools=tools, max_tokens=self._limits.max_output_tokens)
 
@@ -184,11 +182,10 @@ class Asking:
         lines = lines_from(transcript, first)
         return compared(before_turn(lines, last_consolidated=offset, running_id=self._request.id), rules)
 
-    def _messages(self, transcript: Transcript, first: int, pending: Line | None) -> Sequence[Message]:
-        limits = self._limits
-        history, escaped = self._prepared(transcript, first, pending) or (None, 0)
-        if history is None:
-            history = self._visible(transcript, first, pending)
+    def _messages(self, transcript: Transcript, pending: Line | None) -> Sequence[Message]:
+        limits, first = self._limits, sent_from(transcript)
+        found = self._prepared(transcript, first, pending)
+        history, escaped = found or (self._visible(transcript, first, pending), 0)
         self._spoken = bool(history) and history[0]["role"] == "assistant"
         opening = compact_line(transcript)
         parts = [*self._turn_context.parts, context.earlier([opening] if opening is not None else [])]
@@ -209,10 +206,7 @@ class Asking:
             keep_results=limits.full_tool_results,
             escapes=limits.changing_parts == "end",
         )
-        if found is None:
-            return None
-        kept, running = found
-        return kept.messages(running, self.album.show(), summary_role=self.summary_role)
+        return found and found[0].messages(found[1], self.album.show(), summary_role=self.summary_role)
 
     def _visible(self, transcript: Transcript, first: int, pending: Line | None) -> Sequence[Message]:
         limits = self._limits
