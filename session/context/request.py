@@ -1,4 +1,4 @@
-"""What the model is asked for a letter: the message, what it is told besides, and the history before it."""
+"""What the model is asked: the message, what it is told besides, the history; which answers stay unsent."""
 
 from __future__ import annotations
 

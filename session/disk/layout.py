@@ -1,4 +1,4 @@
-"""The files of a workspace: where they lie, which one is open, what stands in it."""
+"""The files of a workspace: where they lie, what stands in them, and a cache of small ones."""
 
 from __future__ import annotations
 

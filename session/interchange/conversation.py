@@ -1,4 +1,4 @@
-"""A conversation outside of any format, what a codec promises, and what a format does not hold; pure."""
+"""A conversation outside of any format, and what all codecs share in reading and writing one; pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The playbooks and skills of a workspace; what cannot be read is left out, and said. For threads."""
+"""The playbooks and skills of a workspace, and searches that cannot hang. For threads."""
 
 from __future__ import annotations
 

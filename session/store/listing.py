@@ -1,4 +1,4 @@
-"""Lists and checks the transcripts of a workspace; a bad file never hides a good one."""
+"""Lists, checks and searches the sessions of a workspace; a bad file never hides a good one."""
 
 from __future__ import annotations
 

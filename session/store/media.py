@@ -1,4 +1,4 @@
-"""Files of ``media/`` that conversations name: counted over all, and let go with the last that does."""
+"""Files of ``media/``: those that conversations name, and those that nothing names any more."""
 
 from __future__ import annotations
 

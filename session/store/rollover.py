@@ -1,4 +1,4 @@
-"""One change of session, under the lock of its key. Runs in threads.
+"""Ends, clears, splits and reopens a session, under the lock of its key. Runs in threads.
 
 Every change goes in one order, since a crash may follow each step. The archive is whole on disk first. Then
 the journal knows the ids that ended, and what is about to happen. Then one rename, or one removal, is the

@@ -1,4 +1,4 @@
-"""One conversation held open: everything of a view, and every way of writing it."""
+"""One conversation: as it is read, and every way of writing it while it is held open."""
 
 from __future__ import annotations
 

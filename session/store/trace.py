@@ -1,4 +1,4 @@
-"""What the lines of a transcript and the entries of a journal tell of one message, as steps in time; pure."""
+"""What transcripts, archives and journals tell of one message, as steps in time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writes one transcript: lines are appended by the state's writer, anything else renews the file."""
+"""Writes one transcript: lines are appended, all else renews the file, and damaged originals are kept."""
 
 from __future__ import annotations
 

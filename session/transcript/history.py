@@ -1,4 +1,4 @@
-"""Which lines of a transcript a model sees, and in what shape; decisions without I/O."""
+"""Which lines of a transcript a model sees, in what shape, and what ``/undo`` withdraws; without I/O."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a transcript shows of each message id, counted line by line; pure."""
+"""What a transcript shows of each message id, counted line by line; of a big one it is kept in a file."""
 
 from __future__ import annotations
 

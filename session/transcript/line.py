@@ -1,4 +1,4 @@
-"""One line of a transcript: times, JSON text and the order of its fields; pure."""
+"""One line of a transcript: times, JSON text, the order of its fields; how line 1 is read."""
 
 from __future__ import annotations
 

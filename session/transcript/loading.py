@@ -1,4 +1,4 @@
-"""Reads transcripts: small ones whole, big ones in parts and with what an index knows of them."""
+"""Reads transcripts: small ones whole, big ones in parts by an index; and finds the name of a key's files."""
 
 from __future__ import annotations
 
