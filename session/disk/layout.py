@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Generic, NamedTuple, TypeVar
+from typing import BinaryIO, Generic, TypeVar
 
 import durable
 from durable import BoundedDict
@@ -50,28 +50,6 @@ class Layout:
     def index(self, stem: str) -> Path:
         """What is derived of a big transcript, to open it faster; its suffix is short as well."""
         return self.workspace / "state" / "index" / f"{stem}.idx"
-
-
-class OpenFile(NamedTuple):
-    """An open file, and which one it is: while it is open, no other file can have its numbers."""
-
-    fd: int
-    device: int
-    inode: int
-
-    def is_at(self, path: str) -> bool:
-        """Say whether ``path`` still names it."""
-        try:
-            there = os.stat(path)  # noqa: PTH116 - a path object costs as much as the call
-        except FileNotFoundError:
-            return False
-        return there.st_ino == self.inode and there.st_dev == self.device
-
-
-def opened(fd: int) -> OpenFile:
-    """Look which file a descriptor belongs to."""
-    found = os.fstat(fd)
-    return OpenFile(fd, found.st_dev, found.st_ino)
 
 
 def seen(path_or_fd: Path | str | int) -> Seen | None:
@@ -119,18 +97,26 @@ def read_file(path: Path) -> tuple[bytes, Seen] | None:
 
 def read_fd(fd: int, name: str) -> tuple[bytes, Seen]:
     """Read an open file from its start; appends of others that come meanwhile belong to the next look."""
+    found = os.fstat(fd)
+    data = pread(fd, found.st_size, 0, name)
+    return data, (found.st_ino, len(data), found.st_mtime_ns)
+
+
+def pread(fd: int, size: int, offset: int, name: str = "a transcript") -> bytes:
+    """Read ``size`` bytes of a file, fewer only where it ends.
+
+    Raises:
+        StoreError: the disk refused.
+    """
+    pieces = []
     try:
-        found = os.fstat(fd)
-        pieces, at = [], 0
-        while at < found.st_size:
-            piece = os.pread(fd, found.st_size - at, at)
-            if not piece:
-                break
+        while size > 0 and (piece := os.pread(fd, size, offset)):
             pieces.append(piece)
-            at += len(piece)
+            size -= len(piece)
+            offset += len(piece)
     except OSError as error:
-        raise StoreError(f"{name} cannot be read: {error.strerror}") from error
-    return b"".join(pieces), (found.st_ino, at, found.st_mtime_ns)
+        raise StoreError(f"{name} cannot be read: {error.strerror}", hint="check the disk") from error
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
 T = TypeVar("T")

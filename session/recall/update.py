@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING
 import structlog
 
 import durable
-from session.disk.layout import Seen, read_file, seen
+from session.disk.layout import Seen, pread, read_file, seen
 from session.errors import StoreError
 from session.recall.index import Piece, Source, WordIndex, stands
 from session.recall.reading import FACTS, Kind, of_line, of_notes, taken_back, withdrawn
 from session.recall.scope_files import WHOSE, ScopeFile, ScopeFiles
 from session.transcript import archive
 from session.transcript.line import decode
-from session.transcript.lines import pread, walk
+from session.transcript.lines import walk
 from session.transcript.loading import blocks, load, read_beginning, sound
 
 if TYPE_CHECKING:

@@ -21,10 +21,11 @@ from typing import Any, Protocol
 import orjson
 
 from durable import make_folder, new_file, write_all
+from session.disk.layout import pread, read_file
 from session.errors import StoreError
 from session.models.model import Totals, Usage
 from session.transcript.line import decode, taken_back
-from session.transcript.lines import pread, walk
+from session.transcript.lines import walk
 
 # How a writer may spell an ASCII character that needs no escape.
 _SPELLED = re.compile(rb"\\u00[2-7]")
@@ -361,7 +362,6 @@ _HEAD = struct.Struct("=8sIQQQqqQQQQQqqqdqqq16s")
 _DIGEST_BYTES = 16
 _SAMPLES = 32
 _SAMPLE_BYTES = 4096
-_MAX_BYTES = 2**30
 _UNFINISHED = ".new"
 
 # The inode, the size, mtime_ns and ctime_ns.
@@ -454,16 +454,10 @@ def holds(saved: Saved, fd: int, body_at: int) -> bool:
 def read_index(path: Path) -> Saved | None:
     """Read an index file; None where there is none that can be used."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
+        found = read_file(path)
+    except StoreError:
         return None
-    try:
-        size = os.fstat(fd).st_size
-        return unpack(pread(fd, size, 0)) if size <= _MAX_BYTES else None
-    except (OSError, StoreError):
-        return None
-    finally:
-        os.close(fd)
+    return unpack(found[0]) if found is not None else None
 
 
 def write_index(path: Path, saved: Saved) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import overload
 
+from session.disk.layout import pread
 from session.errors import StoreError
 
 HOT_BYTES = 2**21
@@ -195,23 +196,6 @@ class Lines(Sequence[bytes]):
             self.broken = True
             raise StoreError("a transcript was changed while it was read", hint="try again")
         return lines[1:-1]
-
-
-def pread(fd: int, size: int, offset: int) -> bytes:
-    """Read ``size`` bytes of a file, fewer only where it ends.
-
-    Raises:
-        StoreError: the disk refused.
-    """
-    pieces = []
-    try:
-        while size > 0 and (piece := os.pread(fd, size, offset)):
-            pieces.append(piece)
-            size -= len(piece)
-            offset += len(piece)
-    except OSError as error:
-        raise StoreError(f"a transcript cannot be read: {error.strerror}", hint="check the disk") from error
-    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
 def walk(messages: Sequence[bytes], start: int) -> Iterator[bytes]:

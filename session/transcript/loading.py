@@ -14,13 +14,13 @@ from typing import Any
 
 import orjson
 
-from session.disk.layout import Layout, Seen, read_fd
+from session.disk.layout import Layout, Seen, pread, read_fd
 from session.errors import StoreError
 from session.models.model import Totals, Usage
 from session.transcript.index import Index, Older, Saved, begin, copies_behind, holds, read_index, spent
 from session.transcript.key import SessionKey, looks_marked, marked_stem, needs_mark, plain_stem
 from session.transcript.line import ROLES, beginning, decode
-from session.transcript.lines import HeldFile, Lines, pread
+from session.transcript.lines import HeldFile, Lines
 from session.transcript.transcript import MAX_LINE_BYTES, Transcript, finish_parts, parse, too_deep
 
 # Above it each block costs the machine fresh pages.
