@@ -27,7 +27,7 @@ from session.transcript.history import (
     stripped,
     summary_message,
 )
-from session.transcript.line import decode_all
+from session.transcript.line import decode, decode_all
 from session.transcript.repair import Repairing, is_clean, plain_text, shortened_result
 from session.transcript.transcript import Transcript
 
@@ -38,6 +38,8 @@ Basis = tuple[int, int, int, bool]
 _POINTERS = ("first_kept", "from")
 # A shorter history takes less time to prepare than its messages are worth in memory: they are half of all.
 KEPT_FROM = 100
+# So many lines are read at once: what is made of them in passing fits a cache of the processor.
+PIECE = 400
 # What a message takes beside its text: an object, its place, the objects of a call now and then.
 _MESSAGE_BYTES = 320
 
@@ -271,9 +273,48 @@ def _gone_on(
 
 
 def _begun(
-    transcript: Transcript, first: int, pending: Line | None, running_id: str, basis: Basis
+    transcript: Transcript,
+    first: int,
+    pending: Line | None,
+    running_id: str,
+    basis: Basis,
 ) -> tuple[Prepared, list[Line]] | None:
     """Prepare from the beginning; None where the running turn is not the last."""
+    raws = transcript.messages[first:]
+    records = transcript.index.records
+    # Another thread may have stored a line that the index does not know yet: one, the last.
+    if (records and records[-1] >= first) or (raws and is_record(decode(raws[-1]))):
+        return _begun_with_records(transcript, first, pending, running_id, basis)
+    offset = transcript.history_start - first
+    running = _running_from(raws, pending, running_id)
+    start = start_of(decode_all(raws[: offset + 1]), offset)
+    if running is None or start >= running:
+        # Nothing is sent before the turn, and what is stored next may still say where the history begins.
+        return None
+    kept = Prepared(basis, running, None, False, basis[2], basis[3], _weight(raws[:running]))
+    for at in range(start, running, PIECE):
+        kept.take(decode_all(raws[at : min(at + PIECE, running)]))
+    rest: list[Line] = [*decode_all(raws[running:])]
+    return kept, rest if pending is None else [*rest, pending]
+
+
+def _running_from(raws: Sequence[bytes], pending: Line | None, running_id: str) -> int | None:
+    """Return the index of the newest user line of a turn, that of ``pending`` behind all; else None."""
+    if pending is not None and newest_of([pending], running_id) is not None:
+        return len(raws)
+    # It is mostly near the end.
+    for stop in range(len(raws), 0, -PIECE):
+        begin = max(stop - PIECE, 0)
+        found = newest_of(decode_all(raws[begin:stop]), running_id)
+        if found is not None:
+            return begin + found
+    return None
+
+
+def _begun_with_records(
+    transcript: Transcript, first: int, pending: Line | None, running_id: str, basis: Basis
+) -> tuple[Prepared, list[Line]] | None:
+    """Prepare as ``_begun`` does what our own records say something of."""
     lines = [*edited(lines_from(transcript, first))]
     if pending is not None:
         lines.append(pending)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from copy import deepcopy
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from session.context import prepared as prepared_module
 from session.context.context import Part, request
 from session.context.prepared import KEPT_FROM, lines_from, prepared
 from session.context.request import sent_from
@@ -75,6 +77,14 @@ STEPS = st.lists(
     | st.sampled_from(["reloaded", "begun anew", "given up"]),
     max_size=8,
 )
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _small_pieces() -> Iterator[None]:
+    """Have a few lines read at once, so that short histories are of several pieces."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(prepared_module, "PIECE", 3)
+        yield
 
 
 class Sees(Echo):
