@@ -81,7 +81,7 @@ class SessionChange:
         """
         writer, transcript = self.writer, self.transcript
         assert self.fd is not None
-        self.keep_original()
+        writer.keep_original(self.fd)
         folder = writer.layout.archive(writer.stem)
         make_folder(folder)
         at = ended_at or self.now
@@ -177,11 +177,6 @@ class SessionChange:
     ) -> None:
         """Write the transcript anew with other metadata, a file where there was none, and ``more`` lines."""
         self.writer.renew(self.fd, inner=inner, offset=offset, more=more, changes=self._taken())
-
-    def keep_original(self) -> None:
-        """Keep a damaged transcript beside its place, before bytes of it are left out."""
-        if self.fd is not None and self.transcript.needs_copy:
-            self.writer.keep_original(self.fd)
 
     def remove(self) -> None:
         """Delete the transcript, and what is derived of it."""
@@ -757,7 +752,7 @@ def _reopen(change: SessionChange, session_id: str, by: str) -> Swap:
     joined = change.fd is not None and _goes_on_from(old, path)
     left = old.session_id if stop and not joined else ""
     if joined:
-        change.keep_original()
+        writer.keep_original(change.fd)
     entries: list[Entry] = []
     if by:
         entries.append({**change.entry("reopen"), "id": by, "session": session_id, "left": left})

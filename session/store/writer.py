@@ -421,8 +421,7 @@ class TranscriptWriter:
     ) -> None:
         """Put a new file in the place of the old: header, messages with their bytes, then ``more``."""
         transcript = self.transcript
-        if fd is not None and transcript.needs_copy:
-            self.keep_original(fd)
+        self.keep_original(fd)
         head = transcript.head(now=self.clock(), inner=inner, offset=offset)
         moved: HeldFile | None = None
         with self.replacing(changes) as target:
@@ -489,9 +488,10 @@ class TranscriptWriter:
         assert self._seen is not None
         transcript.size = transcript.keep = self._seen[1]
 
-    def keep_original(self, fd: int) -> None:
-        """Keep the file as it was read, beside it, before bytes of it are left out."""
-        keep_original(self.path, fd, now=self.clock())
+    def keep_original(self, fd: int | None) -> None:
+        """Keep a damaged file as it was read, beside it, before bytes of it are left out."""
+        if fd is not None and self.transcript.needs_copy:
+            keep_original(self.path, fd, now=self.clock())
 
 
 def again(once: Callable[[], T]) -> T:
