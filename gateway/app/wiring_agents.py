@@ -411,11 +411,10 @@ class AgentServices:
         return TurnContext(parts=parts, files=scope.files, tools=tools, scope=scope.name, group=scope.group)
 
     async def aclose(self) -> None:
-        """End the model's connections and the threads."""
+        """End the model's connections."""
         close = getattr(self.model, "close", None)
         if close is not None:
             await close()
-        self._context_parts.close()
 
 
 def build_compactions(

@@ -21,9 +21,9 @@ from session.transcript.key import SessionKey
 if TYPE_CHECKING:
     from gateway.app.wiring_session import SessionServices
     from gateway.config.settings import Settings
+    from session.store.listing import SearchResult
     from session.store.media import AwaitedFiles
     from session.store.rollover import Swap
-    from session.store.search import SearchResult
     from session.store.store import Store, View
 
 sessions = group("sessions")
@@ -166,7 +166,7 @@ def search(
     opts: GlobalOptions, key: str, words: tuple[str, ...], limit: int, tools: bool, as_json: bool
 ) -> None:
     """Search the sessions of a chat for words, newest match first."""
-    from session.store.search import search as search_in
+    from session.store.listing import search as search_in
 
     text = " ".join(words)
 

@@ -98,7 +98,7 @@ class Background:
         if len(session) - session.last_consolidated >= rules.window:
             self._put(BackgroundJob(session.key), gives_way=True)
         unnamed = not session.metadata.get("name") and session.session_id not in self._named
-        if unnamed and session.finals():
+        if unnamed and session.transcript.index.finals:
             self._put(BackgroundJob(session.key, session.session_id, "name"), gives_way=True)
         if self._facts is not None and self._facts.is_due(session):
             self._timers.begin(session.key, session.session_id)

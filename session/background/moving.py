@@ -54,7 +54,7 @@ def _move_lines(old: TranscriptWriter, new: TranscriptWriter) -> tuple[str, str]
         if change.fd is not None:
             with new.reading() as new_fd:
                 if not _is_merged(old, new):
-                    change.keep_original()
+                    old.keep_original(change.fd)
                     _merge(old.transcript, new, new_fd)
             # The lines are in their new place, durable, before the old ones go.
             change.journal(_ended(change))
@@ -77,8 +77,7 @@ def _is_merged(old: TranscriptWriter, new: TranscriptWriter) -> bool:
 def _merge(old: Transcript, new: TranscriptWriter, fd: int | None) -> None:
     """Put a file with the old lines and then the new ones in the place of the new key's."""
     own = new.transcript
-    if fd is not None and own.needs_copy:
-        new.keep_original(fd)
+    new.keep_original(fd)
     metadata = {**own.metadata, **old.metadata, "key": new.key}
     if old.created_at is not None:
         metadata["created_at"] = naive(old.created_at)

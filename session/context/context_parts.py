@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import threading
+import asyncio
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, tzinfo
@@ -11,27 +10,22 @@ from pathlib import Path
 
 import structlog
 
-import durable
-from durable import BoundedDict
 from session.context import context
 from session.context.context import LookAround, Part, Recent, Surroundings, WorkingMemory
 from session.context.profile import PROFILE_FILE, demoted, zone_in
 from session.context.request import Request, silence_of
 from session.context.scopes import CHAT, Reader, Scope, answers_in, as_chat, counts_as_group, is_job
-from session.disk.layout import Layout, Seen, seen
-from session.disk.threads import DiskThreads
+from session.disk.layout import FileCache, Layout, text
 from session.errors import StoreError
-from session.library.file_cache import YOUNG_NS, FileCache, text
 from session.library.library import Library
 from session.store.store import Session
 from session.transcript import archive
 from session.transcript.agent import agent_in
-from session.transcript.archive import Archived
 from session.transcript.key import marked_stem, plain_stem
 from session.transcript.line import FOR_EVER_DAYS
+from session.transcript.transcript import parse
 
 MAX_LINE_BYTES = 256 * 1024
-FOLDERS_KEPT = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +43,7 @@ class Head:
 
 
 class RecentSessions:
-    """Finds the newest summaries of a key; names and first lines are read when they have changed.
+    """Finds the newest summaries of a key; first lines are read when they have changed.
 
     Args:
         layout: the workspace.
@@ -62,8 +56,6 @@ class RecentSessions:
         self._most = most
         self._within = timedelta(days=min(days, FOR_EVER_DAYS))
         self._heads: FileCache[Head] = FileCache(read_head, max_bytes=MAX_LINE_BYTES)
-        self._folders: BoundedDict[Path, tuple[Seen, list[Archived]]] = BoundedDict(FOLDERS_KEPT)
-        self._lock = threading.Lock()
 
     def of(
         self,
@@ -103,7 +95,7 @@ class RecentSessions:
         direct: bool = False,
     ) -> list[Recent]:
         found: list[Recent] = []
-        for ended in reversed(self._ended(stem)):
+        for ended in reversed(archive.of_stem(self._layout, stem)):
             if len(found) >= self._most or now - ended.ended_at > self._within:
                 break
             if ended.session_id == active:
@@ -114,34 +106,12 @@ class RecentSessions:
                 found.append(Recent(ended.ended_at, head.summary))
         return found
 
-    def _ended(self, stem: str) -> Sequence[Archived]:
-        folder = self._layout.archive(stem)
-        now = seen(folder)
-        if now is None:
-            return ()
-        with self._lock:
-            known = self._folders.use(folder)
-            if known is not None and known[0] == now:
-                return known[1]
-        ended = archive.of_stem(self._layout, stem)
-        # A folder may change twice within one tick of the file system's clock, and then looks the same.
-        if durable.wall_ns() - now[2] > YOUNG_NS:
-            with self._lock:
-                self._folders[folder] = (now, ended)
-        return ended
-
 
 def read_head(path: Path, data: bytes) -> Head:
     """Read line 1: the summary is the last words where there is none yet, and empty without them."""
-    line, newline, _ = data.removeprefix(b"\xef\xbb\xbf").partition(b"\n")
-    try:
-        head = json.loads(line) if newline or len(data) < MAX_LINE_BYTES else None
-    except (ValueError, RecursionError):
-        head = None
-    inner = head.get("metadata") if isinstance(head, dict) else None
-    inner = inner if isinstance(inner, dict) else {}
+    head = parse(data.partition(b"\n")[0], stem="")
+    inner, owner = head.inner, head.metadata.get("key")
     summary = inner.get("summary") or inner.get("last_words")
-    owner = head.get("key") if isinstance(head, dict) else None
     key = owner if isinstance(owner, str) else ""
     group = counts_as_group(Reader(key, as_chat(inner.get(CHAT))))
     summary = summary.strip() if isinstance(summary, str) else ""
@@ -149,9 +119,7 @@ def read_head(path: Path, data: bytes) -> Head:
 
 
 log = structlog.get_logger(__name__)
-
 PERSONA_FILES = ("AGENTS.md", "instructions.md")
-THREADS = 4
 
 
 class ContextParts:
@@ -180,7 +148,6 @@ class ContextParts:
         self._clock = clock
         self._look_around = look_around
         self._texts: FileCache[str] = FileCache(text)
-        self._threads = DiskThreads(threads=THREADS)
 
     async def parts(
         self,
@@ -207,14 +174,25 @@ class ContextParts:
         now = self._clock()
         surroundings = Surroundings(request.key, scope, tuple(others))
         metadata, stem, active = session.metadata, session.stem, session.session_id
-        answers = answers_in(metadata)
 
         def recent() -> list[Recent]:
-            return self._recent.of(
-                request.key, stem, active=active, now=now, others=others, agent=scope.agent, answers=answers
-            )
+            try:
+                return self._recent.of(
+                    request.key,
+                    stem,
+                    active=active,
+                    now=now,
+                    others=others,
+                    agent=scope.agent,
+                    answers=answers_in(metadata),
+                )
+            except (StoreError, OSError) as error:
+                # A turn goes on without the files that cannot be read.
+                log.warning("recent.unread", key=request.key, error=str(error))
+                return []
 
         def gather() -> list[Part]:
+            around = self._look_around(surroundings) if self._look_around is not None else WorkingMemory()
             profile = self._texts.get(scope.memory / PROFILE_FILE) or ""
             zone, zone_name = zone_in(profile) or (self._zone, self._zone_name)
             return [
@@ -224,8 +202,8 @@ class ContextParts:
                 context.memory(notes),
                 context.date_and_time(now.astimezone(zone), zone_name),
                 self._chat(request, scope),
-                context.recent_sessions(self._ended(request.key, recent)),
-                *context.working(self._working(surroundings), now.astimezone(zone)),
+                context.recent_sessions(recent()),
+                *context.working(around, now.astimezone(zone)),
                 context.playbooks(
                     [(found.name, found.body) for found in self._library.matched(request.text)]
                 ),
@@ -233,7 +211,7 @@ class ContextParts:
                 context.facts(facts),
             ]
 
-        return await self._threads.start(gather)
+        return await asyncio.to_thread(gather)
 
     async def of_task(self, *, tools: Collection[str], facts: Sequence[str]) -> list[Part]:
         """Gather the parts of a subagent's request: who it is and what time it is, and facts, nothing else.
@@ -254,7 +232,7 @@ class ContextParts:
                 context.facts(facts),
             ]
 
-        return await self._threads.start(gather)
+        return await asyncio.to_thread(gather)
 
     def _chat(self, request: Request, scope: Scope) -> Part:
         silence = silence_of(request)
@@ -266,24 +244,9 @@ class ContextParts:
             job = f"the clock, for the job “{request.job_name}”{due}; nobody has just written"
         return context.chat(request.key, group=scope.group, sender=request.sender, job=job, silence=silence)
 
-    def _working(self, surroundings: Surroundings) -> WorkingMemory:
-        return self._look_around(surroundings) if self._look_around is not None else WorkingMemory()
-
-    def close(self) -> None:
-        """End the threads."""
-        self._threads.close()
-
     def _persona(self) -> str:
         texts = (self._texts.get(path) or "" for path in self._persona_files)
         return self._persona_given or next((found for found in texts if found.strip()), "")
-
-    def _ended(self, key: str, recent: Callable[[], list[Recent]]) -> list[Recent]:
-        try:
-            return recent()
-        except (StoreError, OSError) as error:
-            # A turn goes on without the files that cannot be read.
-            log.warning("recent.unread", key=key, error=str(error))
-            return []
 
     def _skills(self, tools: Collection[str]) -> Part:
         known = self._library.skills() if "skill_read" in tools else ()

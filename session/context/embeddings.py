@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import structlog
 
 import durable
-from session.disk.threads import DiskThreads
 from session.errors import BadAnswer, ContextTooLong, ModelRefused, NotNow, OverCap, SessionError, loggable
 from session.models.model import Embedder, Vector, cosine
 from session.models.spending import EmbeddingMeter
@@ -23,6 +24,7 @@ PAUSE_S = 60.0
 # So many texts go into one request: every provider takes that many.
 BATCH = 10
 EVERYBODY = ""
+T = TypeVar("T")
 
 
 class Embeddings:
@@ -53,7 +55,7 @@ class Embeddings:
         self._paused: dict[str, float] = {}
         # Whether the provider takes more than ``BATCH`` texts at once, as far as it is known.
         self._many = True
-        self._threads = DiskThreads(threads=1)
+        self._thread = ThreadPoolExecutor(1, "disk")
 
     async def open(self) -> None:
         """Open what is kept.
@@ -61,7 +63,7 @@ class Embeddings:
         Raises:
             NewerFormat: a newer version wrote it.
         """
-        await self._threads.start(self._vectors.open)
+        await self._start(self._vectors.open)
 
     async def similarity(
         self,
@@ -110,8 +112,11 @@ class Embeddings:
         await self._embedder.close()
         await asyncio.to_thread(self._close)
 
+    def _start(self, job: Callable[[], T]) -> asyncio.Future[T]:
+        return asyncio.get_running_loop().run_in_executor(self._thread, job)
+
     def _close(self) -> None:
-        self._threads.close()
+        self._thread.shutdown()
         self._vectors.close()
 
     async def _within_limit(
@@ -147,9 +152,9 @@ class Embeddings:
             return known
 
         def keep(found: dict[str, Vector]) -> None:
-            self._threads.start(partial(self._vectors.keep, name, passages, found))
+            self._start(partial(self._vectors.keep, name, passages, found))
 
-        known = await self._threads.start(look)
+        known = await self._start(look)
         texts = list(dict.fromkeys([question, *(each.text for each in passages)]))
         known |= await ask([text for text in texts if text not in known], meter, keep)
         # The server may have another model under this name now, whose vectors are not comparable.
@@ -157,9 +162,7 @@ class Embeddings:
             known |= await ask(texts, meter, keep)
         if _lengths(known) > 1:
             raise BadAnswer(f"{name}: vectors of several lengths")
-        return await self._threads.start(
-            lambda: [cosine(known[question], known[each.text]) for each in passages]
-        )
+        return await self._start(lambda: [cosine(known[question], known[each.text]) for each in passages])
 
     async def _ask_many(
         self, texts: Sequence[str], meter: EmbeddingMeter, keep: Callable[[dict[str, Vector]], None]

@@ -1,4 +1,4 @@
-"""Files that an answer links to: those that lie in the folder of its conversation go out with it."""
+"""Files that go out with an answer: those that its turn sends, and those of its folder that it links to."""
 
 from __future__ import annotations
 
@@ -58,7 +58,6 @@ def targets(text: str) -> list[str]:
 
 
 def _unfenced(text: str) -> str:
-    """Leave out the lines of fenced code blocks."""
     kept, fence = [], ""
     for line in text.split("\n"):
         mark = _FENCE.match(line)

@@ -27,7 +27,7 @@ from session.transcript.history import (
     stripped,
     summary_message,
 )
-from session.transcript.line import decode, decode_all, decode_clean
+from session.transcript.line import decode, decode_all
 from session.transcript.repair import Repairing, is_clean, plain_text, shortened_result
 from session.transcript.transcript import Transcript
 
@@ -74,11 +74,8 @@ class Prepared:
     _whole: list[tuple[int, str]] = field(default_factory=list)
     _seen: int = 0
 
-    def take(self, lines: Iterable[Line], *, clean: bool = False) -> None:
-        """Take in lines of turns that have ended; none of them is left out.
-
-        ``clean``: none of their texts holds half a character.
-        """
+    def take(self, lines: Iterable[Line]) -> None:
+        """Take in lines of turns that have ended; none of them is left out."""
         legal, escapes, waits = self._repairing.legal, self.escapes, self._repairing.waits
         begin = legal.append
         for line in lines:
@@ -95,7 +92,7 @@ class Prepared:
                 waits = self._repairing.waits
                 continue
             # The usual line takes the shortest way: it is left out where it says nothing.
-            if type(content) is not str or not (clean or is_clean(content)):
+            if type(content) is not str or not is_clean(content):
                 content = plain_text(content)
             if content and not content.isspace():
                 if escapes and "<" in content and role == "user":
@@ -149,7 +146,6 @@ class Prepared:
                 self._whole.append((at, message.get("name") or _name_of(legal, at)))
 
     def _cut(self) -> None:
-        """Cut the tool results that are no longer among the last ones."""
         legal = self._repairing.legal
         over = max(len(self._whole) - self.keep_results, 0)
         for at, name in self._whole[:over]:
@@ -208,7 +204,6 @@ def lines_from(transcript: Transcript, first: int) -> list[Line]:
 
 
 def _name_of(messages: Sequence[Message], at: int) -> str:
-    """Return the name of the call that the result at ``at`` answers."""
     call_id = messages[at]["tool_call_id"]
     while messages[at]["role"] == "tool":
         at -= 1
@@ -225,7 +220,6 @@ def prepared(
     keep_results: int,
     escapes: bool,
     least: int = KEPT_FROM,
-    piece: int = PIECE,
 ) -> tuple[Prepared, list[Line]] | None:
     """Prepare a history as far as the running turn, going on with what the transcript keeps of it.
 
@@ -239,7 +233,6 @@ def prepared(
         keep_results: how many tool results before the running turn stay whole.
         escapes: marks in the texts of people are escaped, as ``request`` does.
         least: with fewer lines nothing is kept.
-        piece: so many lines are read at once.
 
     Returns:
         What is prepared, and the lines of the running turn; None where it has to be built as a whole.
@@ -253,18 +246,10 @@ def prepared(
         kept = None
     found = _gone_on(kept, transcript, first, pending, running_id) if kept is not None else None
     if found is None:
-        found = _begun(transcript, first, pending, running_id, basis, piece)
+        found = _begun(transcript, first, pending, running_id, basis)
     if found is not None and not isinstance(transcript.prepared, Prepared):
         transcript.prepared = found[0]
     return found
-
-
-def to_prepare(transcript: Transcript, first: int) -> tuple[int, bool]:
-    """Say from which line on a history has to be prepared still, and whether files belong to what is kept."""
-    kept = transcript.prepared
-    if isinstance(kept, Prepared) and kept.basis[0] == first:
-        return first + kept.taken, bool(kept.files)
-    return first, False
 
 
 def _gone_on(
@@ -293,7 +278,6 @@ def _begun(
     pending: Line | None,
     running_id: str,
     basis: Basis,
-    piece: int,
 ) -> tuple[Prepared, list[Line]] | None:
     """Prepare from the beginning; None where the running turn is not the last."""
     raws = transcript.messages[first:]
@@ -302,26 +286,25 @@ def _begun(
     if (records and records[-1] >= first) or (raws and is_record(decode(raws[-1]))):
         return _begun_with_records(transcript, first, pending, running_id, basis)
     offset = transcript.history_start - first
-    running = _running_from(raws, pending, running_id, piece)
+    running = _running_from(raws, pending, running_id)
     start = start_of(decode_all(raws[: offset + 1]), offset)
     if running is None or start >= running:
         # Nothing is sent before the turn, and what is stored next may still say where the history begins.
         return None
     kept = Prepared(basis, running, None, False, basis[2], basis[3], _weight(raws[:running]))
-    for at in range(start, running, piece):
-        lines, clean = decode_clean(raws[at : min(at + piece, running)])
-        kept.take(lines, clean=clean)
+    for at in range(start, running, PIECE):
+        kept.take(decode_all(raws[at : min(at + PIECE, running)]))
     rest: list[Line] = [*decode_all(raws[running:])]
     return kept, rest if pending is None else [*rest, pending]
 
 
-def _running_from(raws: Sequence[bytes], pending: Line | None, running_id: str, piece: int) -> int | None:
+def _running_from(raws: Sequence[bytes], pending: Line | None, running_id: str) -> int | None:
     """Return the index of the newest user line of a turn, that of ``pending`` behind all; else None."""
     if pending is not None and newest_of([pending], running_id) is not None:
         return len(raws)
     # It is mostly near the end.
-    for stop in range(len(raws), 0, -piece):
-        begin = max(stop - piece, 0)
+    for stop in range(len(raws), 0, -PIECE):
+        begin = max(stop - PIECE, 0)
         found = newest_of(decode_all(raws[begin:stop]), running_id)
         if found is not None:
             return begin + found

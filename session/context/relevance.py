@@ -96,7 +96,6 @@ def _always_from(older: Sequence[Mapping[str, Any]], rules: Relevance) -> int:
 
 
 def _exchanges(older: Sequence[Mapping[str, Any]]) -> list[range]:
-    """Part the messages before each user message; what stands before the first is a part, too."""
     starts = [at for at, message in enumerate(older) if message["role"] == "user" or at == 0]
     return [range(start, stop) for start, stop in pairwise([*starts, len(older)])]
 

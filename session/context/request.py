@@ -1,4 +1,4 @@
-"""What the model is asked for a letter: the message, what it is told besides, and the history before it."""
+"""What the model is asked: the message, what it is told besides, the history; which answers stay unsent."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from session.context import context
 from session.context.embeddings import Embeddings
-from session.context.prepared import lines_from, prepared, to_prepare
+from session.context.prepared import lines_from, prepared
 from session.context.relevance import Relevance, chosen, comparable, compared
 from session.context.scopes import Chat
 from session.models.model import Message, Model, Payer, Prompt
@@ -26,7 +26,7 @@ from session.transcript.transcript import Transcript
 
 Line = Mapping[str, Any]
 
-# With more messages than this a request is built in a thread, since it would hold up the loop.
+# With more messages than this, what goes through all of them runs in a thread.
 LONG_HISTORY = 500
 
 
@@ -142,14 +142,8 @@ class Asking:
         if self._model.plain:
             return Prompt(messages=[{"role": "user", "content": self.text}])
         await self._compare()
-        transcript = self._session.transcript
-        first = sent_from(transcript)
-        slow = self._is_slow(transcript, first)
-        messages = (
-            await asyncio.to_thread(self._messages, transcript, first, pending)
-            if slow
-            else self._messages(transcript, first, pending)
-        )
+        # In a thread: a long history takes a while to prepare, and files may have to be read.
+        messages = await asyncio.to_thread(self._messages, self._session.transcript, pending)
         tools = self._toolbox.specs(self._turn_context.tools, self.place())
         return Prompt(messages=messages, tools=tools, max_tokens=self._limits.max_output_tokens)
 
@@ -189,11 +183,10 @@ class Asking:
         lines = lines_from(transcript, first)
         return compared(before_turn(lines, last_consolidated=offset, running_id=self._request.id), rules)
 
-    def _messages(self, transcript: Transcript, first: int, pending: Line | None) -> Sequence[Message]:
-        limits = self._limits
-        history, escaped = self._prepared(transcript, first, pending) or (None, 0)
-        if history is None:
-            history = self._visible(transcript, first, pending)
+    def _messages(self, transcript: Transcript, pending: Line | None) -> Sequence[Message]:
+        limits, first = self._limits, sent_from(transcript)
+        found = self._prepared(transcript, first, pending)
+        history, escaped = found or (self._visible(transcript, first, pending), 0)
         self._spoken = bool(history) and history[0]["role"] == "assistant"
         opening = compact_line(transcript)
         parts = [*self._turn_context.parts, context.earlier([opening] if opening is not None else [])]
@@ -214,10 +207,7 @@ class Asking:
             keep_results=limits.full_tool_results,
             escapes=limits.changing_parts == "end",
         )
-        if found is None:
-            return None
-        kept, running = found
-        return kept.messages(running, self.album.show(), summary_role=self.summary_role)
+        return found and found[0].messages(found[1], self.album.show(), summary_role=self.summary_role)
 
     def _visible(self, transcript: Transcript, first: int, pending: Line | None) -> Sequence[Message]:
         limits = self._limits
@@ -232,18 +222,6 @@ class Asking:
             summary_role=self.summary_role,
             select=self._select,
         )
-
-    def _is_slow(self, transcript: Transcript, first: int) -> bool:
-        """Say whether much has to be prepared for the request, or files may have to be read."""
-        since, files = to_prepare(transcript, first)
-        if (
-            self._request.attachments
-            or self._request.quoted.get("attachments")
-            or files
-            or len(transcript.messages) - since > LONG_HISTORY
-        ):
-            return True
-        return any(b'"attachments"' in raw for raw in transcript.messages[since:])
 
 
 def place_of(session: Session, request: Request, *, files: Path, scope: str, group: bool) -> ToolPlace:

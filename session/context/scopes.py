@@ -1,4 +1,4 @@
-"""Which memory, which files and which tools a conversation may see: one function decides."""
+"""Which agent answers in a chat, what a chat is, and which memory, files and tools it may see; pure."""
 
 from __future__ import annotations
 

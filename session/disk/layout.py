@@ -1,12 +1,17 @@
-"""The files of a workspace: where they lie, which one is open, what stands in it."""
+"""The files of a workspace: where they lie, what stands in them, and a cache of small ones."""
 
 from __future__ import annotations
 
 import os
+import stat
+import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO, Generic, TypeVar
 
+import durable
+from durable import BoundedDict
 from session.errors import StoreError
 
 # Inode, size, mtime_ns: another value means that somebody else wrote.
@@ -45,28 +50,6 @@ class Layout:
     def index(self, stem: str) -> Path:
         """What is derived of a big transcript, to open it faster; its suffix is short as well."""
         return self.workspace / "state" / "index" / f"{stem}.idx"
-
-
-class OpenFile(NamedTuple):
-    """An open file, and which one it is: while it is open, no other file can have its numbers."""
-
-    fd: int
-    device: int
-    inode: int
-
-    def is_at(self, path: str) -> bool:
-        """Say whether ``path`` still names it."""
-        try:
-            there = os.stat(path)  # noqa: PTH116 - a path object costs as much as the call
-        except FileNotFoundError:
-            return False
-        return there.st_ino == self.inode and there.st_dev == self.device
-
-
-def opened(fd: int) -> OpenFile:
-    """Look which file a descriptor belongs to."""
-    found = os.fstat(fd)
-    return OpenFile(fd, found.st_dev, found.st_ino)
 
 
 def seen(path_or_fd: Path | str | int) -> Seen | None:
@@ -114,15 +97,91 @@ def read_file(path: Path) -> tuple[bytes, Seen] | None:
 
 def read_fd(fd: int, name: str) -> tuple[bytes, Seen]:
     """Read an open file from its start; appends of others that come meanwhile belong to the next look."""
+    found = os.fstat(fd)
+    data = pread(fd, found.st_size, 0, name)
+    return data, (found.st_ino, len(data), found.st_mtime_ns)
+
+
+def pread(fd: int, size: int, offset: int, name: str = "a transcript") -> bytes:
+    """Read ``size`` bytes of a file, fewer only where it ends.
+
+    Raises:
+        StoreError: the disk refused.
+    """
+    pieces = []
     try:
-        found = os.fstat(fd)
-        pieces, at = [], 0
-        while at < found.st_size:
-            piece = os.pread(fd, found.st_size - at, at)
-            if not piece:
-                break
+        while size > 0 and (piece := os.pread(fd, size, offset)):
             pieces.append(piece)
-            at += len(piece)
+            size -= len(piece)
+            offset += len(piece)
     except OSError as error:
-        raise StoreError(f"{name} cannot be read: {error.strerror}") from error
-    return b"".join(pieces), (found.st_ino, at, found.st_mtime_ns)
+        raise StoreError(f"{name} cannot be read: {error.strerror}", hint="check the disk") from error
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+T = TypeVar("T")
+
+# So much of one file is kept; a longer one is cut.
+MAX_BYTES = 256 * 1024
+KEPT = 2_000
+# A file this young may change again without a new time: clocks of file systems are coarse.
+YOUNG_NS = 2 * 10**9
+
+
+class FileCache(Generic[T]):
+    """Keeps what ``read`` makes of a file's bytes as long as its (inode, size, mtime_ns) stay."""
+
+    def __init__(
+        self,
+        read: Callable[[Path, bytes], T],
+        *,
+        max_bytes: int = MAX_BYTES,
+        take: Callable[[BinaryIO], bytes] | None = None,
+    ) -> None:
+        """Read nothing yet.
+
+        Args:
+            read: makes of a file's bytes what is kept.
+            max_bytes: how much of a file is read.
+            take: reads the bytes instead, where their number is not the same for each file.
+        """
+        self._read = read
+        self._take = take or (lambda file: file.read(max_bytes))
+        self._kept: BoundedDict[Path, tuple[Seen, T]] = BoundedDict(KEPT)
+        self._lock = threading.Lock()
+
+    def get(self, path: Path) -> T | None:
+        """Return what the file is; None where there is no regular file that can be read."""
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+        except (OSError, ValueError):
+            return None
+        try:
+            found = os.fstat(fd)
+            # Of a folder no file object could be made.
+            if not stat.S_ISREG(found.st_mode):
+                return None
+            now: Seen = (found.st_ino, found.st_size, found.st_mtime_ns)
+            with self._lock:
+                known = self._kept.use(path)
+                if known is not None and known[0] == now:
+                    return known[1]
+            with os.fdopen(fd, "rb", closefd=False) as file:
+                data = self._take(file)
+        except OSError:
+            return None
+        finally:
+            os.close(fd)
+        value = self._read(path, data)
+        if durable.wall_ns() - found.st_mtime_ns > YOUNG_NS:
+            self._keep(path, now, value)
+        return value
+
+    def _keep(self, path: Path, now: Seen, value: T) -> None:
+        with self._lock:
+            self._kept[path] = (now, value)
+
+
+def text(path: Path, data: bytes) -> str:
+    """Read a file as text, odd bytes replaced."""
+    return data.decode("utf-8", "replace").removeprefix("\ufeff")

@@ -21,11 +21,6 @@ from session.errors import NewerFormat, StoreError
 FOLDER: Final = "local"
 _FILE: Final = "vectors.db"
 _TREE: Final = "recall"
-# By the folder of the notes and its time: they change with every note that is made or taken away.
-_known: dict[str, tuple[int, tuple[Home, ...]]] = {}
-_KNOWN_MAX: Final = 256
-# The clock of a file system moves in steps: what is noted twice within one looks unchanged.
-_STEP_NS: Final = 50_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,22 +91,8 @@ def homes_of(state: Path) -> tuple[Home, ...]:
         NewerFormat: a newer version wrote one.
         StoreError: one cannot be read.
     """
-    folder = state / FOLDER
-    try:
-        now_ns = os.stat(folder).st_mtime_ns  # noqa: PTH116 - often asked, and mostly there is none
-    except (FileNotFoundError, NotADirectoryError):
-        return ()
-    name = os.fspath(folder)
-    known = _known.get(name)
-    if known is not None and known[0] == now_ns:
-        return known[1]
-    paths = sorted(folder.glob("[!.]*.json"))
-    found = tuple(home for path in paths if (home := _read(path)) is not None)
-    if len(_known) >= _KNOWN_MAX:
-        _known.clear()
-    if durable.wall_ns() - now_ns > _STEP_NS:
-        _known[name] = now_ns, found
-    return found
+    paths = sorted((state / FOLDER).glob("[!.]*.json"))
+    return tuple(home for path in paths if (home := _read(path)) is not None)
 
 
 def overlap(workspace: Path, folder: Path) -> str:
@@ -135,7 +116,6 @@ def note(state: Path, home: Home) -> None:
     """
     content = asdict(home)
     del content["id"]
-    _known.pop(os.fspath(state / FOLDER), None)
     write_state(note_of(state, home.id), content)
 
 

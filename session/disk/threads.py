@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -29,29 +28,6 @@ class DiskJob(asyncio.Future[T]):
         if self.abort is not None:
             self.abort.set()
         return False
-
-
-class DiskThreads:
-    """A few threads that share one queue of short jobs."""
-
-    def __init__(self, *, threads: int = 1) -> None:
-        self._pool = ThreadPoolExecutor(threads, "disk")
-
-    def start(self, job: Callable[[], T]) -> asyncio.Future[T]:
-        """Queue a job; nobody has to wait for it."""
-        done = asyncio.get_running_loop().run_in_executor(self._pool, job)
-        done.add_done_callback(_look)
-        return done
-
-    def close(self) -> None:
-        """Run what is queued, then end the threads."""
-        self._pool.shutdown()
-
-
-def _look(done: asyncio.Future[Any]) -> None:
-    # asyncio would log an error that nobody was left to see.
-    if not done.cancelled():
-        done.exception()
 
 
 def start_thread(job: Callable[[], T], *, name: str, abort: threading.Event | None = None) -> DiskJob[T]:

@@ -9,7 +9,6 @@ from typing import Any
 
 from session.interchange.conversation import (
     NO_TIME,
-    Call,
     Conversation,
     Files,
     Fit,
@@ -17,17 +16,19 @@ from session.interchange.conversation import (
     Losses,
     Written,
     after_summary,
-    call_line,
     calls_of,
     count_odd,
     count_other_blocks,
+    each_session,
     exchanges,
     from_texts,
     iso,
     json_lines,
     live,
+    new_call,
     result_line,
     stem_of,
+    strings,
     text_of,
     texts_of,
     time_text,
@@ -98,7 +99,7 @@ def _turn(lines: list[Line], began: str, losses: Losses) -> dict[str, Any]:
     answers = [line for line in lines if line.get("role") == "assistant" and not calls_of(line)]
     # A turn that came in without its chain has the names of its tools alone.
     called = [call.name for line in lines for call in calls_of(line)]
-    named = [name for line in lines for name in _names(line.get("tools_used"))]
+    named = [name for line in lines for name in strings(line.get("tools_used"))]
     used = list(dict.fromkeys(called + named))
     turn: dict[str, Any] = {
         "type": "turn",
@@ -121,12 +122,7 @@ def _turn(lines: list[Line], began: str, losses: Losses) -> dict[str, Any]:
     return turn
 
 
-def _names(value: object) -> list[str]:
-    return [name for name in value if isinstance(name, str)] if isinstance(value, list) else []
-
-
 def _is_plain(lines: list[Line]) -> bool:
-    """Say whether an exchange is one question and one answer, both a text."""
     return (
         [line.get("role") for line in lines] == ["user", "assistant"]
         and all(isinstance(line.get("content"), str) for line in lines)
@@ -161,7 +157,7 @@ def _message(line: Line, names: dict[str, str]) -> dict[str, Any]:
 
 def decode(files: Files) -> list[Conversation]:
     """Read each chat's file."""
-    return [_decode(path, data) for path, data in files.items() if path.endswith(".jsonl") or len(files) == 1]
+    return each_session(files, _decode)
 
 
 def _decode(path: str, data: bytes) -> Conversation:
@@ -240,7 +236,7 @@ def _lines(turn: Mapping[str, Any], began: datetime | None, losses: Losses) -> l
         losses.others("turns' tokens'", tokens, ("prompt", "completion"))
         last["usage"] = {"prompt": tokens.get("prompt", 0), "completion": tokens.get("completion", 0)}
     called = {call.name for line in lines for call in calls_of(line)}
-    used = _names(turn.get("toolsUsed"))
+    used = strings(turn.get("toolsUsed"))
     if last is not None and set(used) - called:
         last["tools_used"] = used
     return lines
@@ -265,12 +261,9 @@ def _message_lines(
     calls = []
     for part in parts:
         if part.get("type") == "tool-call":
-            found = part.get("args", part.get("input"))
-            call = Call(
-                str(part.get("toolCallId", "")), str(part.get("toolName", "")), {} if found is None else found
-            )
-            names[call.id] = call.name
-            calls.append(call_line(call))
+            arguments = part.get("args", part.get("input"))
+            id_, name = part.get("toolCallId", ""), part.get("toolName", "")
+            calls.append(new_call(id_, name, arguments, names))
         elif part.get("type") != "text":
             losses.unread("parts", part.get("type"))
     text = content if isinstance(content, str) else from_texts(texts_of(content), calls=bool(calls))
@@ -283,5 +276,5 @@ def _result(part: Mapping[str, Any], stamp: str, names: Mapping[str, str]) -> Li
     if isinstance(value, dict) and value.keys() == {"type", "value"}:
         value = value["value"]
     id_ = str(part.get("toolCallId", ""))
-    name, is_error = part.get("toolName") or names.get(id_), part.get("isError") is True
-    return result_line(id_, value, stamp, name=name, is_error=is_error)
+    name = part.get("toolName") or names.get(id_)
+    return result_line(id_, value, stamp, name=name, is_error=part.get("isError"))

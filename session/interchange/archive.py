@@ -17,18 +17,23 @@ from session.interchange.conversation import (
     after_summary,
     call_line,
     calls_of,
-    is_sound,
     json_lines,
     live,
     stem_of,
     time_text,
 )
-from session.transcript.line import dump, make_line, read_time
+from session.transcript.line import ROLES, dump, make_line, read_time
 
 CURRENT = "current.jsonl"
 _ARCHIVE = re.compile(r"\d{8}T\d{6}Z?(-[0-9A-Z]{26})?")
 _KEPT = ("role", "content", "timestamp", "tool_calls", "tool_call_id", "name", "is_error", "metadata")
 _FOREIGN = frozenset({"_type", "type", "recordType"})
+_READ = frozenset(
+    [
+        *("ts", "role", "content", "metadata", "toolCalls", "tool_calls"),
+        *("toolCallId", "tool_call_id", "name", "isError"),
+    ]
+)
 _KEPT_SUMMARY = ("role", "kind", "content", "timestamp", "metadata")
 
 
@@ -92,7 +97,7 @@ def _decode(path: str, data: bytes) -> Conversation:
     losses, fit = Losses(), Fit(path, data)
     lines = []
     for record in json_lines(data, losses):
-        if fit.count(is_sound(record) and not _FOREIGN & record.keys()):
+        if fit.count(record.get("role") in ROLES and not _FOREIGN & record.keys()):
             lines.append(_line(record, losses))
         else:
             role = record.get("role")
@@ -116,18 +121,7 @@ def _line(record: Mapping[str, Any], losses: Losses) -> Line:
     compact = record["role"] == "system" and isinstance(metadata, dict) and metadata.get("type") == "compact"
     found = record.get("toolCalls", record.get("tool_calls"))
     calls = [call for one in found if (call := _call(one))] if isinstance(found, list) else []
-    known = (
-        "ts",
-        "role",
-        "content",
-        "metadata",
-        "toolCalls",
-        "tool_calls",
-        "toolCallId",
-        "tool_call_id",
-        "name",
-    )
-    losses.fields(record, (*known, "isError"))
+    losses.fields(record, _READ)
     return make_line(
         str(record["role"]),
         record.get("content"),

@@ -1,4 +1,4 @@
-"""A conversation outside of any format, what a codec promises, and what a format does not hold; pure."""
+"""A conversation outside of any format, and what all codecs share in reading and writing one; pure."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import json
 import mimetypes
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import islice
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from session.errors import SessionError
-from session.transcript.history import deleted, edited
-from session.transcript.line import MAX_LINE_BYTES, dump, make_line, read_time
+from session.transcript.history import deleted, edited, is_record
+from session.transcript.line import MAX_LINE_BYTES, dump, make_line, read_time, taken_back
 
 Line = dict[str, Any]
 # Contents by path, which is relative to what was named and has forward slashes.
@@ -75,22 +75,6 @@ class Written:
 
     files: Files
     lost: tuple[str, ...] = ()
-
-
-class Source(Protocol):
-    """One format that is read."""
-
-    def decode(self, files: Files) -> list[Conversation]:
-        """Read every session in the files. Raises BadFormat where nothing is one, or most of it is not."""
-        ...
-
-
-class Codec(Source, Protocol):
-    """One format, both ways."""
-
-    def encode(self, conversation: Conversation) -> Written:
-        """Write one session."""
-        ...
 
 
 class Losses:
@@ -209,19 +193,13 @@ def time_text(value: object, default: str = NO_TIME) -> str:
     return at.astimezone(UTC).isoformat(timespec="microseconds") if at is not None else default
 
 
-def is_record(line: Mapping[str, Any]) -> bool:
-    """Say whether a line is one of our own: overlay, undo, note, compact."""
-    return line.get("role") == "system" and isinstance(line.get("kind"), str)
-
-
 def live(conversation: Conversation, losses: Losses) -> list[tuple[int, Line]]:
     """List the lines, as edited, with their indexes; without ``undo`` records and what those took back."""
     gone: set[int] = set()
     for at, line in enumerate(conversation.lines):
-        begin = line.get("from")
-        if is_record(line) and line["kind"] == "undo" and type(begin) is int and begin >= 0:
+        if is_record(line) and line["kind"] == "undo":
             gone.add(at)
-            taken = {n for n in range(begin, at) if not is_record(conversation.lines[n])} - gone
+            taken = {n for n in taken_back(line, at) if not is_record(conversation.lines[n])} - gone
             losses.add("messages that were withdrawn", len(taken))
             gone |= taken
     taken = deleted(conversation.lines) - gone
@@ -349,11 +327,17 @@ def call_line(call: Call) -> dict[str, Any]:
     return {"id": call.id, "type": "function", "function": function}
 
 
-def result_line(id_: str, value: object, stamp: str, *, name: Any = None, is_error: bool = False) -> Line:
+def new_call(id_: object, name: object, arguments: object, names: dict[str, str]) -> dict[str, Any]:
+    """Write a tool call that was read elsewhere, and note its name by its id."""
+    call = Call(str(id_), str(name), {} if arguments is None else arguments)
+    names[call.id] = call.name
+    return call_line(call)
+
+
+def result_line(id_: str, value: object, stamp: str, *, name: Any = None, is_error: object = False) -> Line:
     """Write a tool's result as a transcript does; one that is no text as JSON."""
-    return make_line(
-        "tool", _as_text(value), stamp, tool_call_id=id_, name=name, is_error=True if is_error else None
-    )
+    failed = True if is_error is True else None
+    return make_line("tool", _as_text(value), stamp, tool_call_id=id_, name=name, is_error=failed)
 
 
 def _as_text(value: object) -> str:
@@ -369,11 +353,6 @@ def exchanges(lines: list[tuple[int, Line]]) -> list[list[tuple[int, Line]]]:
             found.append([])
         found[-1].append((at, line))
     return found
-
-
-def is_sound(line: Mapping[str, Any]) -> bool:
-    """Say whether a line read from elsewhere has a role that every reader knows."""
-    return line.get("role") in ("user", "assistant", "tool", "system")
 
 
 _LOOKED_AT = 20
@@ -495,3 +474,13 @@ def _bytes(text: object) -> bytes:
         return base64.b64decode(text, validate=True) if isinstance(text, str) else b""
     except (binascii.Error, ValueError):
         return b""
+
+
+def strings(value: object) -> list[str]:
+    """Return the texts of a list; empty where it is none."""
+    return [one for one in value if isinstance(one, str)] if isinstance(value, list) else []
+
+
+def each_session(files: Files, decode: Callable[[str, bytes], Conversation]) -> list[Conversation]:
+    """Read each JSONL file as one session; a file that is alone may be called anything."""
+    return [decode(path, data) for path, data in files.items() if path.endswith(".jsonl") or len(files) == 1]

@@ -6,7 +6,7 @@ import base64
 import binascii
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 import orjson
@@ -19,14 +19,15 @@ from session.interchange.conversation import (
     Losses,
     Pictures,
     Written,
-    is_record,
+    each_session,
     stem_of,
     time_text,
 )
-from session.transcript.history import edited
+from session.transcript.history import edited, is_record
 from session.transcript.key import marked_stem, needs_mark, plain_stem
+from session.transcript.line import decode as read_line
 from session.transcript.line import dump, is_ulid, make_line, naive
-from session.transcript.transcript import HEAD_FIELDS, Transcript, decode, parse
+from session.transcript.transcript import HEAD_FIELDS, Transcript, parse
 
 _KEY = re.compile(r"[^\s:]+:.+", re.DOTALL)
 _REMARK = "nanobot will send withdrawn messages to the model again"
@@ -38,45 +39,36 @@ _COMMAND: Final = "_command"
 _HEAD: Final = (*HEAD_FIELDS, "last_archived")
 
 
-@dataclass(frozen=True, slots=True)
-class Nanobot:
-    """The format, with the file names of one range of versions."""
-
-    name_of: Callable[[str], str]
-
-    def decode(self, files: Files) -> list[Conversation]:
-        """Read each file, whatever its damage and whichever version named it."""
-        return [
-            _decode(path, data) for path, data in files.items() if path.endswith(".jsonl") or len(files) == 1
-        ]
-
-    def encode(self, conversation: Conversation) -> Written:
-        """Write a file that every nanobot from 0.1.4 on loads."""
-        created = conversation.created_at or conversation.last_at
-        head = {
-            "_type": "metadata",
-            "key": conversation.key,
-            "created_at": naive(created) if created else "1970-01-01T00:00:00.000000",
-            "updated_at": naive(last) if (last := conversation.last_at) else "1970-01-01T00:00:00.000000",
-            "metadata": {"session_id": conversation.session_id, **conversation.inner},
-            "last_consolidated": conversation.last_consolidated,
-            **{name: value for name, value in conversation.extra.items() if name not in HEAD_FIELDS},
-        }
-        data = b"".join(dump(line) + b"\n" for line in (head, *edited(conversation.lines)))
-        undone = any(is_record(line) and line["kind"] == "undo" for line in conversation.lines)
-        return Written({self.name_of(conversation.key): data}, (_REMARK,) if undone else ())
+def decode(files: Files) -> list[Conversation]:
+    """Read each file, whatever its damage and whichever version named it."""
+    return each_session(files, _decode)
 
 
-def _old_name(key: str) -> str:
+def encode(conversation: Conversation, name_of: Callable[[str], str]) -> Written:
+    """Write a file that every nanobot from 0.1.4 on loads, under the name that some versions give it."""
+    created = conversation.created_at or conversation.last_at
+    head = {
+        "_type": "metadata",
+        "key": conversation.key,
+        "created_at": naive(created) if created else "1970-01-01T00:00:00.000000",
+        "updated_at": naive(last) if (last := conversation.last_at) else "1970-01-01T00:00:00.000000",
+        "metadata": {"session_id": conversation.session_id, **conversation.inner},
+        "last_consolidated": conversation.last_consolidated,
+        **{name: value for name, value in conversation.extra.items() if name not in HEAD_FIELDS},
+    }
+    data = b"".join(dump(line) + b"\n" for line in (head, *edited(conversation.lines)))
+    undone = any(is_record(line) and line["kind"] == "undo" for line in conversation.lines)
+    return Written({name_of(conversation.key): data}, (_REMARK,) if undone else ())
+
+
+def old_name(key: str) -> str:
+    """Name the file as versions before 0.3 do."""
     return f"{marked_stem(key) if needs_mark(key) else plain_stem(key)}.jsonl"
 
 
-def _b64_name(key: str) -> str:
+def b64_name(key: str) -> str:
+    """Name the file as versions from 0.3 on do."""
     return base64.urlsafe_b64encode(key.encode("utf-8", "surrogatepass")).rstrip(b"=").decode() + ".jsonl"
-
-
-OLD_NAMES = Nanobot(_old_name)
-B64_NAMES = Nanobot(_b64_name)
 
 
 def _decode(path: str, data: bytes) -> Conversation:
@@ -87,7 +79,7 @@ def _decode(path: str, data: bytes) -> Conversation:
         fit = Fit(path, data)
         fit.strange = len(found.damage.strays) + found.damage.uncounted
         for raw in found.messages:
-            fit.count("recordType" not in decode(raw))
+            fit.count("recordType" not in read_line(raw))
         fit.check("a message or metadata")
     losses = Losses()
     for problem in found.damage.problems:
@@ -97,7 +89,7 @@ def _decode(path: str, data: bytes) -> Conversation:
         losses.add("an unfinished line at the end")
     inner = dict(found.inner)
     session_id = inner.pop("session_id", "")
-    lines, consolidated = _said([decode(raw) for raw in found.messages], found.last_consolidated, losses)
+    lines, consolidated = _said([read_line(raw) for raw in found.messages], found.last_consolidated, losses)
     if (summary := _summary(inner.pop(_SUMMARY, None), lines, consolidated)) is not None:
         lines.insert(consolidated, summary)
     return Conversation(
@@ -134,7 +126,6 @@ def _said(lines: Sequence[Line], consolidated: int, losses: Losses) -> tuple[lis
 
 
 def _summary(found: Any, lines: Sequence[Line], consolidated: int) -> Line | None:
-    """Turn the summary of line 1 into an overlay, which stands for the lines that memory holds."""
     text = found.get("text") if isinstance(found, Mapping) else None
     if not isinstance(text, str) or not text.strip():
         return None
@@ -152,7 +143,7 @@ def _key(found: Transcript, stem: str) -> str:
         text = base64.b64decode(stem + "=" * (-len(stem) % 4), altchars=b"-_", validate=True).decode()
     except (binascii.Error, ValueError):
         text = ""
-    if _KEY.fullmatch(text) and _b64_name(text) == f"{stem}.jsonl" and text.isprintable():
+    if _KEY.fullmatch(text) and b64_name(text) == f"{stem}.jsonl" and text.isprintable():
         return text
     return found.key if ":" in found.key else ""
 

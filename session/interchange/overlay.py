@@ -7,28 +7,28 @@ from typing import Any
 
 from session.interchange.conversation import (
     BadFormat,
-    Call,
     Conversation,
     Files,
     Fit,
     Line,
     Losses,
     Written,
-    call_line,
     calls_of,
     count_odd,
     count_other_blocks,
     document,
     first_kept,
     from_texts,
-    is_record,
     iso,
     json_lines,
     json_object,
     live,
+    new_call,
+    strings,
     texts_of,
     time_text,
 )
+from session.transcript.history import is_record
 from session.transcript.index import usage_of
 from session.transcript.line import dump, make_line, read_time
 
@@ -142,8 +142,8 @@ def _compaction(at: int, line: Line, losses: Losses) -> tuple[str, dict[str, Any
         "firstKeptSeq": kept + 1,
         "summary": "\n".join(texts_of(line.get("content"))),
         "tokensBefore": tokens if type(tokens) is int else 0,
-        "readFiles": _strings(line.get("read_files")),
-        "modifiedFiles": _strings(line.get("modified_files")),
+        "readFiles": strings(line.get("read_files")),
+        "modifiedFiles": strings(line.get("modified_files")),
     }
 
 
@@ -241,8 +241,8 @@ def _lines(records: list[dict[str, Any]], losses: Losses, began: str) -> list[Li
                 kind="overlay",
                 first_kept=min(kept, at),
                 tokens_before=record.get("tokensBefore") if type(record.get("tokensBefore")) is int else 0,
-                read_files=_strings(record.get("readFiles")),
-                modified_files=_strings(record.get("modifiedFiles")),
+                read_files=strings(record.get("readFiles")),
+                modified_files=strings(record.get("modifiedFiles")),
             )
         )
     return lines
@@ -256,9 +256,10 @@ def _message_line(record: dict[str, Any], stamp: str, names: dict[str, str], los
     for block in blocks:
         kind = block.get("type") if isinstance(block, dict) else None
         if kind == "toolCall":
-            call = _call(block)
-            names[call.id] = call.name
-            calls.append(call_line(call))
+            arguments = block.get("arguments")
+            if isinstance(arguments, dict) and arguments.keys() == {RAW}:
+                arguments = arguments[RAW]
+            calls.append(new_call(block.get("id", ""), block.get("name", ""), arguments, names))
         elif kind != "text":
             losses.unread("blocks", kind)
     texts = texts_of(content)
@@ -274,16 +275,3 @@ def _message_line(record: dict[str, Any], stamp: str, names: dict[str, str], los
         name=names.get(id_),
         is_error=True if record.get("isError") is True else None,
     )
-
-
-def _call(block: Mapping[str, Any]) -> Call:
-    arguments = block.get("arguments")
-    if isinstance(arguments, dict) and arguments.keys() == {RAW}:
-        arguments = arguments[RAW]
-    return Call(
-        str(block.get("id", "")), str(block.get("name", "")), arguments if arguments is not None else {}
-    )
-
-
-def _strings(value: object) -> list[str]:
-    return [one for one in value if isinstance(one, str)] if isinstance(value, list) else []

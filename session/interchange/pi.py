@@ -1,23 +1,28 @@
-"""Sessions of pi: a header and a tree of entries, of which the branch with the newest entry is read."""
+"""Sessions of pi and OpenClaw: a header and a tree of entries; the branch with the newest entry is read."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from session.interchange.conversation import (
-    Call,
+    BadFormat,
     Conversation,
     Files,
     Fit,
     Line,
     Losses,
     Pictures,
-    call_line,
     count_odd,
+    each_session,
     from_texts,
     json_lines,
+    json_object,
+    new_call,
     stem_of,
+    strings,
     texts_of,
     time_text,
 )
@@ -53,9 +58,7 @@ _STRANGE: Entry = {"type": ""}
 
 def decode(files: Files) -> list[Conversation]:
     """Read each session's file."""
-    return [
-        decode_file(path, data) for path, data in files.items() if path.endswith(".jsonl") or len(files) == 1
-    ]
+    return each_session(files, decode_file)
 
 
 def decode_file(path: str, data: bytes) -> Conversation:
@@ -171,8 +174,8 @@ class _Reading:
             kind="overlay",
             first_kept=next((starts[at] for at in self._kept(entry) if at in starts), here),
             tokens_before=tokens if type(tokens) is int else 0,
-            read_files=_strings(files.get("readFiles")),
-            modified_files=_strings(files.get("modifiedFiles")),
+            read_files=strings(files.get("readFiles")),
+            modified_files=strings(files.get("modifiedFiles")),
         )
 
     def _kept(self, entry: Entry) -> Iterator[int]:
@@ -218,12 +221,8 @@ class _Reading:
                 self._losses.add("thinking blocks")
                 continue
             self._losses.others("tool calls'", block, ("type", "id", "name", "arguments"))
-            arguments = block.get("arguments")
-            call = Call(
-                str(block.get("id", "")), str(block.get("name", "")), {} if arguments is None else arguments
-            )
-            self._names[call.id] = call.name
-            calls.append(call_line(call))
+            id_, name = block.get("id", ""), block.get("name", "")
+            calls.append(new_call(id_, name, block.get("arguments"), self._names))
         text = from_texts(texts_of(content), calls=bool(calls))
         used = self._usage(message.get("usage"))
         return make_line("assistant", text, self._stamp, tool_calls=calls or None, usage=used)
@@ -272,5 +271,58 @@ def _number(value: object) -> float:
     return number if -_MOST <= number <= _MOST else 0
 
 
-def _strings(value: object) -> list[str]:
-    return [one for one in value if isinstance(one, str)] if isinstance(value, list) else []
+# -- OpenClaw: pi's files, and beside them a store that says which key each belongs to -----------------------
+
+STORE = "sessions.json"
+_CHAT = re.compile(
+    r"agent:[^:]+:(?P<channel>[a-z][a-z0-9_]{0,31}):(?:[^:]+:)?(?:direct|dm|group|channel|room):(?P<chat>[^:]+)"
+    r"(?::(?:topic|thread):(?P<thread>[^:]+))?"
+)
+_CRON = re.compile(r"(?:agent:[^:]+:)?cron:(?P<job>[^:]+)(?::run:.*)?")
+
+
+def decode_openclaw(files: Files) -> list[Conversation]:
+    """Read each session of OpenClaw, with its key where ``sessions.json`` beside it names one."""
+    found = []
+    for path, data in files.items():
+        folder, _, name = path.rpartition("/")
+        if not (name.endswith(".jsonl") or len(files) == 1) or _stands_beside(name):
+            continue
+        conversation = decode_file(path, data)
+        keys = _keys(json_object(files.get(f"{folder}/{STORE}" if folder else STORE, b"")))
+        theirs = keys.get(stem_of(path)) or keys.get(conversation.session_id) or ""
+        key = our_key(theirs)
+        lost = (*conversation.lost, f"the key {theirs}") if theirs != key else conversation.lost
+        found.append(replace(conversation, key=key, lost=lost))
+    if not found:
+        raise BadFormat("it contains no OpenClaw session", hint="choose the folder agents/<agent>/sessions")
+    return found
+
+
+def our_key(theirs: str) -> str:
+    """Return the key that a chat has here; empty where it is no chat's. One without a colon stays."""
+    if (chat := _CHAT.fullmatch(theirs)) is not None:
+        channel, thread = chat["channel"], chat["thread"]
+        if thread and channel == "discord":
+            return f"discord:{thread}"
+        return f"{channel}:{chat['chat']}" + (f":topic:{thread}" if thread else "")
+    if (job := _CRON.fullmatch(theirs)) is not None:
+        return f"cron:{job['job']}"
+    return "" if ":" in theirs else theirs
+
+
+def _keys(store: Mapping[str, object]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for key, entry in store.items():
+        if not isinstance(entry, dict):
+            continue
+        for name in ("sessionId", "sessionFile"):
+            if isinstance(value := entry.get(name), str) and value:
+                found.setdefault(stem_of(value.replace("\\", "/")), key)
+    return found
+
+
+def _stands_beside(name: str) -> bool:
+    """Say whether a file only goes with a session, as its trajectory or a checkpoint of it."""
+    stem = name.removesuffix(".jsonl")
+    return stem != name and (stem.endswith(".trajectory") or ".checkpoint." in stem)

@@ -7,28 +7,27 @@ from typing import Any
 
 from session.interchange.conversation import (
     BadFormat,
-    Call,
     Conversation,
     Files,
     Line,
     Losses,
     Written,
-    call_line,
     calls_of,
     count_other_blocks,
     document,
     exchanges,
     from_texts,
-    is_record,
     iso,
     json_object,
     live,
     look,
+    new_call,
     newest_overlay,
     result_line,
     text_of,
     time_text,
 )
+from session.transcript.history import is_record
 from session.transcript.line import make_line, read_time
 
 _KEPT = ("role", "content", "timestamp", "tool_calls", "tool_call_id", "name", "is_error")
@@ -229,9 +228,8 @@ def _chain(history: list[Any], stamp: str, losses: Losses) -> list[Line]:
             flush()
             texts.append(str(entry.get("text", entry.get("content", ""))))
         elif kind in ("tool_use", "tool_call"):
-            call = Call(str(entry.get("id", "")), str(entry.get("name", "")), entry.get("input", {}))
-            names[call.id] = call.name
-            calls.append(call_line(call))
+            id_, name = entry.get("id", ""), entry.get("name", "")
+            calls.append(new_call(id_, name, entry.get("input"), names))
         elif kind == "tool_result":
             flush()
             lines.append(_result_line(entry, stamp, names))
@@ -243,5 +241,5 @@ def _chain(history: list[Any], stamp: str, losses: Losses) -> list[Line]:
 
 def _result_line(entry: Mapping[str, Any], stamp: str, names: Mapping[str, str]) -> Line:
     id_ = str(entry.get("tool_use_id", ""))
-    name, is_error = entry.get("name") or names.get(id_), entry.get("is_error") is True
-    return result_line(id_, entry.get("content"), stamp, name=name, is_error=is_error)
+    name = entry.get("name") or names.get(id_)
+    return result_line(id_, entry.get("content"), stamp, name=name, is_error=entry.get("is_error"))

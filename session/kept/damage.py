@@ -186,7 +186,6 @@ def _in_scopes(layout: Layout, *names: str) -> Iterator[Path]:
 
 
 def _lock_of(layout: Layout, kind: str, path: Path) -> Path:
-    """Name the lock file of the scope in whose folder a file lies."""
     home, _, scope = path.parent.relative_to(layout.workspace).as_posix().partition("memory")
     return layout.workspace / "state" / kind / f"{home}{scope.lstrip('/') or 'workspace'}.lock"
 

@@ -146,7 +146,6 @@ def _reading(layout: Layout, name: str = "") -> Iterator[None]:
 
 
 def _open_up(tar: _Tar, subject: Subject) -> None:
-    """Open the folders that a command of the chat shut, and note those that stay shut."""
     for scope in subject.scopes:
         tree = places.files_of(tar.layout, scope)
         with _reading(tar.layout):
@@ -162,7 +161,6 @@ def _open_up(tar: _Tar, subject: Subject) -> None:
 
 
 def _shut(tree: Path) -> list[Path]:
-    """List the folders of a tree into which this process may not look."""
     found = []
 
     def note(error: OSError) -> None:
@@ -259,7 +257,6 @@ def _media(tar: _Tar, subject: Subject) -> Iterator[Part]:
 
 
 def _names_of(subject: Subject, layout: Layout) -> dict[str, str]:
-    """Return the names under which people sent the files of ``media/``."""
     found: dict[str, str] = {}
     for each in subject.files(layout):
         if each.place.kind not in ("transcript", "archive"):

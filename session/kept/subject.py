@@ -277,7 +277,6 @@ def _answered(path: Path, stem: str) -> tuple[str, ...]:
 
 
 def _paths(layout: Layout, stem: str) -> list[Path]:
-    """List the transcripts of a stem, the ended ones first."""
     active = layout.transcript(stem)
     return [
         *(found.path for found in archive.of_stem(layout, stem)),

@@ -1,4 +1,4 @@
-"""The playbooks and skills of a workspace; what cannot be read is left out, and said. For threads."""
+"""The playbooks and skills of a workspace, and searches that cannot hang. For threads."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import structlog
 import yaml
 
 import durable
-from session.library.file_cache import FileCache, text
+from session.disk.layout import FileCache, text
 
 # Compiling holds up every other thread, and takes the longer the longer a pattern is.
 MAX_PATTERN_CHARS = 2_000
@@ -178,7 +178,6 @@ class Library:
                 yield (found if found is not None else Bad(folder / "SKILL.md", "it cannot be read"))
 
     def _note(self, playbook: Playbook, outcome: dict[str, PatternResult]) -> None:
-        """Set aside patterns that ran too long, and say what is wrong with a playbook."""
         for pattern in playbook.patterns:
             found = outcome.get(pattern, PatternResult())
             if found.slow:

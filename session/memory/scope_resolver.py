@@ -25,8 +25,7 @@ from session.context.scopes import (
     is_job,
     newer,
 )
-from session.disk.layout import seen
-from session.library.file_cache import FileCache
+from session.disk.layout import FileCache, seen
 from session.memory.unconsolidated import Unconsolidated, known_answers, known_chat, stems_on_disk
 from session.store.store import Session, Store, View
 from session.subagents.records import SubagentFiles

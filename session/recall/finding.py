@@ -10,14 +10,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from session.disk.layout import read_file
+from session.disk.layout import pread, read_file
 from session.errors import StoreError
 from session.recall.index import ASSISTANT, Kind, Place, Source, WordIndex
 from session.recall.ranking import COMMON_NAME, NAME, OTHER_FORM, Row, Traits, rank
 from session.recall.reading import digest, excerpt, fact_of, note_of, of_notes, speaker, told
 from session.recall.words import days, expression, forms, names, terms
 from session.transcript.line import decode
-from session.transcript.lines import pread
 from session.transcript.loading import load
 from session.transcript.repair import plain_text
 

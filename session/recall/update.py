@@ -23,15 +23,14 @@ import structlog
 import durable
 from durable import NOTHING, spawn
 from session.context.scopes import answers_in
-from session.disk.layout import Layout, Seen, read_file, seen
+from session.disk.layout import FileCache, Layout, Seen, pread, read_file, seen
 from session.errors import StoreError
-from session.library.file_cache import FileCache
 from session.recall.index import Kind, Piece, Source, WordIndex, stands
 from session.recall.reading import FACTS, of_line, of_notes, taken_back, withdrawn
 from session.transcript import archive
 from session.transcript.agent import agent_in
 from session.transcript.line import beginning, decode
-from session.transcript.lines import pread, walk
+from session.transcript.lines import walk
 from session.transcript.loading import blocks, load, read_beginning, sound
 from session.transcript.transcript import Transcript, parse
 

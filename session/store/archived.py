@@ -129,7 +129,6 @@ def _forget_answers(state: StoreState, key: str, session_id: str) -> None:
 
 
 def _without_answers(entry: dict[str, Any]) -> bool:
-    """Take the texts out of an entry; return whether it changed."""
     changed = False
     ids = entry.get("ids")
     for id_, end in (ids if isinstance(ids, dict) else {}).items():

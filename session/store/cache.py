@@ -28,8 +28,6 @@ from session.transcript.loading import WHOLE_BYTES
 T = TypeVar("T")
 # What a key takes that has no message yet: its writers, line 1, names of files.
 _HELD_COST = 3900
-# Transcripts that read from an open file while nobody uses them.
-MAX_FILES = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,25 +50,13 @@ class Ahead:
 class Handle:
     """The writers of one key, and who uses them."""
 
-    __slots__ = (
-        "ahead",
-        "epoch",
-        "key",
-        "pins",
-        "reads",
-        "turn",
-        "weighed",
-        "writer",
-        "wrote",
-    )
+    __slots__ = ("ahead", "epoch", "key", "pins", "turn", "weighed", "writer", "wrote")
 
     def __init__(self, key: SessionKey) -> None:
         self.key = key
         self.pins = 0
         # Its share in the sum of the handles.
         self.weighed = 0
-        # Whether it was counted among those that hold a file open.
-        self.reads = False
         # One disk job at a time.
         self.turn = asyncio.Lock()
         self.writer: TranscriptWriter | None = None
@@ -136,25 +122,9 @@ class Handle:
     @property
     def weight(self) -> int:
         """About how many bytes of memory it takes."""
-        writer = self.writer
-        return _HELD_COST + (
-            0 if writer is None else writer.transcript.weight + 3 * writer.journal.state.size
-        )
-
-    @property
-    def reads_from_file(self) -> bool:
-        """Whether its transcript holds a file open to read older lines from."""
-        return self.writer is not None and isinstance(self.writer.transcript.messages, Lines)
-
-    @property
-    def is_prepared(self) -> bool:
-        """Whether something is kept of its history for the next request."""
-        return self.writer is not None and self.writer.transcript.prepared is not None
-
-    def shed(self) -> None:
-        """Give up what was prepared of the history for the next request."""
-        if self.writer is not None:
-            self.writer.transcript.prepared = None
+        if self.writer is None:
+            return _HELD_COST
+        return _HELD_COST + self.writer.transcript.weight + 3 * self.writer.journal.state.size
 
     def slim(self) -> None:
         """Have a transcript that grew big in memory read anew, which leaves its newest lines there alone."""
@@ -167,22 +137,17 @@ class Handle:
 class Handles:
     """The handles of a store; those used longest ago are given up first, never one in use.
 
-    Before any of them goes what was prepared of their histories, which takes less to make anew. Each use ends
-    with a few steps, however many are kept: a full cache is the rule where there are many chats.
+    Each use ends with a few steps, however many are kept: where there are many chats the cache is full.
     """
 
-    def __init__(self, max_bytes: int, *, max_files: int = MAX_FILES) -> None:
+    def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
-        self._max_files = max_files
         self._handles: dict[SessionKey, Handle] = {}
-        # Those that nobody uses, the one used longest ago first; and which of them have what may go alone.
+        # Those that nobody uses, the one used longest ago first.
         self._idle: OrderedDict[SessionKey, Handle] = OrderedDict()
-        self._prepared: OrderedDict[SessionKey, Handle] = OrderedDict()
-        self._reading: OrderedDict[SessionKey, Handle] = OrderedDict()
         self.indexer = Indexer()
         self.weight = 0
         self.hits = self.misses = 0
-        self._files = 0
 
     def get(self, key: SessionKey) -> Handle | None:
         """Look at a handle without using it."""
@@ -193,48 +158,25 @@ class Handles:
         handle = self._handles.get(key)
         if handle is None:
             handle = self._handles[key] = Handle(key)
-        elif handle.pins == 0:
-            self._take(key)
+        self._idle.pop(key, None)
         handle.pins += 1
         return handle
 
     def leave(self, handle: Handle) -> None:
         """End one use of a handle; give up others while they are too heavy together."""
         handle.pins -= 1
-        if handle.pins == 0 and handle.writer is not None:
-            self.indexer.offer(handle.writer)
-            handle.slim()
-        self._count(handle, handle.weight, reads=handle.reads_from_file)
         if handle.pins == 0:
-            self._rest(handle)
-        while self.weight > self._max_bytes and self._prepared:
-            _, shed = self._prepared.popitem(last=False)
-            shed.shed()
-            self._count(shed, shed.weight, reads=shed.reads_from_file)
-        while self._files > self._max_files and self._reading:
-            self._give_up(next(iter(self._reading)))
-        while self.weight > self._max_bytes and self._idle:
-            self._give_up(next(iter(self._idle)))
-
-    def _rest(self, handle: Handle) -> None:
-        self._idle[handle.key] = handle
-        if handle.is_prepared:
-            self._prepared[handle.key] = handle
-        if handle.reads:
-            self._reading[handle.key] = handle
-
-    def _take(self, key: SessionKey) -> None:
-        for line in (self._idle, self._prepared, self._reading):
-            line.pop(key, None)
-
-    def _give_up(self, key: SessionKey) -> None:
-        self._take(key)
-        self._count(self._handles.pop(key), 0, reads=False)
-
-    def _count(self, handle: Handle, weight: int, *, reads: bool) -> None:
+            self._idle[handle.key] = handle
+            if handle.writer is not None:
+                self.indexer.offer(handle.writer)
+                handle.slim()
+        weight = handle.weight
         self.weight += weight - handle.weighed
-        self._files += reads - handle.reads
-        handle.weighed, handle.reads = weight, reads
+        handle.weighed = weight
+        while self.weight > self._max_bytes and self._idle:
+            key, oldest = self._idle.popitem(last=False)
+            del self._handles[key]
+            self.weight -= oldest.weighed
 
 
 log = structlog.get_logger(__name__)

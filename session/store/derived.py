@@ -108,7 +108,6 @@ class DerivedFile:
             self._discard()
 
     def _opened(self) -> sqlite3.Connection:
-        """Return the open file, opened again where another process has replaced it."""
         if self._file is not None:
             with suppress(FileNotFoundError):
                 if self.path.stat().st_ino == self._inode:
@@ -162,7 +161,6 @@ class DerivedFile:
                 file.close()
 
     def _tell(self, error: str) -> None:
-        """Log a failure, a lasting one once."""
         if error != self._told:
             self._told = error
             log.warning("derived.unused", file=self.path.name, error=error)
@@ -350,7 +348,6 @@ def _prepare(file: sqlite3.Connection) -> None:
 
 
 def _drop_oldest(file: sqlite3.Connection) -> bool:
-    """Remove the quarter that was kept first; say whether there was anything."""
     (rows,) = file.execute("SELECT count(*) FROM vectors").fetchone()
     file.execute(
         "DELETE FROM vectors WHERE id IN (SELECT id FROM vectors ORDER BY id LIMIT ?)", (rows // 4 + 1,)

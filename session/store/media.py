@@ -1,4 +1,4 @@
-"""Files of ``media/`` that conversations name: counted over all, and let go with the last that does."""
+"""Files of ``media/``: those that conversations name, and those that nothing names any more."""
 
 from __future__ import annotations
 
@@ -164,7 +164,6 @@ def _lines(file: Iterable[bytes]) -> Iterable[bytes]:
 
 
 def _time_of(raw: bytes) -> datetime | None:
-    """Return when a line was written; None where it does not say so, or cannot be read."""
     try:
         line: object = decode(raw)
     except (ValueError, RecursionError):
@@ -211,7 +210,6 @@ def media_bytes(layout: Layout) -> int:
 
 
 def _older(layout: Layout, names: Collection[str], before: datetime) -> set[str]:
-    """Return the files that are old enough and that no letter names."""
     found: set[str] = set()
     # The two levels at which messages' files lie; a file that is being fetched lies above them.
     for path in (layout.workspace / "media").glob("[0-9a-f][0-9a-f]/*"):

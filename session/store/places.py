@@ -19,8 +19,8 @@ from session.disk.layout import Layout
 from session.disk.local_files import local_name, local_path
 from session.errors import StoreError
 from session.store.derived import index_path
-from session.store.original import originals_of
 from session.store.trees import folders, remove_tree
+from session.store.writer import originals_of
 from session.transcript.agent import AGENTS, home_of, is_name, parted, within
 from session.transcript.key import mark_of, marked_stem, plain_stem
 
@@ -94,9 +94,8 @@ OF_ALL: Final = (
     Place("schedule", "cron/action.jsonl.corrupt-*"),
     Place("typed", "state/chat_history"),
 )
-# The copies of damaged files; those of a long name have it cut in theirs, by earlier versions its ending too.
+# The copies of damaged files; those of a long name have it cut in theirs.
 _COPIES: Final = tuple(place for place in OF_KEYS if place.kind == "original")
-_CUT: Final = ("sessions/*.corrupt-{ulid}",)
 PLACES: Final = (*OF_KEYS, *OF_SUBAGENTS, *OF_SCOPES, *OF_ALL)
 # What is of no chat, or of all together; why it stays is said where it could be doubted.
 ELSEWHERE: Final = (
@@ -186,7 +185,7 @@ def of_key(layout: Layout, key: str, stem: str) -> Iterator[Found]:
             if not place.says_key or _says(path, place.says_key) == key:
                 yield Found(place, path)
     for place in _COPIES:
-        yield from (Found(place, copy) for copy in originals_of(layout.transcript(stem), key))
+        yield from (Found(place, copy) for copy in originals_of(layout.transcript(stem)))
 
 
 def of_subagent(layout: Layout, key: str) -> Iterator[Found]:
@@ -283,8 +282,7 @@ def pattern_of(path: str) -> str | None:
 @cache
 def _table() -> tuple[tuple[str, re.Pattern[str]], ...]:
     patterns = (*(place.pattern for place in PLACES), *ELSEWHERE)
-    cut = ((place.pattern, _regex(pattern, _ANY)) for place, pattern in zip(_COPIES, _CUT, strict=True))
-    return (*((pattern, _regex(pattern, _ANY)) for pattern in patterns), *cut)
+    return tuple((pattern, _regex(pattern, _ANY)) for pattern in patterns)
 
 
 def _matching(workspace: Path, pattern: str, names: dict[str, str]) -> Iterator[Path]:

@@ -1,4 +1,4 @@
-"""One change of session, under the lock of its key. Runs in threads.
+"""Ends, clears, splits and reopens a session, under the lock of its key. Runs in threads.
 
 Every change goes in one order, since a crash may follow each step. The archive is whole on disk first. Then
 the journal knows the ids that ended, and what is about to happen. Then one rename, or one removal, is the
@@ -23,8 +23,7 @@ from session.store import archived, places
 from session.store.archived import archive_file, keep_beside, remove_archive
 from session.store.derived import forget, forget_index
 from session.store.media import AwaitedFiles, Named, let_go, named_in, named_in_files
-from session.store.original import originals_of
-from session.store.writer import Line, TranscriptWriter, again, merged
+from session.store.writer import Line, TranscriptWriter, again, merged, originals_of
 from session.transcript import archive, history
 from session.transcript.agent import AGENT, agent_in
 from session.transcript.history import is_record
@@ -82,7 +81,7 @@ class SessionChange:
         """
         writer, transcript = self.writer, self.transcript
         assert self.fd is not None
-        self.keep_original()
+        writer.keep_original(self.fd)
         folder = writer.layout.archive(writer.stem)
         make_folder(folder)
         at = ended_at or self.now
@@ -178,11 +177,6 @@ class SessionChange:
     ) -> None:
         """Write the transcript anew with other metadata, a file where there was none, and ``more`` lines."""
         self.writer.renew(self.fd, inner=inner, offset=offset, more=more, changes=self._taken())
-
-    def keep_original(self) -> None:
-        """Keep a damaged transcript beside its place, before bytes of it are left out."""
-        if self.fd is not None and self.transcript.needs_copy:
-            self.writer.keep_original(self.fd)
 
     def remove(self) -> None:
         """Delete the transcript, and what is derived of it."""
@@ -312,7 +306,6 @@ def _end_known(known: Known, *, is_final: bool) -> dict[str, Any]:
 
 
 def _end_shown(id_: str, line: Mapping[str, Any], seq: int | None) -> dict[str, Any]:
-    """Say how an id ended by the line that answers it."""
     # The answer of a job that was to be told to nobody stays untold.
     unsent = line.get("unsent") is True
     text = line.get("content")
@@ -698,7 +691,6 @@ def roll_over(
 
 
 def _begun(change: SessionChange, *, offset: int) -> Transcript:
-    """Begin the session that follows; all of it is sent, also what memory has from the archive."""
     old, now = change.transcript, change.now
     inner = for_the_compacted(old.inner)
     inner |= {"session_id": durable.new_id(now), "previous_session": old.session_id}
@@ -760,7 +752,7 @@ def _reopen(change: SessionChange, session_id: str, by: str) -> Swap:
     joined = change.fd is not None and _goes_on_from(old, path)
     left = old.session_id if stop and not joined else ""
     if joined:
-        change.keep_original()
+        writer.keep_original(change.fd)
     entries: list[Entry] = []
     if by:
         entries.append({**change.entry("reopen"), "id": by, "session": session_id, "left": left})

@@ -1,8 +1,9 @@
-"""One conversation held open: everything of a view, and every way of writing it."""
+"""One conversation: as it is read, and every way of writing it while it is held open."""
 
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
@@ -11,7 +12,6 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from durable import Change
-from session.models.model import Totals
 from session.store import rollover
 from session.store.cache import Ahead, Handle
 from session.store.rollover import place_of
@@ -98,10 +98,6 @@ class View:
         """What the key's journal says."""
         return self.journal.state
 
-    def raw(self, index: int) -> bytes:
-        """Return the bytes of a message line, without its newline."""
-        return self._transcript().messages[index]
-
     def line(self, index: int) -> dict[str, Any]:
         """Read a message line."""
         return decode(self._transcript().messages[index])
@@ -157,15 +153,7 @@ class View:
         counts = [spent(line.get("usage")) for line in self.lines(exchange.start, exchange.final + 1)]
         return sum(each[0] for each in counts), sum(each[1] for each in counts)
 
-    def totals(self) -> Totals:
-        """Sum up the session's turns, tokens and price."""
-        return self._transcript().index.totals()
-
     # -- what the chat was told ------------------------------------------------------------------------
-
-    def finals(self) -> int:
-        """Count the final lines that were sent as a reply."""
-        return len(self._transcript().index.finals)
 
     @property
     def seq(self) -> int:
@@ -178,10 +166,11 @@ class View:
         finals = transcript.index.finals
         exchange = transcript.index.find(message_id)
         if exchange is not None and exchange.final is not None:
-            number = _position(finals, exchange.final)
-            seq = number and journal_state.seq_of_final(place_of(transcript), number)
-            if seq:
-                return seq
+            number = bisect_right(finals, exchange.final)
+            if number and finals[number - 1] == exchange.final:
+                seq = journal_state.seq_of_final(place_of(transcript), number)
+                if seq:
+                    return seq
         # It may have been said before this session began: then the journal has its number.
         known = self.journal.known(message_id)
         return (known and known.seq) or 0
@@ -207,16 +196,6 @@ class View:
             )
         # an ending that a crash cut short stands in the journal while its lines still stand in the transcript
         return sorted({one.seq: one for one in told}.values(), key=lambda one: one.seq)
-
-
-def _position(finals: Sequence[int], at: int) -> int:
-    """Return which of the final lines stands at ``at``, from 1; 0 for none."""
-    for back, final in enumerate(reversed(finals)):
-        if final == at:
-            return len(finals) - back
-        if final < at:
-            break
-    return 0
 
 
 class Session(View):

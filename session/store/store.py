@@ -91,7 +91,13 @@ class Store:
         """
         handle = self._handles.enter(key)
         try:
-            await self._read_held(handle)
+            if self._changed is not None and handle.writer is not None:
+                handle.writer.journal.forget()
+            current = handle.current()
+            self._handles.hits += current
+            self._handles.misses += not current
+            if not current:
+                await handle.run(self.state, lambda: self._read(handle))
         except BaseException:
             self._handles.leave(handle)
             raise
@@ -132,15 +138,6 @@ class Store:
         if self._changed is not None:
             await self._changed(key, cleared)
 
-    async def _read_held(self, handle: Handle) -> None:
-        if self._changed is not None and handle.writer is not None:
-            handle.writer.journal.forget()
-        current = handle.current()
-        self._handles.hits += current
-        self._handles.misses += not current
-        if not current:
-            await handle.run(self.state, lambda: self._read(handle))
-
     def _read(self, handle: Handle) -> TranscriptWriter:
         """Read what is not held, or no longer as the files have it."""
         for _ in range(_TRIES):
@@ -160,7 +157,6 @@ class Store:
         raise StoreError("two conversations need the same file name", hint=f"check {self.layout.sessions}")
 
     def _writer_of(self, key: SessionKey) -> TranscriptWriter:
-        """Return a new writer for a key."""
         # Nearly always the file is simply there: it is then read once, not twice.
         if not needs_mark(key):
             writer = self._new_writer(key, plain_stem(key))

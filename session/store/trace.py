@@ -1,4 +1,4 @@
-"""What the lines of a transcript and the entries of a journal tell of one message, as steps in time; pure."""
+"""What transcripts, archives and journals tell of one message, as steps in time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from session.transcript import archive
 from session.transcript.index import usage_of
 from session.transcript.journal import Entry
 from session.transcript.key import SessionKey
-from session.transcript.line import decode, dump, read_time
+from session.transcript.line import decode, dump, read_time, taken_back
 from session.transcript.loading import load, resolve
 
 Line = Mapping[str, Any]
@@ -124,7 +124,6 @@ def names(message_id: str) -> bytes:
 
 
 def _naming(messages: Sequence[bytes], message_id: str) -> Iterator[tuple[int, Line]]:
-    """Yield the lines that may be about an id, with their indexes."""
     name = names(message_id)
     plain = message_id.isascii()
     # One after the other they are read in blocks.
@@ -208,7 +207,6 @@ def _undone(
     message_id: str,
     source: str,
 ) -> Iterator[Step]:
-    """Tell of the record that withdrew the message, where one did."""
     starts = [
         at
         for at, line in found.items()
@@ -220,8 +218,7 @@ def _undone(
         if b'"undo"' not in messages[at]:
             continue
         line = decode(messages[at])
-        since = line.get("from")
-        if line.get("kind") == "undo" and type(since) is int and since <= starts[-1]:
+        if starts[-1] in taken_back(line, at):
             by = {"by": line["message_id"]} if line.get("message_id") else {}
             words = (
                 "the message and its answer were withdrawn"
@@ -232,7 +229,6 @@ def _undone(
 
 
 def _before(kept: Mapping[str, Any], source: str) -> Iterator[Step]:
-    """Tell what came before the turn, as its line or entry keeps it."""
     if (accepted := read_time(kept.get("received_at"))) is not None:
         yield Step(accepted, "accepted", "accepted from its channel", source)
     if (queued := read_time(kept.get("queued_at"))) is not None:

@@ -1,15 +1,18 @@
-"""Writes one transcript: lines are appended by the state's writer, anything else renews the file."""
+"""Writes one transcript: lines are appended, all else renews the file, and damaged originals are kept."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
+
+import structlog
 
 import durable
 from durable import (
@@ -22,19 +25,75 @@ from durable import (
     StateUnavailable,
     beside_file,
     make_folder,
+    new_file,
+    new_id,
+    sync_folder,
     write_all,
     write_lines,
 )
 from session.disk.layout import Layout, Seen, copy_rest, seen
 from session.errors import Fenced, StoreError
 from session.store.journal_rows import JournalRows
-from session.store.original import keep_original
 from session.store.state import StoreState
 from session.transcript.index import remove_index
 from session.transcript.key import SessionKey, mark_of, source_of
 from session.transcript.lines import HeldFile, Lines
 from session.transcript.loading import load
 from session.transcript.transcript import Damage, Transcript, decode, dump, fresh
+
+log = structlog.get_logger(__name__)
+_MARK = ".corrupt-"
+_COPY = re.compile(r"(.+)\.corrupt-[0-9A-Z]{26}", re.DOTALL)
+# A file name has 255 bytes, a ULID 26.
+_MAX_NAME_BYTES = 255 - len(_MARK) - 26
+
+
+def keep_original(path: Path, fd: int, *, now: datetime) -> Path:
+    """Keep the open file of ``path`` as it was read; return the copy, which is the same file where possible.
+
+    It is called ``<name>.corrupt-<ULID>``. Where that is too long for a file system the stem is cut, and a
+    mark of the whole one stands behind it: ``<cut>~<mark>.jsonl.corrupt-<ULID>``.
+
+    Raises:
+        OSError: the disk refused.
+    """
+    copy = path.with_name(f"{_name_in_copies(path.name)}{_MARK}{new_id(now)}")
+    os.fchmod(fd, 0o600)
+    try:
+        # By the descriptor: it names this very inode, whatever stands under the path by now.
+        os.link(f"/proc/self/fd/{fd}", copy, follow_symlinks=True)
+    except OSError:
+        with new_file(copy) as target:
+            copy_rest(fd, target, 0)
+            os.fsync(target)
+    sync_folder(copy.parent)
+    log.warning("transcript.copied", file=path.name, copy=copy.name)
+    return copy
+
+
+def originals_of(path: Path) -> list[Path]:
+    """List what was kept of a transcript, which need not be there any more."""
+    name = _name_in_copies(path.name)
+    try:
+        found = sorted(path.parent.iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    copies = [(each, _COPY.fullmatch(each.name)) for each in found if each.is_symlink() or not each.is_dir()]
+    return [copy for copy, match in copies if match is not None and match[1] == name]
+
+
+def _name_in_copies(name: str) -> str:
+    if _cut(name, _MAX_NAME_BYTES) == name:
+        return name
+    stem, dot, ending = name.rpartition(".")
+    end = f"~{mark_of(stem)}{dot}{ending}"
+    return _cut(stem, _MAX_NAME_BYTES - len(end)) + end
+
+
+def _cut(name: str, size: int) -> str:
+    raw = name.encode("utf-8", "surrogateescape")
+    return name if len(raw) <= size else raw[:size].decode("utf-8", "ignore")
+
 
 _TRIES = 20
 T = TypeVar("T")
@@ -362,8 +421,7 @@ class TranscriptWriter:
     ) -> None:
         """Put a new file in the place of the old: header, messages with their bytes, then ``more``."""
         transcript = self.transcript
-        if fd is not None and transcript.needs_copy:
-            self.keep_original(fd)
+        self.keep_original(fd)
         head = transcript.head(now=self.clock(), inner=inner, offset=offset)
         moved: HeldFile | None = None
         with self.replacing(changes) as target:
@@ -419,7 +477,6 @@ class TranscriptWriter:
                 write_all(target, b"\n")
 
     def _settle(self, head: bytes, more: Sequence[Line]) -> None:
-        """Let what is held say what the renewed file says."""
         transcript = self.transcript
         transcript.metadata = decode(head)
         transcript.last_consolidated = transcript.metadata["last_consolidated"]
@@ -431,9 +488,10 @@ class TranscriptWriter:
         assert self._seen is not None
         transcript.size = transcript.keep = self._seen[1]
 
-    def keep_original(self, fd: int) -> None:
-        """Keep the file as it was read, beside it, before bytes of it are left out."""
-        keep_original(self.path, fd, now=self.clock())
+    def keep_original(self, fd: int | None) -> None:
+        """Keep a damaged file as it was read, beside it, before bytes of it are left out."""
+        if fd is not None and self.transcript.needs_copy:
+            keep_original(self.path, fd, now=self.clock())
 
 
 def again(once: Callable[[], T]) -> T:

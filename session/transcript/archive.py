@@ -67,7 +67,6 @@ def read_name(path: Path) -> Archived | None:
 # Folders of thousands of them are listed again and again.
 @lru_cache(maxsize=20_000)
 def _told_by(name: str) -> tuple[str, datetime] | None:
-    """Read session and time from the name of an archive."""
     match = _NAME.match(name)
     if match is None:
         return None

@@ -1,4 +1,4 @@
-"""Which lines of a transcript a model sees, and in what shape; decisions without I/O."""
+"""Which lines of a transcript a model sees, in what shape, and what ``/undo`` withdraws; without I/O."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeVar
 from session.models.assembly import OPAQUE
 from session.models.tokens import estimate_messages
 from session.transcript.attachments import BESIDE_TEXT, Show, with_references
-from session.transcript.line import decode
+from session.transcript.line import decode, taken_back
 from session.transcript.repair import ROLES, plain_text, repair, truncate_tool_results
 
 Line = Mapping[str, Any]
@@ -139,15 +139,15 @@ def newest_overlay(messages: Sequence[Line], *, start: int = 0) -> Line | None:
 def kept_from(line: Line, at: int) -> int | None:
     """Return from where on the messages are sent after an overlay that stands at ``at``.
 
-    Where it keeps nothing of what was before, it points at itself; imports once wrote the line behind it.
+    Where it keeps nothing of what was before, it points at itself.
 
     Returns:
         An index up to ``at``; None where the line is no overlay, or points nowhere.
     """
     kept = line.get("first_kept")
-    if not is_record(line) or line["kind"] != "overlay" or not _is_index(kept, at + 1):
+    if not is_record(line) or line["kind"] != "overlay" or not _is_index(kept, at):
         return None
-    return min(int(line["first_kept"]), at)
+    return int(line["first_kept"])
 
 
 def start_of(messages: Sequence[Line], last_consolidated: int) -> int:
@@ -205,8 +205,7 @@ def left_out(messages: Sequence[Line], *, start: int = 0) -> set[int]:
         if line.get("role") != "system" or not is_record(line):
             continue
         out.add(i)
-        if line["kind"] == "undo" and _is_index(line.get("from"), i):
-            out.update(range(max(line["from"], start), i))
+        out.update(each for each in taken_back(line, i) if each >= start)
     return out
 
 
@@ -260,20 +259,17 @@ def edited(lines: Sequence[Line]) -> Sequence[Line]:
 
 
 def _served_by(line: Line) -> list[str]:
-    """Return the ids of messages that a line says were served together."""
     answers = line.get("answers")
     return [str(id_) for id_ in (*(answers if isinstance(answers, list) else ()), line.get("part_of"))]
 
 
 def _selected(messages: Sequence[Line], sent: set[int], running: int, select: Select) -> set[int]:
-    """Return what ``select`` chooses of the places before the running turn, and all of the turn."""
     earlier = sorted(i for i in sent if i < running)
     chosen = {earlier[n] for n in select([messages[i] for i in earlier])}
     return {i for i in sent if i >= running} | chosen
 
 
 def _newest(sent: Sequence[int], running: int, most: int) -> set[int]:
-    """Return the last ``most`` places before the running turn, and all of the turn."""
     newer = [i for i in sent if i >= running]
     older = sent[: len(sent) - len(newer)]
     return {*older[max(len(older) - most, 0) :], *newer}
@@ -377,9 +373,8 @@ def withdrawn_by(messages: Sequence[bytes], records: Sequence[int], message_id: 
     """Return where the exchange begins that the command of this id withdrew; None where it has not yet."""
     for at in reversed(records):
         line = decode(messages[at])
-        since = line.get("from")
-        if line.get("kind") == "undo" and line.get("message_id") == message_id and type(since) is int:
-            return since if 0 <= since < at else None
+        if line.get("kind") == "undo" and line.get("message_id") == message_id:
+            return taken.start if (taken := taken_back(line, at)) else None
     return None
 
 
@@ -427,7 +422,6 @@ def text_of(lines: Sequence[dict[str, Any]]) -> str:
 
 
 def _deleted(lines: Iterable[dict[str, Any]]) -> set[str]:
-    """Return the ids of the messages that records among ``lines`` say were deleted."""
     return {line["edits"] for line in lines if is_deletion(line) and isinstance(line.get("edits"), str)}
 
 
@@ -448,8 +442,7 @@ def _floor(own: dict[int, dict[str, Any]], history_start: int) -> tuple[int, boo
 
 def _before(record: dict[str, Any], at: int) -> int:
     """Return the first line that a record withdraws, the record itself where it withdraws none."""
-    since = record.get("from")
-    return since if record.get("kind") == "undo" and type(since) is int and 0 <= since <= at else at
+    return taken.start if (taken := taken_back(record, at)) else at
 
 
 def _first_of(

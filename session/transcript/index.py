@@ -1,4 +1,4 @@
-"""What a transcript shows of each message id, counted line by line; pure."""
+"""What a transcript shows of each message id, counted line by line; of a big one it is kept in a file."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ from typing import Any, Protocol
 import orjson
 
 from durable import make_folder, new_file, write_all
+from session.disk.layout import pread, read_file
 from session.errors import StoreError
 from session.models.model import Totals, Usage
-from session.transcript.line import decode
-from session.transcript.lines import pread, walk
+from session.transcript.line import decode, taken_back
+from session.transcript.lines import walk
 
 # How a writer may spell an ASCII character that needs no escape.
 _SPELLED = re.compile(rb"\\u00[2-7]")
@@ -78,25 +79,6 @@ def begin(id_: str, at: int) -> int:
     return zlib.crc32(id_.encode("utf-8", "surrogatepass")) << 32 | at
 
 
-class _Newest:
-    """The exchange at the end of a transcript, as long as nothing but its own lines comes in."""
-
-    __slots__ = ("final", "id", "shared", "start", "stop")
-
-    def __init__(self, id_: str, at: int) -> None:
-        self.id, self.start, self.stop = id_, at, at
-        self.final: int | None = None
-        # Whether a line of it answers other ids, too, or it entered the turn of another one.
-        self.shared = False
-
-    def take(self, at: int, line: Mapping[str, Any]) -> None:
-        self.shared = self.shared or "answers" in line or "part_of" in line
-        if line.get("final") is True and line["role"] != "user":
-            self.final = at
-        # Behind the rest: by this number a reader in another thread knows that all of the line is in.
-        self.stop = at + 1
-
-
 class _End:
     """An exchange of which the last line is known, found line by line towards its beginning."""
 
@@ -139,7 +121,7 @@ class Index:
     the last line missing here, and leaves out what came after it had counted them.
     """
 
-    __slots__ = ("_begins", "_messages", "_newest", "_starts", "_summed", "_totals", "finals", "records")
+    __slots__ = ("_begins", "_messages", "_starts", "_summed", "_totals", "finals", "records")
 
     def __init__(self, messages: Sequence[bytes], older: Older | None = None) -> None:
         """Know nothing yet, or what ``older`` says of the first lines; it is taken over."""
@@ -153,7 +135,6 @@ class Index:
         self._starts: dict[str, int] = {}
         # Where each of the others may; replaced, never changed.
         self._begins = older.begins
-        self._newest: _Newest | None = None
         self._totals, self._summed = older.totals, older.lines
 
     def add(self, at: int, line: Mapping[str, Any]) -> None:
@@ -168,27 +149,15 @@ class Index:
         id_ = line.get("message_id")
         if type(id_) is not str:
             return
-        newest = self._newest
         if role == "user" or self._start(id_) is None:
             self._starts[id_] = at
             if len(self._starts) > _NEWEST_IDS_MAX:
                 self._fold()
-            newest = self._newest = _Newest(id_, at)
-        elif newest is not None and (newest.id != id_ or newest.stop != at):
-            newest = self._newest = None
-        if newest is not None:
-            newest.take(at, line)
         if "final" in line and role != "user" and line["final"] is True and line.get("stopped") is not True:
             self.finals.append(at)
 
     def find(self, id_: str) -> Exchange | None:
         """Return the newest exchange of a message id; None where no line begins one."""
-        newest = self._newest
-        if newest is not None and newest.id == id_:
-            stop, final, shared = newest.stop, newest.final, newest.shared
-            # Asked last: while there are as many lines as that, nothing of a newer one was read.
-            if stop == len(self._messages) and not shared:
-                return Exchange(newest.start, stop, final, tail=True)
         start = self._start(id_)
         if start is None:
             return None
@@ -244,7 +213,6 @@ class Index:
         self._starts = dict(islice(self._starts.items(), folded, None))
 
     def _start(self, id_: str) -> int | None:
-        """Return where an id begins: at its newest user line, else at its first line."""
         start = self._starts.get(id_)
         if start is not None:
             return start
@@ -260,13 +228,10 @@ class Index:
         return start
 
     def _withdrawn(self, at: int) -> bool:
-        """Say whether a later record withdraws the line at ``at``."""
         for record in reversed(self.records):
             if record <= at:
                 return False
-            line = decode(self._messages[record])
-            since = line.get("from")
-            if line["kind"] == "undo" and type(since) is int and 0 <= since <= at:
+            if at in taken_back(decode(self._messages[record]), record):
                 return True
         return False
 
@@ -332,7 +297,6 @@ class Index:
 
 
 def _merged(begins: array[int], more: Iterable[tuple[str, int]]) -> array[int]:
-    """Return ``begins`` with the places of ``more`` ids, sorted."""
     return array("Q", sorted([*begins, *sorted(begin(id_, at) for id_, at in more)]))
 
 
@@ -398,7 +362,6 @@ _HEAD = struct.Struct("=8sIQQQqqQQQQQqqqdqqq16s")
 _DIGEST_BYTES = 16
 _SAMPLES = 32
 _SAMPLE_BYTES = 4096
-_MAX_BYTES = 2**30
 _UNFINISHED = ".new"
 
 # The inode, the size, mtime_ns and ctime_ns.
@@ -491,16 +454,10 @@ def holds(saved: Saved, fd: int, body_at: int) -> bool:
 def read_index(path: Path) -> Saved | None:
     """Read an index file; None where there is none that can be used."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
+        found = read_file(path)
+    except StoreError:
         return None
-    try:
-        size = os.fstat(fd).st_size
-        return unpack(pread(fd, size, 0)) if size <= _MAX_BYTES else None
-    except (OSError, StoreError):
-        return None
-    finally:
-        os.close(fd)
+    return unpack(found[0]) if found is not None else None
 
 
 def write_index(path: Path, saved: Saved) -> None:

@@ -186,7 +186,6 @@ class JournalState:
             return
         tries = self._tries.setdefault(id_, Tries(at))
         if do == "begin":
-            # Entries of earlier versions name no "alone": they may have been made while the turn waited.
             tries.begin(held=entry.get("held") is True, alone=entry.get("alone") is True, at=at)
         else:
             tries.strike(at)
@@ -195,7 +194,6 @@ class JournalState:
         self._told.append((told, str(entry.get("session", "")), _count(entry.get("finals"))))
 
     def _take_ended(self, entry: Entry, at: datetime) -> None:
-        """Take in the end of a session: its recent ids, how they ended, and the base of the next one."""
         ended = str(entry.get("session", ""))
         # Where a crash cut the ending short, it goes on: the count that was noted first stays.
         self._bases.setdefault(ended, self._since(ended)[0])

@@ -1,4 +1,4 @@
-"""One line of a transcript: times, JSON text and the order of its fields; pure."""
+"""One line of a transcript: times, JSON text, the order of its fields; how line 1 is read."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ _LEADING = ("tool_calls", "tool_call_id", "name")
 _ULID = re.compile(r"^[0-7][0-9A-HJKMNP-TV-Z]{25}\Z")
 _DIGITS = b"0" * 19
 _SHAPE = bytes(0x30 if 0x30 <= byte <= 0x39 else 0x20 for byte in range(256))
-_LONG_NUMBER = re.compile(rb"\d{19}")
 
 
 def stamp(at: datetime, zone: tzinfo) -> str:
@@ -65,6 +64,12 @@ def make_line(role: str, content: Any, at: str, **fields: Any) -> dict[str, Any]
         if value is not None and name not in line:
             line[name] = value
     return line
+
+
+def taken_back(record: Mapping[str, Any], at: int) -> range:
+    """Return the indexes of the lines that a record which stands at ``at`` withdraws; empty for none."""
+    since = record.get("from") if record.get("kind") == "undo" else None
+    return range(since, at) if type(since) is int and since >= 0 else range(0)
 
 
 def encode(line: Mapping[str, Any]) -> bytes:
@@ -127,14 +132,6 @@ def decode(raw: bytes) -> dict[str, Any]:
 
 def decode_all(raws: Sequence[bytes]) -> list[dict[str, Any]]:
     """Read many message lines, each as ``decode`` does; in a third of the time."""
-    return decode_clean(raws)[0]
-
-
-def decode_clean(raws: Sequence[bytes]) -> tuple[list[dict[str, Any]], bool]:
-    """Read many message lines as ``decode_all`` does, and say whether no text holds half a character.
-
-    The reader of many at once refuses such a text; False where it did, whatever it did not like.
-    """
     joined = b",".join(raws)
     if _DIGITS not in joined.translate(_SHAPE):
         try:
@@ -143,8 +140,8 @@ def decode_clean(raws: Sequence[bytes]) -> tuple[list[dict[str, Any]], bool]:
             pass
         else:
             if len(lines) == len(raws):
-                return lines, True
-    return [decode(raw) for raw in raws], False
+                return lines
+    return [decode(raw) for raw in raws]
 
 
 def is_ulid(text: object) -> bool:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import sys
 from array import array
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import overload
 
+from session.disk.layout import pread
 from session.errors import StoreError
 
 HOT_BYTES = 2**21
@@ -36,16 +38,8 @@ class Lines(Sequence[bytes]):
     """
 
     __slots__ = (
-        "_block",
-        "_block_bytes",
-        "_end",
-        "_hot",
-        "_hot_bytes",
-        "_max_hot_bytes",
-        "_place",
-        "_starts",
-        "broken",
-        "saved_bytes",
+        *("_block", "_block_bytes", "_end", "_hot", "_hot_bytes", "_max_hot_bytes"),
+        *("_place", "_starts", "broken", "saved_bytes"),
     )
 
     def __init__(
@@ -174,26 +168,13 @@ class Lines(Sequence[bytes]):
         return at, self._read(at, at + 1)
 
     def _first_within(self, stop: int, max_bytes: int) -> int:
-        """Return the first line from which on those up to ``stop`` take ``max_bytes``; at least one line."""
-        low, high, goal = 0, max(stop - 1, 0), self._offset(stop) - max_bytes
-        while low < high:
-            middle = (low + high) // 2
-            if self._starts[middle] < goal:
-                low = middle + 1
-            else:
-                high = middle
-        return low
+        return bisect_left(self._starts, self._offset(stop) - max_bytes, 0, max(stop - 1, 0))
 
     def _stop_within(self, first: int) -> int:
-        """Return one past the last line of a block that begins with ``first``; at least one line."""
-        low, high, goal = first + 1, len(self._starts), self._starts[first] + self._block_bytes
-        while low < high:
-            middle = (low + high + 1) // 2
-            if self._offset(middle) <= goal:
-                low = middle
-            else:
-                high = middle - 1
-        return low
+        goal = self._starts[first] + self._block_bytes
+        if self._end <= goal:
+            return len(self._starts)
+        return max(bisect_right(self._starts, goal, first + 1) - 1, first + 1)
 
     def _offset(self, at: int) -> int:
         return self._starts[at] if at < len(self._starts) else self._end
@@ -215,23 +196,6 @@ class Lines(Sequence[bytes]):
             self.broken = True
             raise StoreError("a transcript was changed while it was read", hint="try again")
         return lines[1:-1]
-
-
-def pread(fd: int, size: int, offset: int) -> bytes:
-    """Read ``size`` bytes of a file, fewer only where it ends.
-
-    Raises:
-        StoreError: the disk refused.
-    """
-    pieces = []
-    try:
-        while size > 0 and (piece := os.pread(fd, size, offset)):
-            pieces.append(piece)
-            size -= len(piece)
-            offset += len(piece)
-    except OSError as error:
-        raise StoreError(f"a transcript cannot be read: {error.strerror}", hint="check the disk") from error
-    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
 def walk(messages: Sequence[bytes], start: int) -> Iterator[bytes]:

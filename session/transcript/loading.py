@@ -1,4 +1,4 @@
-"""Reads transcripts: small ones whole, big ones in parts and with what an index knows of them."""
+"""Reads transcripts: small ones whole, big ones in parts by an index; and finds the name of a key's files."""
 
 from __future__ import annotations
 
@@ -14,20 +14,17 @@ from typing import Any
 
 import orjson
 
-from session.disk.layout import Layout, Seen, read_fd
+from session.disk.layout import Layout, Seen, pread, read_fd
 from session.errors import StoreError
 from session.models.model import Totals, Usage
 from session.transcript.index import Index, Older, Saved, begin, copies_behind, holds, read_index, spent
 from session.transcript.key import SessionKey, looks_marked, marked_stem, needs_mark, plain_stem
 from session.transcript.line import ROLES, beginning, decode
-from session.transcript.lines import HeldFile, Lines, pread
+from session.transcript.lines import HeldFile, Lines
 from session.transcript.transcript import MAX_LINE_BYTES, Transcript, finish_parts, parse, too_deep
 
 # Above it each block costs the machine fresh pages.
 _BLOCK_BYTES = 2**17
-# What is sorted at once is short: a sort lets no other thread run.
-_BUCKETS = 256
-_SHIFT = 64 - 8
 
 
 class Survey:
@@ -39,7 +36,7 @@ class Survey:
         self.end = 0
         self._finals = array("I")
         self._records = array("I")
-        self._begins = [array("Q") for _ in range(_BUCKETS)]
+        self._begins = array("Q")
         self._last_id = ""
         self._turns, self._used = 0, [*astuple(Usage())]
         # So many of the first lines are copies, whose costs the archive counts that they come from.
@@ -88,18 +85,14 @@ class Survey:
             return
         if role == "user" or id_ != self._last_id:
             self._last_id = id_
-            place = begin(id_, at)
-            self._begins[place >> _SHIFT].append(place)
+            self._begins.append(begin(id_, at))
         if "final" in line and role != "user" and line["final"] is True and line.get("stopped") is not True:
             self._finals.append(at)
 
     def older(self) -> Older:
         """Say what is known of the lines."""
-        together = array("Q")
-        for bucket in self._begins:
-            together.extend(sorted(bucket))
         totals = Totals(self._turns, Usage(*self._used))
-        return Older(len(self.starts), together, self._finals, self._records, totals)
+        return Older(len(self.starts), array("Q", sorted(self._begins)), self._finals, self._records, totals)
 
 
 def sound(raw: bytes) -> dict[str, Any] | None:
@@ -212,7 +205,6 @@ def _first_line(fd: int, size: int) -> bytes | None:
 
 
 def _known(file: HeldFile, body_at: int, size: int, index: Path | None) -> tuple[Lines, Older] | None:
-    """Take the lines from the index, where it can be believed."""
     saved: Saved | None = None if index is None else read_index(index)
     if saved is None or size - body_at - saved.end > MAX_NEW_BYTES or not holds(saved, file.fd, body_at):
         return None
@@ -232,7 +224,6 @@ def _surveyed(file: HeldFile, body_at: int, size: int) -> tuple[Lines, Older] | 
 
 
 def _take_new(transcript: Transcript, lines: Lines, fd: int) -> bool:
-    """Take in the whole lines behind those that are known; False where one is not sound."""
     for block in blocks(fd, transcript.body_at + lines.body_bytes, transcript.size):
         if b"\r" in block:
             return False

@@ -66,7 +66,6 @@ def record_of(line: Mapping[str, Any], seq: int) -> dict[str, Any] | None:
 
 
 def _compaction(line: Mapping[str, Any], seq: int) -> dict[str, Any]:
-    """Read an overlay, or the summary with which a session opens: all before the next line is superseded."""
     return {
         "firstKeptSeq": _place(line.get("first_kept"), seq + 1),
         "summary": plain_text(line.get("content")),
@@ -98,7 +97,6 @@ def _calls(line: Mapping[str, Any]) -> list[tuple[str, str, object]]:
 
 
 def _arguments(raw: object) -> dict[str, Any]:
-    """Read a call's arguments; what is no object stands under ``raw``."""
     value = raw
     if isinstance(raw, str):
         try:

@@ -338,7 +338,6 @@ def _dumps(value: object) -> str:
 
 
 def _clean(text: str) -> str:
-    """Replace half characters, which cannot be sent as UTF-8."""
     return text if is_clean(text) else _SURROGATE.sub("\ufffd", text)
 
 

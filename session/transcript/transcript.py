@@ -276,17 +276,13 @@ class Transcript:
     def needs_copy(self) -> bool:
         """Whether the first write would lose bytes, so that the original must be kept beside it."""
         damage = self.damage
-        return self.damaged or bool(damage.strays) or damage.uncounted > 0 or damage.heads > 1
+        return bool(damage.problems or damage.strays) or damage.uncounted > 0 or damage.heads > 1
 
     @property
     def needs_checkpoint(self) -> bool:
-        """Whether the first write must renew the file as a whole instead of appending."""
-        return self.needs_copy or self.damage.untidy or not self._head_is_ours()
-
-    def _head_is_ours(self) -> bool:
-        head = self.metadata
-        offset = head.get("last_consolidated")
-        return (
+        """Whether the first write must renew the file as a whole: it is damaged, or line 1 is not as ours."""
+        head, offset = self.metadata, self.metadata.get("last_consolidated")
+        is_ours = (
             self.damage.heads == 1
             and head.get("key") == self.key
             and isinstance(head.get("metadata"), dict)
@@ -295,6 +291,7 @@ class Transcript:
             and _is_naive(head.get("created_at"))
             and _is_naive(head.get("updated_at"))
         )
+        return self.needs_copy or self.damage.untidy or not is_ours
 
     def grow(self, raw: bytes, line: Mapping[str, Any]) -> None:
         """Take in a message line that now stands at the end: first among the lines, as ``Index`` wants it.
@@ -402,7 +399,6 @@ def finish_parts(transcript: Transcript, tail: bytes) -> bool:
 
 
 def _without_mark(data: bytes, damage: Damage) -> bytes:
-    """Take off a byte order mark, and turn UTF-16 into UTF-8."""
     if data.startswith(b"\xef\xbb\xbf"):
         damage.untidy = True
         return data[3:]
@@ -490,7 +486,6 @@ def _read_tail(tail: bytes, number: int, transcript: Transcript) -> None:
 
 
 def _offset_in_force(transcript: Transcript) -> int:
-    """Return how many messages line 1 calls consolidated; an offset that cannot be meant counts as 0."""
     offset = transcript.metadata.get("last_consolidated")
     counted = len(transcript.messages) + len(transcript.damage.strays)
     if type(offset) is not int or not 0 <= offset <= counted:
@@ -499,7 +494,6 @@ def _offset_in_force(transcript: Transcript) -> int:
 
 
 def _converted(offset: int, strays: Sequence[int]) -> int:
-    """Turn an index over all lines but metadata into one over the messages alone."""
     before = sum(1 for number, messages in enumerate(strays) if messages + number < offset)
     return offset - before
 

@@ -31,7 +31,7 @@ EXCUSED = {
     ("durable/folders.py", "sync_folder(path)"): "only below a parent that we may not read, which root may",
     ("gateway/backup/restoring.py", "os.sync()"): "a kernel does not tell a FUSE file system of it",
     ("gateway/backup/restoring.py", "sync_folder(workspace.parent)"): "as what it names is not synced here",
-    ("session/store/original.py", "sync_folder(copy.parent)"): "keeps an order: a cut before a rename",
+    ("session/store/writer.py", "sync_folder(copy.parent)"): "keeps an order: a cut before a rename",
 }
 
 

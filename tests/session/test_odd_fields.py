@@ -184,9 +184,7 @@ def test_requests_are_built(transcript: Transcript, id_: str) -> None:
         assert_legal(sent)
         assert repair(sent) == sent
     compared(before_turn(lines, last_consolidated=offset, running_id=id_), Relevance(always=0))
-    kept = prepared(
-        transcript, first, running, running_id=id_, keep_results=2, escapes=True, least=0, piece=3
-    )
+    kept = prepared(transcript, first, running, running_id=id_, keep_results=2, escapes=True, least=0)
     if kept is not None:
         messages, _ = kept[0].messages(kept[1], Album(None, Echo()).show(), summary_role="user")
         assert_legal([dict(message) for message in messages])

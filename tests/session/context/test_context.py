@@ -95,7 +95,6 @@ async def place(
     try:
         yield here
     finally:
-        here.layers.close()
         await here.store.aclose()
 
 

@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from session.interchange import annabelle, archive, overlay, rows
-from session.interchange.conversation import BadFormat, Conversation, Line, calls_of, is_record, text_of
+from session.interchange.conversation import BadFormat, Conversation, Line, calls_of, text_of
 from session.interchange.formats import FORMATS
-from session.interchange.nanobot import B64_NAMES, OLD_NAMES
+from session.transcript.history import is_record
 from session.transcript.line import make_line, read_time
 from session.transcript.transcript import decode, parse
 from tests.session.interchange.test_interchange_odd import jsonl, records
@@ -319,8 +319,8 @@ def test_files_of_nanobot_come_in_and_go_out_unchanged(path: Path) -> None:
     known = parse(path.read_bytes(), stem=path.stem)
     known.messages = [raw for raw in known.messages if not decode(raw).get("_command")]
 
-    (found,) = OLD_NAMES.decode({path.name: path.read_bytes()})
-    written = B64_NAMES.encode(found)
+    (found,) = FORMATS["nanobot"].decode({path.name: path.read_bytes()})
+    written = FORMATS["nanobot-b64"].encode(found)
 
     assert len(found.lines) == len(known.messages)
     if known.damaged:
@@ -336,6 +336,8 @@ def test_the_key_is_read_from_either_kind_of_name() -> None:
     line = jsonl({"role": "user", "content": "hi"})
     b64 = base64.urlsafe_b64encode(b"telegram:-100555:topic:42").decode().rstrip("=")
 
-    found = OLD_NAMES.decode({f"s/{b64}.jsonl": line, "s/telegram_12.jsonl": line, "s/heartbeat.jsonl": line})
+    found = FORMATS["nanobot"].decode(
+        {f"s/{b64}.jsonl": line, "s/telegram_12.jsonl": line, "s/heartbeat.jsonl": line}
+    )
 
     assert [one.key for one in found] == ["telegram:-100555:topic:42", "telegram:12", ""]

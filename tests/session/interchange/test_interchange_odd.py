@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from session.errors import SessionError
-from session.interchange import annabelle, openclaw, overlay, pi, rows
+from session.interchange import annabelle, overlay, pi, rows
 from session.interchange.conversation import BadFormat, Conversation
 from session.interchange.formats import FORMATS, SOURCES
 from session.transcript.line import ROLES, dump, make_line
@@ -313,7 +313,7 @@ def turn(**fields: Any) -> bytes:
         (overlay, jsonl({"recordType": "message", **HI, "content": OTHER}), [""], TEXT_LOST),
         (pi, jsonl({"type": "message", "message": {**HI, "content": OTHER}}), [""], TEXT_LOST),
         (pi, jsonl(*PI[:2], {"type": ["message"]}), ["one"], ("records that are not entries",)),
-        (openclaw, jsonl(*PI[:2], {"type": {}}), ["one"], ("records that are not entries",)),
+        (SOURCES["openclaw"], jsonl(*PI[:2], {"type": {}}), ["one"], ("records that are not entries",)),
         (
             overlay,
             jsonl(*({"recordType": "message", **HI, "role": role} for role in ("user", []))),

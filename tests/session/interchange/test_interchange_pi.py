@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from session.interchange import openclaw, pi
+from session.interchange import pi
 from session.interchange.conversation import BadFormat, Conversation, Line, calls_of
-from session.interchange.openclaw import our_key
+from session.interchange.pi import our_key
 from tests.session.interchange.test_interchange_odd import AT, jsonl, records
 
 HEADER = {"type": "session", "version": 3, "id": "5f3c0a", "timestamp": AT}
@@ -207,9 +207,9 @@ def test_the_store_of_openclaw_names_the_key_of_each_file() -> None:
         "sessions/sessions.json": json.dumps(store).encode(),
     }
 
-    first, second = openclaw.decode(files)
+    first, second = pi.decode_openclaw(files)
 
     assert (first.key, first.lost) == ("", ("the key agent:main:main",))
     assert (second.key, second.session_id) == ("telegram:-1:topic:2", "s2")
     with pytest.raises(BadFormat):
-        openclaw.decode({"sessions/sessions.json": b"{}", "sessions/a.json": b"{}"})
+        pi.decode_openclaw({"sessions/sessions.json": b"{}", "sessions/a.json": b"{}"})

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from session.library.file_cache import FileCache
+from session.disk.layout import FileCache
 from session.library.library import (
     ASIDE_S,
     Bad,

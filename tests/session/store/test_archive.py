@@ -47,7 +47,7 @@ async def test_ended_session_is_archived_whole(make: Make, tmp_path: Path) -> No
         await answer(session, "a")
         await session.checkpoint(metadata={"name": "n", "model": "m"}, last_consolidated=1)
         old_id = session.session_id
-        messages = [session.raw(at) for at in range(len(session))]
+        messages = [session.transcript.messages[at] for at in range(len(session))]
 
         path = await session.end(metadata={"summary": "s"})
 

@@ -129,7 +129,11 @@ async def test_renewing_line_1_keeps_every_line_readable(tmp_path: Path) -> None
         await session.append(exchange(70000))
         # The old file is gone.
         assert os.fstat(lines_of(session).snapshot()[0].fd).st_ino == path.stat().st_ino
-        kept = [session.raw(0), session.raw(len(session) - 3), *session.transcript.messages[1:30]]
+        kept = [
+            session.transcript.messages[0],
+            session.transcript.messages[len(session) - 3],
+            *session.transcript.messages[1:30],
+        ]
         count = len(session)
 
     written = parse(path.read_bytes(), stem=STEM)
@@ -159,7 +163,7 @@ async def test_a_session_ends_and_is_opened_again_with_every_line(tmp_path: Path
             await session.change(
                 lambda *writers: rollover.reopen(*writers, session_id=str(HEAD["metadata"]["session_id"]))
             )
-            count, last = len(session), session.raw(-1)
+            count, last = len(session), session.transcript.messages[-1]
 
     assert was_there
     assert gone
@@ -180,12 +184,12 @@ async def test_an_index_that_tells_wrong_places_costs_one_error_and_is_made_anew
         async with store.open(KEY) as session:
             assert is_used(session.transcript)
             with pytest.raises(StoreError):
-                session.raw(100)
+                session.transcript.messages[100]
         async with store.open(KEY) as session:
-            assert session.raw(100) == BODY[100]
+            assert session.transcript.messages[100] == BODY[100]
     async with store_at(tmp_path) as store, store.open(KEY) as session:
         assert is_used(session.transcript)
-        assert session.raw(100) == BODY[100]
+        assert session.transcript.messages[100] == BODY[100]
 
 
 async def test_a_full_disk_costs_the_index_alone(tmp_path: Path) -> None:

@@ -30,10 +30,10 @@ async def test_cancelled_append_is_whole_or_absent(make: Make) -> None:
         with pytest.raises(asyncio.CancelledError):
             await task
         await session.append(turn("c"))
-        held = [session.raw(at) for at in range(len(session))]
+        held = [session.transcript.messages[at] for at in range(len(session))]
 
     async with make().open(ADA) as session:
-        assert [session.raw(at) for at in range(len(session))] == held
+        assert [session.transcript.messages[at] for at in range(len(session))] == held
 
 
 def in_child(tmp_path: Path, before: str, body: str) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -10,8 +9,8 @@ import pytest
 
 from session.disk.layout import Layout
 from session.store import places
-from session.store.original import keep_original, originals_of
-from session.store.places import kind_of, pattern_of
+from session.store.places import pattern_of
+from session.store.writer import keep_original, originals_of
 from session.transcript.key import SessionKey, marked_stem, plain_stem
 from tests.session.store_place import Make, turn
 from tests.support.place import write as put
@@ -91,39 +90,6 @@ def test_a_copy_is_of_its_key_and_of_a_known_kind(tmp_path: Path, key: SessionKe
     assert listed(layout, LIKE_IT, stem_of(LIKE_IT)) == []
     name = copy.relative_to(tmp_path).as_posix()
     assert pattern_of(name) == "sessions/{stem}.jsonl.corrupt-{ulid}"
-
-
-def test_a_marked_copy_that_names_another_key_is_not_taken(tmp_path: Path) -> None:
-    """Two names may share the eight digits: the file says whose it is."""
-    layout, stem = Layout(tmp_path), stem_of(LONG)
-    path = layout.transcript(stem)
-    put(path, head(LIKE_IT))
-    kept(layout, path, LONG)
-
-    assert listed(layout, LONG, stem) == []
-
-
-def head(key: str) -> str:
-    return json.dumps({"_type": "metadata", "key": key}) + "\n"
-
-
-def test_a_copy_whose_name_was_only_cut_is_found_by_the_key_in_it(tmp_path: Path) -> None:
-    """So they were named before; of one that says no key nobody knows whose it is."""
-    layout, stem = Layout(tmp_path), stem_of(LONG)
-    path = layout.transcript(stem)
-    put(path, head(LONG))
-    cut = path.name[:220]
-    ours, *others = (path.with_name(f"{cut}.corrupt-{ULID[:-1]}{end}") for end in "VWXYZ")
-    put(ours, path.read_text())
-    contents = (head(LIKE_IT), "no line", '{"key": 1}', json.dumps({"role": "user", "key": LONG}))
-    for other, content in zip(others, contents, strict=True):
-        put(other, content)
-
-    assert originals_of(path) == [ours]
-    assert listed(layout, LONG, stem) == [ours]
-    assert kind_of(ours.relative_to(tmp_path).as_posix()) == "original"
-    path.unlink()
-    assert listed(layout, LONG, stem) == [ours]
 
 
 def test_another_chat_may_have_the_name_of_a_copy(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 from session.context.request import lines_from, sent_from
 from session.memory.unconsolidated import UnconsolidatedReader
 from session.store import rollover
-from session.store.search import search
+from session.store.listing import search
 from session.store.store import Session, Store
 from session.transcript import archive
 from session.transcript.history import visible

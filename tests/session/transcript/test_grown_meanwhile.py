@@ -131,16 +131,17 @@ def of_a_request(transcript: Transcript) -> Any:
 
 def of_a_prepared_request(transcript: Transcript) -> Any:
     """Read what the next request sends, as it is prepared."""
-    kept = prepared(
-        transcript,
-        sent_from(transcript),
-        user("next"),
-        running_id="next",
-        keep_results=2,
-        escapes=False,
-        least=0,
-        piece=2,
-    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(prepared_module, "PIECE", 2)
+        kept = prepared(
+            transcript,
+            sent_from(transcript),
+            user("next"),
+            running_id="next",
+            keep_results=2,
+            escapes=False,
+            least=0,
+        )
     if kept is None:
         return None
     return kept[0].messages(kept[1], Album(None, Echo()).show(), summary_role="user")
