@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import durable
-from gateway.errors import GatewayError, StateInUse, Unreachable
+from gateway.cli import output
+from gateway.errors import StateInUse, Unreachable
 
 if TYPE_CHECKING:
     from gateway.config.settings import Settings
@@ -18,17 +19,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 OPEN_WITHIN_S = 10.0
 _ENDS_WITHIN_S, _LOOK_S = 5.0, 0.1
-
-
-def complete(work: Coroutine[Any, Any, T]) -> T:
-    """Run ``work`` in a loop of its own; of a group of errors raise the one that says why."""
-    try:
-        return asyncio.run(work)
-    except BaseExceptionGroup as errors:
-        known = errors.subgroup(GatewayError)
-        if known is None:
-            raise
-        raise first(known) from None
 
 
 @asynccontextmanager
@@ -68,19 +58,22 @@ async def queue(settings: Settings) -> AsyncIterator[Mailbox]:
     from gateway.app.mailboxes import open_mailbox
 
     mailbox = open_mailbox(settings, reports=False)
-    async with asyncio.TaskGroup() as group:
-        serving = group.create_task(mailbox.serve(), name="mailbox")
-        try:
+    try:
+        async with asyncio.TaskGroup() as group:
+            serving = group.create_task(mailbox.serve(), name="mailbox")
             try:
-                async with asyncio.timeout(OPEN_WITHIN_S):
-                    await mailbox.ready()
-            except TimeoutError:
-                health = mailbox.health()
-                text, hint = health.error or "no answer", health.hint or "chat-gateway doctor"
-                raise Unreachable(f"the queue: {text}", hint=hint) from None
-            yield mailbox
-        finally:
-            serving.cancel()
+                try:
+                    async with asyncio.timeout(OPEN_WITHIN_S):
+                        await mailbox.ready()
+                except TimeoutError:
+                    health = mailbox.health()
+                    text, hint = health.error or "no answer", health.hint or "chat-gateway doctor"
+                    raise Unreachable(f"the queue: {text}", hint=hint) from None
+                yield mailbox
+            finally:
+                serving.cancel()
+    except BaseExceptionGroup as errors:
+        raise output.leaf(errors) from None
 
 
 async def until_ended(settings: Settings) -> None:
@@ -128,12 +121,3 @@ def _listed(settings: Settings) -> Iterator[Client]:
             from gateway.http.client import Client
 
             yield Client(one.url, settings.http.token.get_secret_value())
-
-
-def first(errors: BaseExceptionGroup[GatewayError]) -> GatewayError:
-    """Take the first error out of a group of groups."""
-    error: BaseException = errors
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    assert isinstance(error, GatewayError)
-    return error

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gateway.cli import attach, known, output
+from gateway.cli import attach, output
 from gateway.cli.config import settings_of
-from gateway.cli.root import COUNT, FILE, GlobalOptions, as_json, group, key
+from gateway.cli.root import COUNT, FILE, GlobalOptions, as_json, complete_ended, complete_keys, group, key
 from gateway.errors import GatewayError, Unreachable
 from session.transcript.key import SessionKey
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 sessions = group("sessions")
 _target = click.argument(
-    "target", metavar="KEY|ULID", help="a chat, or the id of a session", shell_complete=known.complete_keys
+    "target", metavar="KEY|ULID", help="a chat, or the id of a session", shell_complete=complete_keys
 )
 COLUMNS = ("key", "id", "name", "agent", "last_message_at", "message_count", "active")
 _ULID = re.compile(r"[0-9A-HJKMNP-TV-Z]{26}")
@@ -43,7 +43,7 @@ def list_(opts: GlobalOptions, as_json: bool) -> None:
         async with _store(settings) as store:
             return [row.as_dict() for row in await store.rows()]
 
-    rows = attach.complete(work(settings_of(opts)))
+    rows = asyncio.run(work(settings_of(opts)))
     output.listed(rows, COLUMNS, "no sessions yet", as_json=as_json)
 
 
@@ -60,7 +60,7 @@ def show(opts: GlobalOptions, target: str, as_json: bool) -> None:
             session = rows[0].as_dict() if rows else {"id": view.session_id, "key": view.key}
             return session, view.lines()
 
-    session, messages = attach.complete(work(settings_of(opts)))
+    session, messages = asyncio.run(work(settings_of(opts)))
     if as_json:
         output.document({"session": session, "messages": messages})
         return
@@ -94,7 +94,7 @@ def new(opts: GlobalOptions, key: str) -> None:
                 await session.checkpoint()
             return created or archived is not None
 
-    begins = attach.complete(work(settings_of(opts)))
+    begins = asyncio.run(work(settings_of(opts)))
     output.words("a new session is open" if begins else "the session has no messages yet and stays open")
 
 
@@ -115,7 +115,7 @@ def close(opts: GlobalOptions, key: str) -> None:
                 await services.jobs.left(key, closed)
             return closed
 
-    closed = attach.complete(work(settings_of(opts)))
+    closed = asyncio.run(work(settings_of(opts)))
     output.words(f"session {closed} is closed" if closed else f"{key} has no open session with messages")
 
 
@@ -125,7 +125,7 @@ def close(opts: GlobalOptions, key: str) -> None:
     "ulid",
     metavar="ULID",
     help="id of a closed session, from `sessions list`",
-    shell_complete=known.complete_ended,
+    shell_complete=complete_ended,
 )
 def resume(opts: GlobalOptions, key: str, ulid: str) -> None:
     """Reopen a closed session.
@@ -147,7 +147,7 @@ def resume(opts: GlobalOptions, key: str, ulid: str) -> None:
                 await services.jobs.left(key, swap.left)
             return swap
 
-    swap = attach.complete(work(settings_of(opts)))
+    swap = asyncio.run(work(settings_of(opts)))
     ended = f"; {swap.left} is closed" if swap.left else ""
     output.words(f"{key} continues with session {swap.session}{ended}")
 
@@ -179,7 +179,7 @@ def search(
                 search_in, layout, stem, session_key, text, limit=limit, tools=tools
             )
 
-    found = attach.complete(work(settings_of(opts)))
+    found = asyncio.run(work(settings_of(opts)))
     hits = [hit.as_dict() for hit in found.hits]
     if as_json:
         output.document(hits)
@@ -206,7 +206,7 @@ def prune(opts: GlobalOptions, dry_run: bool, as_json: bool) -> None:
             steps = await services.retention.prune(dry_run=dry_run, sweeps=False)
             return settings.session.retention_days, [step.as_dict() for step in steps]
 
-    days, steps = attach.complete(work(settings_of(opts)))
+    days, steps = asyncio.run(work(settings_of(opts)))
     if as_json:
         output.document(steps)
     else:
@@ -228,7 +228,7 @@ def clear(opts: GlobalOptions, key: str, everything: bool) -> None:
 
     Stops the answer in progress. Messages that wait in the queue are still answered.
     """
-    from gateway.cli import whole
+    from gateway.cli import memory
 
     async def work(settings: Settings) -> bool:
         async with _store(settings) as store:
@@ -236,11 +236,11 @@ def clear(opts: GlobalOptions, key: str, everything: bool) -> None:
 
     settings = settings_of(opts)
     if everything:
-        found = attach.complete(whole.erased(settings, key=key))
+        found = asyncio.run(memory.erased(settings, key=key))
         output.words(f"{key} is cleared" if found["cleared"] else f"{key} had no active session")
-        whole.tell(found)
+        memory.tell(found)
         return
-    cleared = attach.complete(work(settings))
+    cleared = asyncio.run(work(settings))
     output.words(f"{key} is cleared" if cleared else f"{key} had no active session")
 
 
@@ -256,7 +256,7 @@ def verify(opts: GlobalOptions, repair: bool, as_json: bool) -> int:
         async with _store(settings) as store:
             return await integrity(store, repair=repair)
 
-    problems = attach.complete(work(settings_of(opts)))
+    problems = asyncio.run(work(settings_of(opts)))
     if as_json:
         output.document(problems)
     else:
@@ -280,7 +280,7 @@ _FORMATS = ("nanobot", "nanobot-b64", "annabelle", "overlay", "archive", "rows",
     "--key",
     metavar="KEY",
     help="import as this chat (default: the source's, else cli:<id or file name>)",
-    shell_complete=known.complete_keys,
+    shell_complete=complete_keys,
 )
 @click.option(
     "--write-config",
@@ -361,10 +361,10 @@ async def _find(store: Store, target: str) -> View:
 async def _clear(settings: Settings, store: Store, key: SessionKey) -> bool:
     """Have the daemon clear the key, which ends the turn too; without one, do it here."""
     from gateway.app import clearing
-    from gateway.cli import whole
+    from gateway.cli import memory
 
     async with attach.daemon(settings) as client:
-        if client is not None and whole.can_be_sent(key):
+        if client is not None and memory.can_be_sent(key):
             # A daemon that ends just now ends its turns with it.
             with contextlib.suppress(Unreachable):
                 return await client.clear(key)

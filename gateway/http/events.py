@@ -132,11 +132,11 @@ def _add_socket(router: APIRouter, chats: ChatService) -> None:
             await chats.record.last_seq(key)
             last = await _last_of(chats, key, last_id)
         except HttpError as error:
-            refused = error_response(error.status, error.error, error.hint, error.headers)
+            refused = error_response(websocket.scope, error.status, error.error, error.hint, error.headers)
             await websocket.send_denial_response(refused)
             return
         except (GatewayError, SessionError) as error:
-            await websocket.send_denial_response(error_response(503, str(error), error.hint))
+            await websocket.send_denial_response(error_response(websocket.scope, 503, str(error), error.hint))
             return
         await websocket.accept()
         await _show(websocket, chats, key, last, drafts=draft in ("1", "true"))

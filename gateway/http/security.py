@@ -261,6 +261,8 @@ SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 OPEN_PATHS = frozenset({"/healthz", "/readyz", "/v1/login", "/v1/logout", "/"})
 # The files of the page: it has to be there before anybody can log in.
 OPEN_PREFIX = "/page/"
+ENDED = "the gateway shut down before this was answered"
+AGAIN = "send it again once the gateway runs; use the same id to avoid duplicates"
 LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
 WILDCARDS = frozenset({"0.0.0.0", "[::]"})  # noqa: S104 - names that are refused, not bound
 HOLDER = Caller(OPERATOR, "admin")
@@ -465,7 +467,11 @@ class Guard:
             await self._app(scope, receive, send)
             return
 
+        began = False
+
         async def guarded(message: Message) -> None:
+            nonlocal began
+            began = began or message["type"] == "http.response.start"
             if message["type"] in ("http.response.start", "websocket.http.response.start"):
                 headers = MutableHeaders(scope=message)
                 for name, value in HEADERS.items():
@@ -482,8 +488,14 @@ class Guard:
         except HttpError as refusal:
             if refusal.status in (401, 403):
                 self._log(refusal)
-            answer = error_response(refusal.status, refusal.error, refusal.hint, refusal.headers)
+            answer = error_response(scope, refusal.status, refusal.error, refusal.hint, refusal.headers)
             await answer(scope, receive, guarded)
+        except asyncio.CancelledError:
+            # Only the end of the gateway cancels one: the server would answer 500, which nobody tries again.
+            if scope["type"] == "http" and not began:
+                answer = error_response(scope, 503, ENDED, AGAIN)
+                await answer(scope, receive, guarded)
+            raise
 
     @contextlib.contextmanager
     def _counted(self, scope: Scope) -> Iterator[None]:

@@ -34,7 +34,7 @@ from gateway.http import (
     pending,
     sessions,
 )
-from gateway.http.errors import RETRY_AFTER_S, add_error_handlers, error_response
+from gateway.http.errors import add_error_handlers
 from gateway.http.security import Gate, Guard, Rates, Streams, login_routes
 from gateway.service.chats import ChatService
 from gateway.service.tokens import Tokens
@@ -156,7 +156,7 @@ class HttpServer:
         guarded = Guard(build(self.chats, self._gate), self._gate, Streams(self.descriptors))
         server = _Server(
             uvicorn.Config(
-                RequestIds(completions.OpenAIErrors(ShutdownResponse(guarded))),
+                RequestIds(guarded),
                 log_config=None,
                 log_level="critical",
                 access_log=False,
@@ -226,35 +226,6 @@ def _with(*routers: APIRouter) -> FastAPI:
     # Made when it is first asked for: it takes longer than all the rest of a start.
     app.openapi = cache(lambda: openapi.document(app))  # type: ignore[method-assign]
     return app
-
-
-ENDED = "the gateway shut down before this was answered"
-AGAIN = "send it again once the gateway runs; use the same id to avoid duplicates"
-
-
-class ShutdownResponse:
-    """Answers 503 where a request is cancelled before its answer began; nobody but the end cancels one."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on."""
-        began = False
-
-        async def noted(message: Message) -> None:
-            nonlocal began
-            began = began or message["type"] == "http.response.start"
-            await send(message)
-
-        try:
-            await self._app(scope, receive, noted)
-        except asyncio.CancelledError:
-            # The server would call this a fault of ours, 500, which clients do not try again.
-            if scope["type"] == "http" and not began:
-                answer = error_response(503, ENDED, AGAIN, {"Retry-After": str(RETRY_AFTER_S)})
-                await answer(scope, receive, send)
-            raise
 
 
 HEADER = b"x-request-id"

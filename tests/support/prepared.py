@@ -40,7 +40,7 @@ MODULES = (
     "gateway.cli.conversation",
     "gateway.cli.status",
     "gateway.cli.memory",
-    "gateway.cli.whole",
+    "gateway.cli.memory",
     "gateway.app.sessions",
     "gateway.workers.count",
     "channels.telegram.adapter",
