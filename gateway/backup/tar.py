@@ -203,8 +203,6 @@ class TarWriter:
 
 
 class _Digested:
-    """A file of which the digest is known once it was read."""
-
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
         self.digest = hashlib.sha256()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, TypeVar
 
@@ -24,11 +24,17 @@ _ENDS_WITHIN_S, _LOOK_S = 5.0, 0.1
 @asynccontextmanager
 async def daemon(settings: Settings) -> AsyncIterator[Client | None]:
     """Connect to the first daemon of this workspace that answers; None where none does."""
-    for one in _listed(settings):
-        async with one as client:
-            if await client.alive():
-                yield client
-                return
+    from gateway.app.daemons import DaemonRegistry
+
+    for one in DaemonRegistry(settings.workspace).running():
+        if one.url:
+            # A verb starts sooner without an HTTP client where no daemon runs.
+            from gateway.http.client import Client
+
+            async with Client(one.url, settings.http.token.get_secret_value()) as client:
+                if await client.alive():
+                    yield client
+                    return
     yield None
 
 
@@ -76,6 +82,11 @@ async def queue(settings: Settings) -> AsyncIterator[Mailbox]:
         raise output.leaf(errors) from None
 
 
+def has_queue(settings: Settings) -> bool:
+    """Say whether there is a queue; an embedded one begins with the first start."""
+    return not settings.broker.embedded or (settings.state / durable.STATE_FILE).exists()
+
+
 async def until_ended(settings: Settings) -> None:
     """Wait a little for a daemon that is ending: it holds the embedded queue while turns still run.
 
@@ -110,14 +121,3 @@ async def parked_files(settings: Settings) -> frozenset[str]:
 
     async with queue(settings) as mailbox:
         return await awaited.parked_files(mailbox)
-
-
-def _listed(settings: Settings) -> Iterator[Client]:
-    from gateway.app.daemons import DaemonRegistry
-
-    for one in DaemonRegistry(settings.workspace).running():
-        if one.url:
-            # A verb starts sooner without an HTTP client where no daemon runs.
-            from gateway.http.client import Client
-
-            yield Client(one.url, settings.http.token.get_secret_value())

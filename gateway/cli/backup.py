@@ -124,7 +124,6 @@ def restore(opts: GlobalOptions, path: Path) -> None:
 
 
 def _target(path: Path) -> Path:
-    """Name the file: a folder gets one that is named by the time."""
     if not path.is_dir():
         return path
     return path / f"chat-gateway-{durable.now():%Y%m%dT%H%M%SZ}.tar"
@@ -137,7 +136,6 @@ def _tell(manifest: Manifest) -> None:
 
 @contextlib.contextmanager
 def _words(path: Path) -> Iterator[None]:
-    """Say in words what the disk refused."""
     try:
         yield
     except OSError as error:

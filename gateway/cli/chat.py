@@ -185,7 +185,6 @@ def with_stdin(given: str) -> str:
 
 
 def _is_piped() -> bool:
-    """Say whether stdin is a pipe or a file; a terminal, ``/dev/null`` or nothing at all is not."""
     try:
         mode = os.fstat(sys.stdin.fileno()).st_mode
     except (AttributeError, OSError, ValueError):

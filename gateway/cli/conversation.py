@@ -330,7 +330,6 @@ class Conversation:
         self._looking = group.create_task(look_on(self._talk, self._key, self._screen.see), name="look on")
 
     async def _take(self, group: asyncio.TaskGroup, text: str) -> None:
-        """Do what a typed text means: choose a conversation, take a file along, or ask."""
         if choice := _SESSIONS.fullmatch(text):
             chosen = await self._picker.choose(self._typed, choice[1] or "")
             if chosen is not None:
@@ -482,8 +481,6 @@ async def _here(settings: Settings, *, message: str | None) -> AsyncIterator[_He
 
 
 class _Here:
-    """An application in this process."""
-
     def __init__(self, chats: ChatService) -> None:
         self._chats = chats
         self.unanswered = False
@@ -576,7 +573,6 @@ async def ask_once(
 
 
 async def _explain(talk: Talk, message_id: str) -> None:
-    """Give the operator the cause that the chat is not told, and the cure."""
     standing = await _standing(talk)
     if not standing.up:
         unreachable(standing)

@@ -219,7 +219,6 @@ def _say_kept(file: CronFile) -> None:
 
 
 def _say_unserved(settings: Settings, answer_to: str | None) -> None:
-    """Tell at once of answers that nobody would take."""
     from gateway.app.served import served
 
     channel = (answer_to or "").partition(":")[0]

@@ -34,7 +34,7 @@ from gateway.config.settings import Settings
 from gateway.errors import GatewayError
 from gateway.outbound.standing import standing
 from session.errors import SessionError
-from session.models.model import Model
+from session.models.model import Answer
 from session.store.store import Store
 from session.transcript.key import SessionKey
 
@@ -49,18 +49,13 @@ def ask_model(settings: Settings) -> str:
     Raises:
         GatewayError: it does not answer, with the cure.
     """
-    return asyncio.run(_ask_model(settings))
 
+    async def asked() -> Answer:
+        async with opened_model(settings) as model, asyncio.timeout(MODEL_S):
+            return await try_model(model)
 
-async def _ask_model(settings: Settings) -> str:
-    async with opened_model(settings) as model:
-        return await _answer_of(model, settings)
-
-
-async def _answer_of(model: Model, settings: Settings) -> str:
     try:
-        async with asyncio.timeout(MODEL_S):
-            answer = await try_model(model)
+        answer = asyncio.run(asked())
     except SessionError as error:
         raise GatewayError(str(error), hint=error.hint or "correct the name or the key") from error
     except TimeoutError:
@@ -93,17 +88,16 @@ def ask_platform(name: str, table: Platform) -> str:
     Raises:
         GatewayError: it refuses the token, or cannot be reached.
     """
-    return asyncio.run(_ask_platform(name, table))
 
-
-async def _ask_platform(name: str, table: Platform) -> str:
-    try:
+    async def asked() -> str:
         async with asyncio.timeout(PLATFORM_S):
-            if name == "telegram":
-                assert isinstance(table, TelegramTable)
+            if isinstance(table, TelegramTable):
                 return await _telegram(table)
             assert isinstance(table, DiscordTable)
             return await _discord(table)
+
+    try:
+        return asyncio.run(asked())
     except ChannelError as error:
         raise GatewayError(str(error), hint=error.hint or f"docs/{name}.md") from error
     except TimeoutError:
@@ -327,7 +321,7 @@ def pair_owner(settings: Settings, channel: str, questions: Questions, owner: st
             if owner:
                 agreed = who == f"{channel}:{owner}"
             else:
-                agreed = questions.agreed(f"{shown} wrote. Is that you? Allow access?", default=False)
+                agreed = questions.agreed(f"{shown} wrote. Is that you? Allow access?")
             if agreed:
                 entry = pairing.approve(code)
                 output.words(f"{shown} is approved")

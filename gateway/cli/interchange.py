@@ -124,6 +124,12 @@ def left_out(path: Path) -> Refused:
     return problem, "copy it by hand if you need it"
 
 
+def _differs(path: Path, workspace: Path, place: str) -> Refused:
+    ours = workspace / place
+    cure = f"merge {path} into {ours} by hand, or move {ours} away and import again"
+    return f"{place} already exists here with different text and was kept", cure
+
+
 def _read_all(top: Path, paths: Iterable[Path]) -> dict[str, bytes]:
     """Read session files by their path from ``top`` on; one that leads elsewhere is named and left out."""
     found = {}
@@ -150,7 +156,6 @@ def take_pictures(place: NanobotWorkspace, conversation: Conversation) -> Conver
 
 
 def _sessions(root: Path) -> Iterator[Path]:
-    """List session files: by old or base64 name, and those in the folders of later versions."""
     folder = root / "sessions"
     yield from _jsonl(folder)
     for inner in sorted(folder.iterdir()) if folder.is_dir() else ():
@@ -169,15 +174,13 @@ def _notes(folder: Path) -> list[Path]:
 def take_memory(place: NanobotWorkspace, settings: Settings) -> list[Refused]:
     """Copy the notes where there are none of that name yet."""
     refused: list[Refused] = []
-    folder = settings.workspace / "memory"
     taken = []
     for note, data in _notes_read(place, refused):
-        target = folder / note.name
+        target = settings.workspace / "memory" / note.name
         if put(target, data):
             taken.append(note.name)
         elif edit.read(target) != data:
-            cure = f"merge {note} into {target} by hand, or move {target} away and import again"
-            refused.append((f"memory/{note.name} already exists here with different text and was kept", cure))
+            refused.append(_differs(note, settings.workspace, f"memory/{note.name}"))
     if taken:
         output.words(f"memory: {', '.join(taken)}")
     return refused
@@ -269,7 +272,6 @@ def take_cron(place: NanobotWorkspace, settings: Settings) -> list[Refused]:
 
 
 def _optional(top: Path, path: Path, refused: list[Refused]) -> bytes:
-    """Read a file of jobs; a program that never ran its clock has left only the one or the other."""
     if not path.is_file():
         return b""
     if (data := read_inside(top, path)) is None:
@@ -330,24 +332,14 @@ class _Copies:
         if not _is_barred(target) and put(target, data):
             return True
         if not _holds(target, data):
-            self.differs(path, place)
+            self.refused.append(_differs(path, self.workspace, place))
         return False
 
     def read(self, path: Path) -> bytes | None:
         """Read a regular file of the source, no link followed that leaves it."""
         if (data := read_inside(self.source, path)) is None:
-            self.left_out(path)
+            self.refused.append(left_out(path))
         return data
-
-    def left_out(self, path: Path) -> None:
-        """Note what is no file of the source."""
-        self.refused.append(left_out(path))
-
-    def differs(self, path: Path, place: str) -> None:
-        """Note what is here already, and says something else."""
-        ours = self.workspace / place
-        cure = f"merge {path} into {ours} by hand, or move {ours} away and import again"
-        self.refused.append((f"{place} already exists here with different text and was kept", cure))
 
 
 def take_texts(place: NanobotWorkspace, workspace: Path) -> list[Refused]:
@@ -387,13 +379,12 @@ def _persona_of(folder: Path) -> str | None:
 
 
 def _skills(copies: _Copies) -> Iterator[Path]:
-    """Yield the folders of skills."""
     try:
         found = sorted((copies.source / "skills").iterdir())
     except FileNotFoundError:
         return
     except OSError:
-        copies.left_out(copies.source / "skills")
+        copies.refused.append(left_out(copies.source / "skills"))
         return
     for folder in found:
         if not folder.is_dir() or folder.name.startswith("."):
@@ -411,7 +402,7 @@ def _take_skill(copies: _Copies, folder: Path) -> bool:
         return False
     own = copies.workspace / place / SKILL_FILE
     if _is_barred(own) or (os.path.lexists(own) and not _holds(own, instructions)):
-        copies.differs(folder, place)
+        copies.refused.append(_differs(folder, copies.workspace, place))
         return False
     beside = [copies.take(path, f"{place}/{path.relative_to(folder)}") for path in _beside(copies, folder)]
     taken = copies.take(folder / SKILL_FILE, f"{place}/{SKILL_FILE}")
@@ -425,20 +416,19 @@ def _beside(copies: _Copies, folder: Path) -> Iterator[Path]:
     """Yield the files of a skill but its instructions; links to folders are not followed."""
 
     def refused(error: OSError) -> None:
-        copies.left_out(Path(error.filename))
+        copies.refused.append(left_out(Path(error.filename)))
 
     for here, folders, names in os.walk(folder, onerror=refused):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         for path in (Path(here, name) for name in folders):
             if path.is_symlink():
-                copies.left_out(path)
+                copies.refused.append(left_out(path))
         for path in (Path(here, name) for name in sorted(names)):
             if not path.name.startswith(".") and path != folder / SKILL_FILE:
                 yield path
 
 
 def _is_barred(target: Path) -> bool:
-    """Say whether something that is no folder stands on the way to a file."""
     return any(os.path.lexists(folder) and not folder.is_dir() for folder in target.parents)
 
 

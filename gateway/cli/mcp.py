@@ -87,7 +87,6 @@ def _server(settings: Settings, name: str) -> Server:
 
 
 async def _parts(settings: Settings) -> Mapping[str, Mapping[str, Any]] | None:
-    """Ask the running daemon how its parts are; None where none runs."""
     async with attach.daemon(settings) as client:
         if client is None:
             return None

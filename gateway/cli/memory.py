@@ -289,8 +289,6 @@ def _said(report: Report, *, newest: int) -> list[str]:
 
 
 def _asked(opts: GlobalOptions, work: Callable[[SessionServices], Awaitable[T]]) -> T:
-    """Return what ``work`` does with the session side of the workspace."""
-
     async def run(settings: Settings) -> T:
         async with _services(settings) as services:
             return await work(services)
@@ -358,7 +356,6 @@ async def _write_export(settings: Settings, key: str, person: str, path: Path | 
 
 
 def _into(path: Path, work: Any) -> Sequence[Any]:
-    """Write a file that is whole once it has its name; one that is there is not written over."""
     temp = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with durable.replacing(path, temp=temp, new=True) as fd, os.fdopen(os.dup(fd), "wb") as out:
@@ -373,18 +370,13 @@ def _into(path: Path, work: Any) -> Sequence[Any]:
 
 
 async def _parked(settings: Settings, subject: Subject) -> list[Mapping[str, Any]]:
-    """Read the parked letters of a subject, whole."""
-    async with attach.daemon(settings) as client:
-        if client is not None:
-            rows = [row for row in await client.parked() if row["key"] in subject.lanes]
-            return [await client.parked_one(row["id"], row["key"]) for row in rows]
-    if _has_no_queue(settings):
-        return []
-    from gateway.service import parked
+    from gateway.cli.parked import queue_here
 
-    async with attach.queue(settings) as mailbox:
-        found = [each for each in await mailbox.parked() if each.key in subject.lanes]
-        return [parked.row(each) | {"body": each.body.decode("utf-8", "replace")} for each in found]
+    if not attach.has_queue(settings):
+        return []
+    async with attach.daemon_or(settings, queue_here) as letters:
+        rows = [row for row in await letters.parked() if row["key"] in subject.lanes]
+        return [await letters.parked_one(row["id"], row["key"]) for row in rows]
 
 
 def erase_all(settings: Settings, *, key: str, person: str, asks: bool) -> Erased:
@@ -449,19 +441,14 @@ def can_be_sent(key: str) -> bool:
 async def _erasure(
     settings: Settings, *, queue: bool = True
 ) -> AsyncIterator[tuple[Erasure, SessionServices]]:
-    """Open what an erasure needs in this process."""
     from gateway.app.erasure import Erasure
 
     async with AsyncExitStack() as stack:
         mailbox = None
-        if queue and not _has_no_queue(settings):
+        if queue and attach.has_queue(settings):
             mailbox = await stack.enter_async_context(attach.queue(settings))
         services = await stack.enter_async_context(_services(settings))
         yield Erasure(settings, services, mailbox=mailbox), services
-
-
-def _has_no_queue(settings: Settings) -> bool:
-    return settings.broker.embedded and not (settings.state / durable.STATE_FILE).exists()
 
 
 def _confirm(question: str) -> None:

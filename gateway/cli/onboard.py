@@ -47,11 +47,6 @@ class Questions:
         with _echo(on=False):
             yield
 
-    @property
-    def may_repeat(self) -> bool:
-        """Whether an answer that was no good can be given again."""
-        return not self.yes
-
     def text(self, question: str, default: str = "") -> str:
         """Return a line; ``default`` for an empty one.
 
@@ -73,10 +68,9 @@ class Questions:
                 raise _ended() from None
         return self._line(f"{question}: ").strip()
 
-    def agreed(self, question: str, *, default: bool) -> bool:
-        """Return whether the answer is yes; by ``default`` for an empty one."""
-        said = self.text(f"{question} [{'Y/n' if default else 'y/N'}]").lower()
-        return said in ("y", "yes") if said else default
+    def agreed(self, question: str) -> bool:
+        """Return whether the answer is yes; an empty one is no."""
+        return self.text(f"{question} [y/N]").lower() in ("y", "yes")
 
     def _line(self, prompt: str) -> str:
         with _echo(on=True):
@@ -182,8 +176,6 @@ def provider_of(name: str) -> Provider | None:
 
 @dataclass(frozen=True, kw_only=True)
 class _Given:
-    """The options of the command line, which answer questions beforehand."""
-
     model: str | None
     api_base: str | None
     key_file: Path | None
@@ -288,7 +280,7 @@ def _model(given: _Given, settings: Settings, questions: Questions, config: Path
             with questions.quiet():
                 output.words(first_chat.ask_model(tried))
         except GatewayError as error:
-            if not questions.may_repeat:
+            if questions.yes:
                 if first_chat.at_fault(error) == "key":
                     raise GatewayError(str(error), hint="pass another key with --key-file FILE") from error
                 raise
@@ -394,7 +386,7 @@ def _platform(given: _Given, settings: Settings, questions: Questions, config: P
                 output.words(f"{name}: logged in as {first_chat.ask_platform(name, tried)}")
         except (GatewayError, ValidationError) as error:
             shown = error if isinstance(error, GatewayError) else _bad_token()
-            if not questions.may_repeat:
+            if questions.yes:
                 raise shown from None
             output.error(str(shown), shown.hint)
             token_given, enabled = "", []
@@ -429,12 +421,9 @@ def _port(given: _Given, settings: Settings, config: Path) -> None:
 
 
 def _unit(given: _Given, settings: Settings, questions: Questions, config: Path) -> None:
-    """Write a unit of the person's own systemd, if wished."""
     folder: Path | None = given.unit
     if folder is None:
-        if not questions.agreed(
-            "Write a systemd unit, so that it runs whenever you are logged in?", default=False
-        ):
+        if not questions.agreed("Write a systemd unit, so that it runs whenever you are logged in?"):
             return
         folder = units.USER_FOLDER
     unit = units.user_text(units.program(), config, settings.workspace)

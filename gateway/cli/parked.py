@@ -68,17 +68,16 @@ def drop(opts: GlobalOptions, id: str, key: str | None) -> None:
 
 
 def _asked(opts: GlobalOptions, call: Callable[[Client | ParkedLetters], Awaitable[T]]) -> T:
-    """Ask the running daemon, or the queue where none runs."""
-
     async def work(settings: Settings) -> T:
-        async with attach.daemon_or(settings, _queue_here) as letters:
+        async with attach.daemon_or(settings, queue_here) as letters:
             return await call(letters)
 
     return asyncio.run(work(settings_of(opts)))
 
 
 @asynccontextmanager
-async def _queue_here(settings: Settings) -> AsyncIterator[ParkedLetters]:
+async def queue_here(settings: Settings) -> AsyncIterator[ParkedLetters]:
+    """Open the queue and the conversations of the workspace in this process."""
     # `parked` starts sooner without a store in this process where a daemon answers.
     from gateway.service.parked import ParkedLetters
     from session.store.store import Store

@@ -259,7 +259,6 @@ class Screen:
         return "(to another message) " if self.busy and not own else ""
 
     def _whole(self, before: str, text: str) -> None:
-        """Write an answer of which nothing is shown yet."""
         self._break()
         if before:
             self._write(f"{before}\n" if self._ink else before)
@@ -280,7 +279,6 @@ class Screen:
             self._put(self._ink.end())
 
     def _line(self, text: str) -> None:
-        """Write a line of its own; an answer that is being written goes on below it."""
         self._break()
         self._write(f"{text}\n")
 

@@ -120,14 +120,12 @@ def _of_workspace(settings: Settings) -> dict[str, Any]:
 
 
 def _platforms(settings: Settings) -> dict[str, Any]:
-    """Say how each platform stood last, as its file tells it."""
     from gateway.app.served import enabled
 
     return {kind.name: standing(settings.state, kind.name) for kind, _ in enabled(settings)}
 
 
 async def _usage_today(settings: Settings) -> dict[str, Any]:
-    """Read what was spent today, and what is left of the caps."""
     # `status` starts twice as fast without the session side where a daemon answers.
     from gateway.app.spending import build_spending, spent_today
     from session.store.store import Store
@@ -146,8 +144,8 @@ async def _queues(settings: Settings) -> dict[str, Any]:
     from gateway.app.served import served
 
     # One that is ending holds the embedded queue until its last turn has ended.
-    held = bool(DaemonRegistry(settings.workspace).ending())
-    if settings.broker.embedded and (held or not (settings.state / durable.STATE_FILE).exists()):
+    held = settings.broker.embedded and DaemonRegistry(settings.workspace).ending()
+    if held or not attach.has_queue(settings):
         return {"queues": {}, "unserved": []}
     async with attach.queue(settings) as mailbox:
         depths = await mailbox.depths(RepliedChannels(settings.state).names())
@@ -200,7 +198,6 @@ def _lines(found: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _worker(row: Mapping[str, Any]) -> str:
-    """Say how a worker does, and which partitions it has: each N-th."""
     state = f"process {row['pid']}" if row["up"] else "down"
     numbers = [str(each) for each in row["partitions"]]
     few = [*numbers[:2], "…", numbers[-1]] if len(numbers) > 4 else numbers
@@ -208,7 +205,6 @@ def _worker(row: Mapping[str, Any]) -> str:
 
 
 def _in_memory(held: Mapping[str, Any]) -> str:
-    """Say what the gateway holds."""
     size = f"{held['bytes'] / 2**20:.1f} of {held['max_bytes'] / 2**20:g} MB"
     return f"in memory: {output.counted(held['letters'], 'message')}, {size}"
 
@@ -225,7 +221,6 @@ def _notes(memory: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _limit(row: Mapping[str, Any]) -> str:
-    """Say what is left of a cap on the running day, and what requests under way may still take of it."""
     who = f" for {row['who']}" if row["who"] else ""
     figures = {name: _figure(row, name) for name in ("left", "of", "reserved")}
     reserved = f", {figures['reserved']} reserved" if row["reserved"] else ""
@@ -314,7 +309,6 @@ async def _spent(settings: Settings, days: int, key: str) -> dict[str, Any]:
 
 
 async def _traced(settings: Settings, message_id: str, key: str | None) -> dict[str, Any]:
-    """Ask the daemon; without one, look into the files."""
     async with attach.daemon(settings) as client:
         if client is not None:
             return await client.trace(message_id, key)
@@ -323,7 +317,7 @@ async def _traced(settings: Settings, message_id: str, key: str | None) -> dict[
 
     async with AsyncExitStack() as stack:
         mailbox, unasked = None, "there is no queue yet"
-        if not settings.broker.embedded or (settings.state / durable.STATE_FILE).exists():
+        if attach.has_queue(settings):
             try:
                 mailbox = await stack.enter_async_context(attach.queue(settings))
             except GatewayError as error:

@@ -362,7 +362,6 @@ class CompletionStream(EventStream):
 
 
 def _piece(shown: Event, written: Written) -> str:
-    """Return what is to be sent for something that a turn shows."""
     match shown.kind:
         case "delta":
             return written.more(shown.text)
@@ -590,11 +589,7 @@ def _names(chats: ChatService) -> list[str]:
 
 
 def _agent(chats: ChatService, key: str, model: str) -> str:
-    """Return the agent that a request names by its model; empty: whoever answers there.
-
-    Raises:
-        HttpError: 404, there is none of this name; 403, the chat may not choose it.
-    """
+    """Return the agent that a request names by its model; empty: whoever answers there."""
     choice = _choice(chats)
     if not choice.agents or model not in choice.names:
         _known(chats, model)
@@ -605,7 +600,6 @@ def _agent(chats: ChatService, key: str, model: str) -> str:
 
 
 async def _answering(chats: ChatService, key: str, agent: str) -> str:
-    """Return the name of the model that will answer in a chat."""
     settings, services = chats.application.settings, chats.application.services
     if not settings.agents or services is None:
         return settings.model.name
@@ -614,11 +608,7 @@ async def _answering(chats: ChatService, key: str, agent: str) -> str:
 
 
 def _known(chats: ChatService, name: str) -> dict[str, Any]:
-    """Describe what a client may name as its model.
-
-    Raises:
-        HttpError: 404, there is none of this name.
-    """
+    """Describe what a client may name as its model; raises HttpError 404."""
     if name not in _names(chats):
         raise HttpError(404, f"there is no model {name[:200]}", hint="GET /v1/models lists them")
     created = round(chats.application.started_at.timestamp())
@@ -674,7 +664,6 @@ def _add_completions(router: APIRouter, chats: ChatService) -> None:
 
 
 async def _without_session(request: Request, chats: ChatService, body: CompletionIn) -> Response:
-    """Pass a request on to the model; nothing is stored."""
     if body.n not in (None, 1):
         raise HttpError(400, "n: only one answer is supported", hint="repeat the request for another one")
     if has_surrogate(json.dumps([each.model_dump() for each in body.messages], ensure_ascii=False)):
@@ -689,11 +678,7 @@ async def _without_session(request: Request, chats: ChatService, body: Completio
 
 
 async def _kept(chats: ChatService, pictures: Sequence[tuple[str, bytes]]) -> list[Attachment]:
-    """Keep the pictures that came with a message.
-
-    Raises:
-        HttpError: 413, one of them is too large; 503, the disk refused.
-    """
+    """Keep the pictures that came with a message; raises HttpError 413 or 503."""
     media = chats.application.settings.media
     kept: list[Attachment] = []
     for mime, data in pictures:
@@ -728,7 +713,6 @@ def _refusals(id_: str) -> Iterator[None]:
 
 
 async def _whole(request: Request, completion: Completion, model: str) -> Response:
-    """Wait for the answer as long as the client does."""
     id_ = completion.message.id
     try:
         with _refusals(id_):

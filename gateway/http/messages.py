@@ -188,11 +188,7 @@ def check_words(scope: Scope, text: str) -> None:
 
 
 async def _found(settings: Settings, files: Sequence[AttachmentIn]) -> list[Attachment]:
-    """Give the files that go along their places, and look at them.
-
-    Raises:
-        HttpError: 400, one of them is not there.
-    """
+    """Measure the files that go along; raises HttpError 400 where one is not there."""
     if not files:
         return []
     folder = await asyncio.to_thread(
@@ -225,7 +221,6 @@ def _size(workspace: Path, ref: str) -> int:
 
 
 async def _ask(request: Request, chats: ChatService, message: Inbound, within_s: float) -> Outcome | None:
-    """Wait for the answer as long as the client does."""
     try:
         return await cancel_on_disconnect(request.receive, chats.ask(message, within_s=within_s))
     except (Closing, ClientLeft):

@@ -284,7 +284,6 @@ class Gate:
         allowed_hosts: further names under which the server may be addressed.
         token: what every request must carry, with all rights; empty: no request needs a token.
         tokens: further ones with a name and a right, which count where ``token`` is set.
-        throttle: counts the wrong tokens.
         rates: bounds the requests of each token.
     """
 
@@ -295,7 +294,6 @@ class Gate:
         allowed_hosts: Collection[str] = (),
         token: str = "",
         tokens: Tokens | None = None,
-        throttle: LoginThrottle | None = None,
         rates: Rates | None = None,
     ) -> None:
         bound = _bracketed(host.lower())
@@ -304,7 +302,7 @@ class Gate:
         self._token = token
         self._tokens = tokens
         self._cookie: str | None = None
-        self._throttle = throttle if throttle is not None else LoginThrottle()
+        self._throttle = LoginThrottle()
         self._rates = rates if rates is not None else Rates(0)
 
     @property
@@ -415,7 +413,6 @@ class Gate:
         return path in OPEN_PATHS or path.startswith(OPEN_PREFIX)
 
     def _shown(self, scope: Scope, headers: Headers) -> Caller:
-        """Find out whose token a request shows."""
         bearers = [token.strip() for token in map(_bearer_of, headers.getlist("authorization")) if token]
         cookies = list(islice(chain.from_iterable(map(_cookies_of, headers.getlist("cookie"))), MAX_COOKIES))
         address = address_of(scope)

@@ -188,8 +188,6 @@ class HttpServer:
 
 
 class _Server(uvicorn.Server):
-    """Leaves the signals to the daemon."""
-
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
