@@ -100,7 +100,7 @@ def approve(opts: GlobalOptions, code: str) -> None:
 
 
 # The id of a group is negative.
-@pairing.command(context_settings={"ignore_unknown_options": True})
+@pairing.command("revoke", context_settings={"ignore_unknown_options": True})
 @click.argument(
     "who", metavar="WHO", help="telegram:<id>, or <id> for all channels", shell_complete=complete_people
 )
