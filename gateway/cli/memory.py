@@ -47,7 +47,7 @@ def show(opts: GlobalOptions, key: str, agent: str | None, as_json: bool) -> Non
     """Show the memory of a chat."""
     from session.memory.notes import Notes
 
-    scope = _asked(opts, lambda services: services.scope_with(key, agent))
+    scope = _asked(settings_of(opts), lambda services: services.scope_with(key, agent))
     notes = Notes(scope.memory)
     memory, history = (text.decode("utf-8", "replace") for text in (notes.memory(), notes.history()))
     if as_json:
@@ -93,7 +93,7 @@ def search(
             scope, key, text, limit=limit, neighbours=neighbours or 0, within_s=None
         )
 
-    found = _asked(opts, work)
+    found = _asked(settings_of(opts), work)
     hits = [hit.as_dict(neighbours=bool(neighbours)) for hit in found.hits]
     if as_json:
         output.document(hits)
@@ -130,11 +130,12 @@ def consolidate(opts: GlobalOptions, key: str, as_json: bool) -> None:
         except ModelAway as error:
             raise Unreachable(f"the language model is not available: {error}", hint=error.hint) from error
 
-    report = _asked(opts, work)
+    settings = settings_of(opts)
+    report = _asked(settings, work)
     if as_json:
         output.document({"key": key, **asdict(report)})
         return
-    for line in _said(report, newest=settings_of(opts).memory.window // 2):
+    for line in _said(report, newest=settings.memory.window // 2):
         output.shown(line)
 
 
@@ -149,7 +150,7 @@ def facts(opts: GlobalOptions, key: str, agent: str | None, as_json: bool) -> No
     async def work(services: SessionServices) -> Sequence[Fact]:
         return await services.facts.known.facts(await services.scope_with(key, agent))
 
-    found = _asked(opts, work)
+    found = _asked(settings_of(opts), work)
     if as_json:
         output.document([fact.as_dict() for fact in found])
         return
@@ -169,7 +170,7 @@ def forget(opts: GlobalOptions, key: str, id: str, agent: str | None) -> None:
     async def work(services: SessionServices) -> Fact | None:
         return await services.facts.known.forget(key, await services.scope_with(key, agent), id)
 
-    gone = _asked(opts, work)
+    gone = _asked(settings_of(opts), work)
     if gone is None:
         raise GatewayError(f"{key} has no fact {id}", hint=f"chat-gateway memory facts {key} lists them")
     output.words(f"deleted: {gone.text}")
@@ -237,7 +238,7 @@ def history(opts: GlobalOptions, key: str, file: str | None, agent: str | None, 
         scope = await services.scope_with(key, agent)
         return await services.former.history(key, scope, file=file or "")
 
-    rows = _asked(opts, work)
+    rows = _asked(settings_of(opts), work)
     output.listed(rows, _VERSIONS, f"no earlier versions of the memory of {key}", as_json=as_json)
 
 
@@ -256,7 +257,7 @@ def restore(opts: GlobalOptions, key: str, version: str, agent: str | None, as_j
         scope = await services.scope_with(key, agent)
         return await services.former.restore(key, scope, version.upper())
 
-    done = _asked(opts, work)
+    done = _asked(settings_of(opts), work)
     if done is None:
         raise GatewayError(
             f"{key} has no version {version}",
@@ -288,12 +289,12 @@ def _said(report: Report, *, newest: int) -> list[str]:
     return lines
 
 
-def _asked(opts: GlobalOptions, work: Callable[[SessionServices], Awaitable[T]]) -> T:
-    async def run(settings: Settings) -> T:
+def _asked(settings: Settings, work: Callable[[SessionServices], Awaitable[T]]) -> T:
+    async def run() -> T:
         async with _services(settings) as services:
             return await work(services)
 
-    return asyncio.run(run(settings_of(opts)))
+    return asyncio.run(run())
 
 
 @asynccontextmanager
