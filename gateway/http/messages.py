@@ -58,6 +58,7 @@ async def _left(receive: Receive) -> None:
 
 MAX_WAIT_S = 3600.0
 MAX_FILES = 20
+Wait = Annotated[float | None, Query(ge=0, allow_inf_nan=False, description="seconds to wait for the answer")]
 
 
 class AttachmentIn(Body):
@@ -127,13 +128,7 @@ def routes(chats: ChatService) -> APIRouter:
         summary="Send a message and wait for its answer",
         **needs("write", Accepted, 409, _200=Answered),
     )
-    async def post_message(
-        request: Request,
-        body: MessageIn,
-        wait: Annotated[
-            float | None, Query(ge=0, allow_inf_nan=False, description="seconds to wait for the answer")
-        ] = None,
-    ) -> Response:
+    async def post_message(request: Request, body: MessageIn, wait: Wait = None) -> Response:
         return await hand_in(request, chats, body, wait)
 
     @router.post(
