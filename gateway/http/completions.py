@@ -556,21 +556,19 @@ MAX_NAMED_IGNORED = 50
 ChatHeader = Annotated[str | None, Header(max_length=MAX_KEY_CHARS)]
 
 
-def routes(chats: ChatService) -> APIRouter:
-    """Build the routes of OpenAI's API."""
-    router = APIRouter(prefix="/v1")
+def add_routes(router: APIRouter, chats: ChatService) -> None:
+    """Add the routes of OpenAI's API."""
     _add_models(router, chats)
     _add_completions(router, chats)
-    return router
 
 
 def _add_models(router: APIRouter, chats: ChatService) -> None:
-    @router.get("/models", summary="List the models", **needs("read", ModelsOut, form=OpenAIErrorOut))
+    @router.get("/v1/models", summary="List the models", **needs("read", ModelsOut, form=OpenAIErrorOut))
     async def get_models() -> Response:
         return json_response({"object": "list", "data": [_known(chats, name) for name in _names(chats)]})
 
     @router.get(
-        "/models/{model:path}", summary="Show a model", **needs("read", ModelOut, 404, form=OpenAIErrorOut)
+        "/v1/models/{model:path}", summary="Show a model", **needs("read", ModelOut, 404, form=OpenAIErrorOut)
     )
     async def get_model(model: str) -> Response:
         return json_response(_known(chats, model))
@@ -620,7 +618,7 @@ def _add_completions(router: APIRouter, chats: ChatService) -> None:
     terms["responses"][200] = {"content": {"text/event-stream": {"schema": {"type": "string"}}}}
 
     @router.post(
-        "/chat/completions",
+        "/v1/chat/completions",
         summary="Create a chat completion (OpenAI-compatible); with `stream` as server-sent events",
         **terms,
     )

@@ -45,12 +45,10 @@ class EventStream(StreamingResponse):
             log.info("events.client_cut", after_s=self.slow_s)
 
 
-def routes(chats: ChatService) -> APIRouter:
-    """Build the routes of events."""
-    router = APIRouter()
+def add_routes(router: APIRouter, chats: ChatService) -> None:
+    """Add the routes of events."""
     _add_events(router, chats)
     _add_socket(router, chats)
-    return router
 
 
 def _add_events(router: APIRouter, chats: ChatService) -> None:

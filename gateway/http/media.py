@@ -54,12 +54,10 @@ def media_folder(settings: Settings) -> MediaFolder:
     return MediaFolder(settings.workspace, settings.media.max_mb, settings.media.timeout_s)
 
 
-def routes(chats: ChatService) -> APIRouter:
-    """Build the routes of files."""
-    router = APIRouter()
+def add_routes(router: APIRouter, chats: ChatService) -> None:
+    """Add the routes of files."""
     _add_uploads(router, chats)
     _add_downloads(router, chats)
-    return router
 
 
 def _add_uploads(router: APIRouter, chats: ChatService) -> None:

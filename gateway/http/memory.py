@@ -231,15 +231,13 @@ class AgentsOut(Shape):
     agents: list[AgentOut]
 
 
-def routes(chats: ChatService) -> APIRouter:
-    """Build the routes of memory."""
-    router = APIRouter()
+def add_routes(router: APIRouter, chats: ChatService) -> None:
+    """Add the routes of memory."""
     _add_texts(router, chats)
     _add_facts(router, chats)
     _add_agents(router, chats)
     _add_versions(router, chats)
     _add_search(router, chats)
-    return router
 
 
 def _add_agents(router: APIRouter, chats: ChatService) -> None:

@@ -118,12 +118,11 @@ class Stopped(Shape):
     key: str
 
 
-def routes(chats: ChatService) -> APIRouter:
-    """Build the routes of messages."""
-    router = APIRouter(prefix="/v1")
+def add_routes(router: APIRouter, chats: ChatService) -> None:
+    """Add the routes of messages."""
 
     @router.post(
-        "/messages",
+        "/v1/messages",
         status_code=202,
         summary="Send a message and wait for its answer",
         **needs("write", Accepted, 409, _200=Answered),
@@ -132,13 +131,14 @@ def routes(chats: ChatService) -> APIRouter:
         return await hand_in(request, chats, body, wait)
 
     @router.post(
-        "/stop", status_code=202, summary="Stop the answer in progress in a chat", **needs("write", Stopped)
+        "/v1/stop",
+        status_code=202,
+        summary="Stop the answer in progress in a chat",
+        **needs("write", Stopped),
     )
     async def post_stop(body: KeyIn) -> Response:
         await chats.stop(body.key)
         return json_response({"key": body.key}, 202)
-
-    return router
 
 
 async def hand_in(request: Request, chats: ChatService, body: MessageIn, wait: float | None) -> Response:

@@ -597,11 +597,10 @@ class LogoutOut(Shape):
     ok: Literal[True]
 
 
-def login_routes(gate: Gate) -> APIRouter:
-    """Build the route of the login."""
-    router = APIRouter(prefix="/v1")
+def add_login_routes(router: APIRouter, gate: Gate) -> None:
+    """Add the route of the login."""
 
-    @router.post("/login", summary="Exchange a token for a cookie", **needs(None, LoginOut))
+    @router.post("/v1/login", summary="Exchange a token for a cookie", **needs(None, LoginOut))
     async def post_login(request: Request, body: LoginIn) -> Response:
         caller = gate.log_in(address_of(request.scope), body.token)
         response = json_response({"ok": True, "name": caller.name, "right": caller.right})
@@ -617,7 +616,7 @@ def login_routes(gate: Gate) -> APIRouter:
             )
         return response
 
-    @router.post("/logout", summary="Delete the cookie", **needs(None, LogoutOut))
+    @router.post("/v1/logout", summary="Delete the cookie", **needs(None, LogoutOut))
     async def post_logout(request: Request) -> Response:
         response = json_response({"ok": True})
         # Also for a cookie whose token was revoked: whoever shows none has none to lose.
@@ -627,9 +626,7 @@ def login_routes(gate: Gate) -> APIRouter:
             )
         return response
 
-    @router.get("/token", summary="Show the name and the right of the token", **needs("read", TokenOut))
+    @router.get("/v1/token", summary="Show the name and the right of the token", **needs("read", TokenOut))
     async def get_token(request: Request) -> Response:
         caller = caller_of(request.scope)
         return json_response({"name": caller.name, "right": caller.right})
-
-    return router

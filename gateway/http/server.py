@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 import uvicorn
-from fastapi import APIRouter, FastAPI
+from fastapi import FastAPI
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.exceptions import InvalidState
@@ -35,7 +35,7 @@ from gateway.http import (
     sessions,
 )
 from gateway.http.errors import add_error_handlers
-from gateway.http.security import Gate, Guard, Rates, Streams, login_routes
+from gateway.http.security import Gate, Guard, Rates, Streams, add_login_routes
 from gateway.service.chats import ChatService
 from gateway.service.tokens import Tokens
 
@@ -195,21 +195,16 @@ class _Server(uvicorn.Server):
 
 def build_app(chats: ChatService, gate: Gate) -> FastAPI:
     """Put all routes together."""
-    parts = (messages, completions, events, pending, sessions, memory, cron, operation, media)
-    return _with(
-        operation.health_routes(chats, gate),
-        *(part.routes(chats) for part in parts),
-        login_routes(gate),
-        page.routes(),
-    )
+    app = build_watched_app(chats, gate)
+    for part in (messages, completions, events, pending, sessions, memory, cron, operation, media):
+        part.add_routes(app.router, chats)
+    add_login_routes(app.router, gate)
+    page.add_routes(app.router)
+    return app
 
 
 def build_watched_app(chats: ChatService, gate: Gate) -> FastAPI:
     """Put together what a process without clients serves: whether it lives, and what it counts."""
-    return _with(operation.health_routes(chats, gate))
-
-
-def _with(*routers: APIRouter) -> FastAPI:
     app = FastAPI(
         title="chat-gateway",
         version=version("chat-gateway"),
@@ -218,9 +213,7 @@ def _with(*routers: APIRouter) -> FastAPI:
         redirect_slashes=False,
     )
     add_error_handlers(app)
-    for router in routers:
-        # include_router would prepare each route once more at the first request, which takes 50 ms.
-        app.router.routes.extend(router.routes)
+    operation.add_health_routes(app.router, chats, gate)
     # Made when it is first asked for: it takes longer than all the rest of a start.
     app.openapi = cache(lambda: openapi.document(app))  # type: ignore[method-assign]
     return app

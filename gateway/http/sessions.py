@@ -364,15 +364,13 @@ class EntriesOut(Shape):
     next: int | None
 
 
-def routes(chats: ChatService) -> APIRouter:
-    """Build the routes of sessions and chats."""
-    router = APIRouter()
+def add_routes(router: APIRouter, chats: ChatService) -> None:
+    """Add the routes of sessions and chats."""
     _add_reading(router, chats)
     _add_changing(router, chats)
     _add_ending(router, chats)
     _add_entries(router, chats)
     _add_chats(router, chats)
-    return router
 
 
 def _add_entries(router: APIRouter, chats: ChatService) -> None:
