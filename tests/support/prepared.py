@@ -40,7 +40,6 @@ MODULES = (
     "gateway.cli.conversation",
     "gateway.cli.status",
     "gateway.cli.memory",
-    "gateway.cli.memory",
     "gateway.app.sessions",
     "gateway.workers.count",
     "channels.telegram.adapter",
