@@ -9,7 +9,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC
 from enum import IntEnum
 from functools import partial
 from importlib.metadata import version
@@ -184,7 +184,6 @@ def create(
     *,
     embedded: bool,
     config: Sequence[Path] = (),
-    clock: datetime | None = None,
 ) -> Manifest:
     """Write the backup of a workspace to ``target``, which is there whole once it has its name.
 
@@ -193,14 +192,13 @@ def create(
         target: the file; nothing may stand there.
         embedded: whether the queue is the workspace's own.
         config: files of the configuration that are wanted, too.
-        clock: the time now, aware; None: what the clock says.
 
     Raises:
         GatewayError: there is a file of this name, or no workspace.
         StoreError: a lock cannot be had.
         OSError: the disk refused; nothing is there.
     """
-    began = (clock or durable.now()).astimezone(UTC).isoformat(timespec="seconds")
+    began = durable.now().astimezone(UTC).isoformat(timespec="seconds")
     left_out = [*LEFT_OUT, *([] if embedded else [NO_QUEUE]), *([] if config else [NO_CONFIG])]
     manifest = Manifest(version("chat-gateway"), began, "embedded" if embedded else "rabbitmq", left_out)
 
@@ -254,8 +252,6 @@ def _sweep(folder: Path) -> None:
 
 
 class _Copy:
-    """One pass over a workspace, stage by stage."""
-
     def __init__(self, workspace: Path, tar: TarWriter, scratch: Path) -> None:
         self._workspace = workspace
         self._tar = tar
@@ -293,7 +289,6 @@ class _Copy:
             copy.unlink()
 
     def _file(self, path: str) -> None:
-        mark = self._tar.mark()
         # Where it was removed since it was listed there is nothing to say.
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             try:
@@ -302,7 +297,6 @@ class _Copy:
                 if not (is_of_tools(path) or is_somebodys(path)):
                     error.filename = os.fspath(self._workspace / path)
                     raise
-                self._tar.back_to(mark)
                 self.passed_over.append(f"{path}: {_NO_RIGHTS}")
 
     def _copied(self, path: str) -> None:
@@ -321,7 +315,6 @@ class _Copy:
                 self._tar.add(WORKSPACE + path, file, size)
 
     def _conversations(self, listed: Listed) -> None:
-        """Copy those that are there, and those to which one of them moved meanwhile."""
         done: set[tuple[str, str]] = set()
         while more := [(top, stem) for top, stems in listed.stems.items() for stem in stems]:
             more = sorted(set(more) - done)

@@ -118,7 +118,6 @@ def _make_parents(top: Path, folder: Path) -> None:
 
 
 def _check_place(workspace: Path) -> None:
-    """Refuse a place where something is."""
     if running := DaemonRegistry(workspace).running():
         pids = ", ".join(str(each.pid) for each in running)
         raise StateInUse(
@@ -139,7 +138,6 @@ def _check_place(workspace: Path) -> None:
 
 
 def _sweep(workspace: Path) -> None:
-    """Remove what killed restores left beside the workspace."""
     head = f".{workspace.name}.restoring-"
     for scratch in workspace.parent.glob(f"{head}*"):
         pid = scratch.name.removeprefix(head)
@@ -241,7 +239,6 @@ async def _looked_at(workspace: Path, manifest: Manifest) -> Report:
 
 
 async def _messages(store: Store, report: Report) -> tuple[set[tuple[str, str]], set[tuple[str, str]]]:
-    """Return what was asked and what was answered, each as key and id."""
     asked: set[tuple[str, str]] = set()
     answered: set[tuple[str, str]] = set()
     rows = await store.rows()

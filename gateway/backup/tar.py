@@ -203,8 +203,6 @@ class TarWriter:
 
 
 class _Digested:
-    """A file of which the digest is known once it was read."""
-
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
         self.digest = hashlib.sha256()
@@ -229,19 +227,21 @@ def read(path: Path, take: Callable[[str, tarfile.TarInfo, IO[bytes] | None], st
         OSError: it cannot be read, or ``take`` could not write.
     """
     found: list[Entry] = []
+    manifest: Manifest | None = None
     try:
         with tarfile.open(path, "r:") as tar:
-            while (info := tar.next()) is not None and info.name != NAME:
+            while (info := tar.next()) is not None:
+                file = tar.extractfile(info) if info.isreg() else None
+                if info.name == NAME and file is not None:
+                    manifest = decode(file.read())
+                    continue
                 _check(info)
-                digest = take(info.name, info, tar.extractfile(info) if info.isreg() else None)
-                found.append(Entry(text_of(info.name), info.size, digest))
+                found.append(Entry(text_of(info.name), info.size, take(info.name, info, file)))
                 tar.members.clear()  # type: ignore[attr-defined]
-            data = tar.extractfile(info) if info is not None and info.isreg() else None
-            if data is None:
-                raise NoBackup(f"{path} is no whole backup", hint="take another backup")
-            manifest = decode(data.read())
     except (tarfile.TarError, EOFError) as error:
         raise NoBackup(f"{path} is no whole backup: {error}", hint="take another backup") from error
+    if manifest is None:
+        raise NoBackup(f"{path} is no whole backup", hint="take another backup")
     for wanted, got in itertools.zip_longest(manifest.entries, found):
         if wanted != got:
             name = (wanted or got).path

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import durable
-from gateway.errors import GatewayError, StateInUse, Unreachable
+from gateway.cli import output
+from gateway.errors import StateInUse, Unreachable
 
 if TYPE_CHECKING:
     from gateway.config.settings import Settings
@@ -20,25 +21,20 @@ OPEN_WITHIN_S = 10.0
 _ENDS_WITHIN_S, _LOOK_S = 5.0, 0.1
 
 
-def complete(work: Coroutine[Any, Any, T]) -> T:
-    """Run ``work`` in a loop of its own; of a group of errors raise the one that says why."""
-    try:
-        return asyncio.run(work)
-    except BaseExceptionGroup as errors:
-        known = errors.subgroup(GatewayError)
-        if known is None:
-            raise
-        raise first(known) from None
-
-
 @asynccontextmanager
 async def daemon(settings: Settings) -> AsyncIterator[Client | None]:
     """Connect to the first daemon of this workspace that answers; None where none does."""
-    for one in _listed(settings):
-        async with one as client:
-            if await client.alive():
-                yield client
-                return
+    from gateway.app.daemons import DaemonRegistry
+
+    for one in DaemonRegistry(settings.workspace).running():
+        if one.url:
+            # A verb starts sooner without an HTTP client where no daemon runs.
+            from gateway.http.client import Client
+
+            async with Client(one.url, settings.http.token.get_secret_value()) as client:
+                if await client.alive():
+                    yield client
+                    return
     yield None
 
 
@@ -68,19 +64,27 @@ async def queue(settings: Settings) -> AsyncIterator[Mailbox]:
     from gateway.app.wiring_broker import open_mailbox
 
     mailbox = open_mailbox(settings, reports=False)
-    async with asyncio.TaskGroup() as group:
-        serving = group.create_task(mailbox.serve(), name="mailbox")
-        try:
+    try:
+        async with asyncio.TaskGroup() as group:
+            serving = group.create_task(mailbox.serve(), name="mailbox")
             try:
-                async with asyncio.timeout(OPEN_WITHIN_S):
-                    await mailbox.ready()
-            except TimeoutError:
-                health = mailbox.health()
-                text, hint = health.error or "no answer", health.hint or "chat-gateway doctor"
-                raise Unreachable(f"the queue: {text}", hint=hint) from None
-            yield mailbox
-        finally:
-            serving.cancel()
+                try:
+                    async with asyncio.timeout(OPEN_WITHIN_S):
+                        await mailbox.ready()
+                except TimeoutError:
+                    health = mailbox.health()
+                    text, hint = health.error or "no answer", health.hint or "chat-gateway doctor"
+                    raise Unreachable(f"the queue: {text}", hint=hint) from None
+                yield mailbox
+            finally:
+                serving.cancel()
+    except BaseExceptionGroup as errors:
+        raise output.leaf(errors) from None
+
+
+def has_queue(settings: Settings) -> bool:
+    """Say whether there is a queue; an embedded one begins with the first start."""
+    return not settings.broker.embedded or (settings.state / durable.STATE_FILE).exists()
 
 
 async def until_ended(settings: Settings) -> None:
@@ -117,23 +121,3 @@ async def parked_files(settings: Settings) -> frozenset[str]:
 
     async with queue(settings) as mailbox:
         return await wiring_broker.parked_files(mailbox)
-
-
-def _listed(settings: Settings) -> Iterator[Client]:
-    from gateway.app.daemons import DaemonRegistry
-
-    for one in DaemonRegistry(settings.workspace).running():
-        if one.url:
-            # A verb starts sooner without an HTTP client where no daemon runs.
-            from gateway.http.client import Client
-
-            yield Client(one.url, settings.http.token.get_secret_value())
-
-
-def first(errors: BaseExceptionGroup[GatewayError]) -> GatewayError:
-    """Take the first error out of a group of groups."""
-    error: BaseException = errors
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    assert isinstance(error, GatewayError)
-    return error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import ctypes
 import os
@@ -16,7 +17,7 @@ import click
 
 import durable
 from gateway.backup.tar import CONFIG, Manifest
-from gateway.cli import attach, output
+from gateway.cli import output
 from gateway.cli.config import settings_of
 from gateway.cli.root import FILE, FOLDER, GlobalOptions, as_json, group
 from gateway.config.finding import named_files
@@ -29,7 +30,6 @@ NICE: Final = 5
 _AUTOGROUP: Final = Path("/proc/self/autogroup")
 _SET_DEATH_SIGNAL: Final = 1
 _BROKEN: Final = 70
-_LOOK_S: Final = 0.05
 _CURES: Mapping[type[OSError], str] = {
     FileNotFoundError: "check the path",
     IsADirectoryError: "choose a file in this folder",
@@ -82,7 +82,7 @@ def verify(_: GlobalOptions, path: Path, scratch: Path | None, as_json: bool) ->
     from gateway.backup import restoring
 
     with _words(path):
-        report = attach.complete(restoring.verify(path, scratch=scratch))
+        report = asyncio.run(restoring.verify(path, scratch=scratch))
     if as_json:
         output.document(report.as_dict())
         return 1 if report.problems else 0
@@ -124,7 +124,6 @@ def restore(opts: GlobalOptions, path: Path) -> None:
 
 
 def _target(path: Path) -> Path:
-    """Name the file: a folder gets one that is named by the time."""
     if not path.is_dir():
         return path
     return path / f"chat-gateway-{durable.now():%Y%m%dT%H%M%SZ}.tar"
@@ -137,7 +136,6 @@ def _tell(manifest: Manifest) -> None:
 
 @contextlib.contextmanager
 def _words(path: Path) -> Iterator[None]:
-    """Say in words what the disk refused."""
     try:
         yield
     except OSError as error:
@@ -159,12 +157,21 @@ def at_low_priority(work: Callable[[], int], opts: GlobalOptions) -> int:
     sys.stdout.flush()
     sys.stderr.flush()
     parent = os.getpid()
-    # Until both know what to do with a Ctrl-C it waits.
+    # A Ctrl-C waits until both processes know what to do with it: the terminal tells its own session alone.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     child = os.fork()
     if child == 0:
         _be(work, opts, parent)
-    return _end_of(child)
+    before = signal.signal(signal.SIGINT, lambda *_: os.kill(child, signal.SIGINT))
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    signal.signal(signal.SIGINT, before)
+    if code < 0:
+        # What ended the child by a signal ends this process by the same.
+        if -code != signal.SIGKILL:
+            signal.signal(-code, signal.SIG_DFL)
+        os.kill(os.getpid(), -code)
+    return code
 
 
 def _be(work: Callable[[], int], opts: GlobalOptions, parent: int) -> None:
@@ -173,7 +180,11 @@ def _be(work: Callable[[], int], opts: GlobalOptions, parent: int) -> None:
     try:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         stand_behind()
-        _die_with(parent)
+        if sys.platform == "linux":
+            # The kernel ends this process with the one that a person sees.
+            ctypes.CDLL(None).prctl(_SET_DEATH_SIGNAL, signal.SIGTERM)
+        if os.getppid() != parent:
+            raise KeyboardInterrupt
         code = work()
     except KeyboardInterrupt:
         code = 128 + signal.SIGINT
@@ -184,26 +195,6 @@ def _be(work: Callable[[], int], opts: GlobalOptions, parent: int) -> None:
             sys.stdout.flush()
             sys.stderr.flush()
         os._exit(code)
-
-
-def _end_of(child: int) -> int:
-    """Wait for the child; what ends it by a signal ends this process by the same."""
-    ended = status = 0
-    while not ended:
-        try:
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-            # A call that waits for good would miss a Ctrl-C that comes just before it.
-            durable.pause(_LOOK_S)
-            ended, status = os.waitpid(child, os.WNOHANG)
-        except KeyboardInterrupt:
-            # The terminal tells its own session alone.
-            os.kill(child, signal.SIGINT)
-    code = os.waitstatus_to_exitcode(status)
-    if code < 0:
-        if -code != signal.SIGKILL:
-            signal.signal(-code, signal.SIG_DFL)
-        os.kill(os.getpid(), -code)
-    return code
 
 
 def stand_behind() -> None:
@@ -217,12 +208,3 @@ def _lower() -> None:
         os.nice(NICE)
     with contextlib.suppress(OSError):
         _AUTOGROUP.write_text(str(NICE))
-
-
-def _die_with(parent: int) -> None:
-    """Ask the kernel to end this process with the one that a person sees."""
-    if sys.platform != "linux":
-        return
-    ctypes.CDLL(None).prctl(_SET_DEATH_SIGNAL, signal.SIGTERM)
-    if os.getppid() != parent:
-        raise KeyboardInterrupt

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import os
 import select
@@ -15,9 +16,9 @@ from typing import TYPE_CHECKING
 import click
 
 from durable import make_folder, open_private
-from gateway.cli import attach, known, output
+from gateway.cli import output
 from gateway.cli.config import name_place
-from gateway.cli.root import FILE, PROGRAM, GlobalOptions, Misused, Seconds, Verb
+from gateway.cli.root import FILE, PROGRAM, GlobalOptions, Misused, Seconds, Verb, complete_keys
 from gateway.errors import GatewayError
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ STDIN = "-"
     default="cli:direct",
     show_default=True,
     help="the chat, as channel:chat_id",
-    shell_complete=known.complete_keys,
+    shell_complete=complete_keys,
 )
 @click.option("--list", "chooses", is_flag=True, help="choose one of the terminal's chats first")
 @click.option(
@@ -92,12 +93,12 @@ def chat(
     if _valid(key) != key:
         raise NoAddress(f"{key!r} is not a chat key", hint="a key is channel:chat_id, such as cli:direct")
     # A key that no letter can have is refused here for every partner, before anything is opened.
-    inbound(key, "", kept=attach.complete(_is_kept(settings, key)))
+    inbound(key, "", kept=asyncio.run(_is_kept(settings, key)))
     if message is not None:
         message = _valid(with_stdin(message))
         if not message.strip():
             raise GatewayError("the message is empty", hint="chat-gateway chat -m TEXT")
-    code = attach.complete(
+    code = asyncio.run(
         converse(
             settings, key, message=message, chooses=chooses, paths=paths, as_json=as_json, within_s=within_s
         )
@@ -184,7 +185,6 @@ def with_stdin(given: str) -> str:
 
 
 def _is_piped() -> bool:
-    """Say whether stdin is a pipe or a file; a terminal, ``/dev/null`` or nothing at all is not."""
     try:
         mode = os.fstat(sys.stdin.fileno()).st_mode
     except (AttributeError, OSError, ValueError):

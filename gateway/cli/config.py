@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -81,6 +80,8 @@ def shown_file(settings: Settings) -> str:
 @as_json
 def show(opts: GlobalOptions, as_json: bool) -> None:
     """Print the effective configuration without secrets."""
+    import tomlkit
+
     from gateway.config.load import load
     from gateway.config.redact import shown_settings
 
@@ -88,7 +89,7 @@ def show(opts: GlobalOptions, as_json: bool) -> None:
     if as_json:
         output.document(shown)
     else:
-        output.data("\n".join(_toml(shown)))
+        output.data(tomlkit.dumps(shown).rstrip("\n"))
 
 
 @config.command()
@@ -167,33 +168,3 @@ def path(opts: GlobalOptions, as_json: bool) -> None:
     output.data(absolute)
     if file is not None and not file.is_file():
         output.words("this file does not exist")
-
-
-def _toml(table: Mapping[str, object], above: str = "") -> Iterator[str]:
-    """Write plain values before tables, as TOML asks."""
-    for name, value in table.items():
-        if not isinstance(value, Mapping):
-            yield f"{_key(name)} = {_value(value)}"
-    for name, value in table.items():
-        if isinstance(value, Mapping):
-            path = f"{above}{_key(name)}"
-            if not value or not all(isinstance(item, Mapping) for item in value.values()):
-                yield ""
-                yield f"[{path}]"
-            yield from _toml(value, f"{path}.")
-
-
-def _key(name: str) -> str:
-    return name if name.isascii() and name.replace("-", "_").isidentifier() else _value(name)
-
-
-def _value(value: object) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, Mapping):
-        return f"{{{', '.join(f'{_key(name)} = {_value(item)}' for name, item in value.items())}}}"
-    if isinstance(value, (list, tuple)):
-        return f"[{', '.join(map(_value, value))}]"
-    if isinstance(value, str):
-        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
-    return str(value)

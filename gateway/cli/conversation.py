@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import mimetypes
 import os
 import re
 import signal
@@ -13,15 +14,15 @@ from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import durable
 from channels.message import Attachment
 from gateway.app.wiring_model import build_model
-from gateway.cli import attach, enclosing, markdown, output
-from gateway.cli.known import plain
-from gateway.cli.markdown import MarkdownInk
-from gateway.cli.screen import JsonLines, Screen
+from gateway.cli import attach, output
+from gateway.cli.root import FILE_WORD
+from gateway.cli.root import plain as plain
+from gateway.cli.screen import JsonLines, MarkdownInk, Screen, wanted
 from gateway.config.settings import Settings
 from gateway.errors import GatewayError, Unreachable
 from gateway.service.client_message import inbound
@@ -34,8 +35,73 @@ from session.transcript.key import split
 from session.turn.commands import parse
 
 if TYPE_CHECKING:
+    from gateway.cli.line_editor import LineEditor
+    from gateway.http.client import Client
     from gateway.service.chats import ChatService
     from session.store.listing import SessionRow
+
+    Talk: TypeAlias = "Client | _Here"
+    Typed: TypeAlias = "LineEditor | _Plain"
+
+
+_BLOCK_BYTES = 2**20
+
+
+def split_files(text: str) -> tuple[list[str], str]:
+    """Take the lines ``!file PATH`` off the head of a message; return the paths, and the text left."""
+    paths = []
+    lines = text.split("\n")
+    while lines and (lines[0] == FILE_WORD or lines[0].startswith(f"{FILE_WORD} ")):
+        paths.append(lines.pop(0).removeprefix(FILE_WORD).strip())
+    return paths, "\n".join(lines)
+
+
+async def enclose(settings: Settings, path: Path) -> Attachment:
+    """Store a file in ``media/``, as every channel does.
+
+    Raises:
+        GatewayError: there is none, it cannot be read, is empty, or larger than ``media.max_mb``.
+    """
+    # Only who sends a file waits for this import.
+    from channels.base import File, FileKind
+    from channels.media import FileRefused, MediaFolder
+
+    path, size = await asyncio.to_thread(_readable, path)
+    if size > settings.media.max_mb * 2**20:
+        raise GatewayError(
+            f"{path} has {size / 2**20:.1f} MB; the limit is media.max_mb = {settings.media.max_mb}",
+            hint="send part of it, or raise media.max_mb",
+        )
+    mime = mimetypes.guess_type(path.name)[0] or ""
+
+    async def fetch() -> AsyncIterator[bytes]:
+        with await asyncio.to_thread(path.open, "rb") as file:
+            while block := await asyncio.to_thread(file.read, _BLOCK_BYTES):
+                yield block
+
+    kind: FileKind = "photo" if mime.startswith("image/") else "document"
+    folder = MediaFolder(settings.workspace, settings.media.max_mb, settings.media.timeout_s)
+    saved = await folder.save(File(kind, path.name, mime, size, fetch))
+    if isinstance(saved, FileRefused):
+        raise GatewayError(f"{path}: {saved.text.strip('[]')}", hint="chat-gateway doctor")
+    return saved
+
+
+def _readable(path: Path) -> tuple[Path, int]:
+    path = path.expanduser()
+    if not path.is_file():
+        what = "is not a file" if path.exists() else "does not exist"
+        raise GatewayError(f"{path} {what}", hint="enter the path of a file; Tab completes it")
+    try:
+        with path.open("rb") as file:
+            if not file.read(1):
+                raise GatewayError(f"{path} is empty", hint="choose another file")
+        return path, path.stat().st_size
+    except OSError as error:
+        raise GatewayError(
+            f"{path} cannot be read: {error.strerror}", hint="check its permissions"
+        ) from error
+
 
 ECHO = "the model is `echo`, which only repeats each message; set model.name to use a real one"
 HELP = (
@@ -56,43 +122,6 @@ _LOOKS, _LOOK_S = 10, 0.1
 _KEPT = "the message is kept and will be answered; see `chat-gateway sessions show {}` later"
 
 
-class Talk(Protocol):
-    """One conversation partner."""
-
-    async def ask(
-        self,
-        key: str,
-        text: str,
-        message_id: str,
-        *,
-        files: Sequence[Attachment] = (),
-        within_s: float | None = None,
-        away: ToldAway = None,
-    ) -> Outcome | None:
-        """Send a message and wait for how it ends; None when the time ran out first.
-
-        ``files`` lie in ``media/`` already. ``away`` is told once why the message cannot be handed in just
-        now; it is tried again.
-        """
-        ...
-
-    def events(self, key: str) -> AsyncGenerator[Event]:
-        """Yield what happens in the chat from now on."""
-        ...
-
-    async def stop(self, key: str) -> None:
-        """Stop the turn that runs."""
-        ...
-
-    async def parked(self) -> list[dict[str, Any]]:
-        """List the messages that were set aside, with the reason of each."""
-        ...
-
-    async def model(self) -> ModelStanding:
-        """Say whether the model answers, as far as the partner knows."""
-        ...
-
-
 async def look_on(talk: Talk, key: str, see: Callable[[Event], None]) -> None:
     """Show what happens; where it cannot be seen, the answers come all the same."""
     with suppress(GatewayError):
@@ -104,14 +133,6 @@ async def look_on(talk: Talk, key: str, see: Callable[[Event], None]) -> None:
 def names(event: Event, message_id: str) -> bool:
     """Say whether an event is about our message, whose Inbound id has its channel in front."""
     return event.in_reply_to is not None and event.in_reply_to.partition(":")[2] == message_id
-
-
-class Typed(Protocol):
-    """The messages of one person, one after the other."""
-
-    async def read(self) -> str | None:
-        """Return the next message, empty where the person thought better of it; None at the end."""
-        ...
 
 
 @asynccontextmanager
@@ -167,39 +188,6 @@ class _Plain:
             except RuntimeError:
                 # The conversation has ended.
                 return
-
-
-class Shows(Protocol):
-    """Where a conversation appears: a screen, or lines for a program."""
-
-    @property
-    def busy(self) -> bool:
-        """Whether a message of ours waits for its answer."""
-        ...
-
-    def begin(self, message_id: str, text: str) -> None:
-        """Expect the answer of a message that is about to be sent."""
-        ...
-
-    def see(self, event: Event) -> None:
-        """Show an event."""
-        ...
-
-    def end(self, outcome: Outcome) -> None:
-        """Show how our message ended."""
-        ...
-
-    def fail(self, text: str, hint: str) -> None:
-        """Say why our message was not handed in."""
-        ...
-
-    def late(self, within_s: float) -> None:
-        """Say that the time ran out."""
-        ...
-
-    def say(self, text: str) -> None:
-        """Show words of our own."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,7 +275,7 @@ class Conversation:
         key: str,
         *,
         typed: Typed,
-        screen: Shows,
+        screen: Screen | JsonLines,
         picker: Picker,
         files: Sequence[Attachment] = (),
         within_s: float | None = None,
@@ -342,14 +330,13 @@ class Conversation:
         self._looking = group.create_task(look_on(self._talk, self._key, self._screen.see), name="look on")
 
     async def _take(self, group: asyncio.TaskGroup, text: str) -> None:
-        """Do what a typed text means: choose a conversation, take a file along, or ask."""
         if choice := _SESSIONS.fullmatch(text):
             chosen = await self._picker.choose(self._typed, choice[1] or "")
             if chosen is not None:
                 await self._go_to(group, chosen)
             return
         if self._at_terminal:
-            paths, text = enclosing.split(text)
+            paths, text = split_files(text)
             if not await self._enclose(self._picker.settings, paths) or not text.strip():
                 return
         await self._turn(text)
@@ -366,7 +353,7 @@ class Conversation:
         """Store files for the next message; False where one of them cannot be taken along."""
         for path in paths:
             try:
-                file = await enclosing.enclose(settings, Path(path))
+                file = await enclose(settings, Path(path))
             except GatewayError as error:
                 self._screen.fail(str(error), error.hint)
                 return False
@@ -431,7 +418,7 @@ async def converse(
     if chooses and not asks:
         await picker.show()
         return 0
-    files = [await enclosing.enclose(settings, path) for path in paths]
+    files = [await enclose(settings, path) for path in paths]
     async with attach.daemon_or(settings, partial(_here, message=message)) as talk:
         if settings.model.name == "echo":
             output.words(ECHO)
@@ -449,7 +436,7 @@ async def converse(
                 talk,
                 key,
                 typed=typed,
-                screen=lines or Screen(MarkdownInk() if markdown.wanted() else None),
+                screen=lines or Screen(MarkdownInk() if wanted() else None),
                 picker=picker,
                 files=files,
                 within_s=within_s,
@@ -494,8 +481,6 @@ async def _here(settings: Settings, *, message: str | None) -> AsyncIterator[_He
 
 
 class _Here:
-    """An application in this process."""
-
     def __init__(self, chats: ChatService) -> None:
         self._chats = chats
         self.unanswered = False
@@ -588,7 +573,6 @@ async def ask_once(
 
 
 async def _explain(talk: Talk, message_id: str) -> None:
-    """Give the operator the cause that the chat is not told, and the cure."""
     standing = await _standing(talk)
     if not standing.up:
         unreachable(standing)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import UTC, datetime, tzinfo
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -9,9 +10,9 @@ import click
 
 import durable
 from channels.cron.schedule import BadSchedule, asked, in_words
-from gateway.cli import attach, known, output
+from gateway.cli import attach, output
 from gateway.cli.config import settings_of
-from gateway.cli.root import GlobalOptions, as_json, group
+from gateway.cli.root import GlobalOptions, as_json, complete_jobs, group
 from gateway.errors import MailboxDown, Unreachable
 from gateway.outbound.unserved import cure_of
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from gateway.config.settings import Settings
 
 cron = group("cron")
-_id = click.argument("id", metavar="ID", help="its id, from `cron list`", shell_complete=known.complete_jobs)
+_id = click.argument("id", metavar="ID", help="its id, from `cron list`", shell_complete=complete_jobs)
 USAGE = 2
 COLUMNS = ("id", "name", "schedule", "next_run", "last_run", "status", "session", "agent", "owner", "to")
 
@@ -102,7 +103,7 @@ def add(
     if unknown := no_agent(settings, agent):
         output.error(unknown, "chat-gateway config show lists the agents")
         return USAGE
-    zone = attach.complete(zone_for(settings, to or "", agent))
+    zone = asyncio.run(zone_for(settings, to or "", agent))
     try:
         schedule = asked(
             every=every,
@@ -195,7 +196,7 @@ def run(opts: GlobalOptions, id: str, as_json: bool) -> None:
                 raise Unreachable(f"the queue: {error}", hint="chat-gateway doctor") from None
 
     settings = settings_of(opts)
-    done = attach.complete(work(settings))
+    done = asyncio.run(work(settings))
     if as_json:
         output.document(done)
     else:
@@ -218,7 +219,6 @@ def _say_kept(file: CronFile) -> None:
 
 
 def _say_unserved(settings: Settings, answer_to: str | None) -> None:
-    """Tell at once of answers that nobody would take."""
     from channels.plugins import served
 
     channel = (answer_to or "").partition(":")[0]

@@ -81,7 +81,6 @@ def _mend(settings: Settings, within_s: float) -> None:
 
 
 async def _told(checks: AsyncIterator[Check], *, as_json: bool) -> int:
-    """Tell each finding as soon as it is there; return the exit code."""
     from session.store.listing import brief
 
     found = []

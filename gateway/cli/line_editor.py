@@ -15,15 +15,14 @@ from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.patch_stdout import patch_stdout
 
 import durable
-from gateway.cli import known
-from gateway.cli.enclosing import WORD
+from gateway.cli.root import FILE_WORD, Names, ended, keys
 from session.turn.command_names import DESCRIPTIONS
 
 PROMPT = "> "
 SESSIONS = "/sessions"
 _COMMANDS = {f"/{name}": text for name, text in DESCRIPTIONS.items()} | {
     SESSIONS: "switch to another chat of this terminal",
-    WORD: "attach a file: !file PATH",
+    FILE_WORD: "attach a file: !file PATH",
 }
 
 
@@ -67,16 +66,16 @@ class ChatWords(Completer):
         if not space:
             if before[:1] in ("/", "!"):
                 yield from _fitting(_COMMANDS, before)
-        elif command == WORD:
+        elif command == FILE_WORD:
             yield from self._paths.get_completions(Document(rest.lstrip()), complete_event)
         elif command == SESSIONS:
-            keys = known.keys(self._workspace)
-            yield from _fitting({key: name for key, name in keys.items() if key.startswith("cli:")}, rest)
+            own = {key: name for key, name in keys(self._workspace).items() if key.startswith("cli:")}
+            yield from _fitting(own, rest)
         elif command == "/resume":
-            yield from _fitting(known.ended(self._workspace, None), rest.upper())
+            yield from _fitting(ended(self._workspace, None), rest.upper())
 
 
-def _fitting(words: known.Names, begun: str) -> Iterator[Completion]:
+def _fitting(words: Names, begun: str) -> Iterator[Completion]:
     for word, meaning in words.items():
         if word.startswith(begun):
             yield Completion(word, start_position=-len(begun), display_meta=meaning)

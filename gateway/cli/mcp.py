@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from gateway.cli import attach, known, output
+from gateway.cli import attach, output
 from gateway.cli.config import settings_of
-from gateway.cli.root import GlobalOptions, as_json, group
+from gateway.cli.root import GlobalOptions, as_json, complete_servers, group
 from gateway.errors import GatewayError
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ def list_(opts: GlobalOptions, as_json: bool) -> None:
     from gateway.app.wiring_tools import MCP_CURE, MCP_MISSING, lacks_mcp
 
     settings = settings_of(opts)
-    rows = _rows(settings, attach.complete(_parts(settings)))
+    rows = _rows(settings, asyncio.run(_parts(settings)))
     if as_json:
         output.document(rows)
         return
@@ -52,7 +53,7 @@ def list_(opts: GlobalOptions, as_json: bool) -> None:
     "name",
     metavar="NAME",
     help="its name, from [mcp.NAME] of the configuration",
-    shell_complete=known.complete_servers,
+    shell_complete=complete_servers,
 )
 def approve(opts: GlobalOptions, name: str) -> None:
     """Approve the tools that a server lists now."""
@@ -86,7 +87,6 @@ def _server(settings: Settings, name: str) -> Server:
 
 
 async def _parts(settings: Settings) -> Mapping[str, Mapping[str, Any]] | None:
-    """Ask the running daemon how its parts are; None where none runs."""
     async with attach.daemon(settings) as client:
         if client is None:
             return None

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
+import getpass
 import os
 import stat
+import sys
+import termios
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +20,6 @@ import click
 import durable
 from gateway import systemd
 from gateway.cli import output
-from gateway.cli.questions import Questions
 from gateway.cli.root import FILE, FOLDER, GlobalOptions, Verb
 from gateway.config import edit
 from gateway.config.edit import amend, amended
@@ -24,6 +29,86 @@ from gateway.errors import GatewayError
 
 if TYPE_CHECKING:
     from gateway.config.settings import Settings
+
+
+class Questions:
+    """Reads answers from stdin, one a line; questions go to stderr.
+
+    Args:
+        yes: nobody is asked: each question has its default for an answer.
+    """
+
+    def __init__(self, *, yes: bool) -> None:
+        self.yes = yes
+
+    @contextmanager
+    def quiet(self) -> Iterator[None]:
+        """Show nothing that is typed while nobody asks, and forget it: it may be a secret."""
+        with _echo(on=False):
+            yield
+
+    def text(self, question: str, default: str = "") -> str:
+        """Return a line; ``default`` for an empty one.
+
+        Raises:
+            GatewayError: stdin has ended.
+        """
+        if self.yes:
+            return default
+        return self._line(f"{question} [{default}]: " if default else f"{question}: ").strip() or default
+
+    def secret(self, question: str) -> str:
+        """Return a line that a terminal does not show; nothing where nobody is asked."""
+        if self.yes:
+            return ""
+        if sys.stdin.isatty():
+            try:
+                return getpass.getpass(f"{question}: ", stream=sys.stderr).strip()
+            except EOFError:
+                raise _ended() from None
+        return self._line(f"{question}: ").strip()
+
+    def agreed(self, question: str) -> bool:
+        """Return whether the answer is yes; an empty one is no."""
+        return self.text(f"{question} [y/N]").lower() in ("y", "yes")
+
+    def _line(self, prompt: str) -> str:
+        with _echo(on=True):
+            sys.stderr.write(output.plain(prompt))
+            sys.stderr.flush()
+            line = sys.stdin.readline() if sys.stdin is not None else ""
+        if not sys.stdin.isatty():
+            sys.stderr.write("\n")
+        if not line:
+            raise _ended()
+        return line
+
+
+@contextmanager
+def _echo(*, on: bool) -> Iterator[None]:
+    """Have the terminal show what is typed, or not; nothing where stdin is none."""
+    if sys.stdin is None or not sys.stdin.isatty():
+        yield
+        return
+    fd = sys.stdin.fileno()
+    before = termios.tcgetattr(fd)
+    now = [*before]
+    now[3] = now[3] | termios.ECHO if on else now[3] & ~termios.ECHO
+    # What was typed before is dropped as the mode changes.
+    termios.tcsetattr(fd, termios.TCSAFLUSH, now)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(termios.error):
+            termios.tcsetattr(fd, termios.TCSAFLUSH if not on else termios.TCSADRAIN, before)
+
+
+def _ended() -> GatewayError:
+    return GatewayError(
+        "the input has ended; all settings written so far are kept",
+        hint="run chat-gateway onboard to continue",
+    )
+
 
 PLATFORMS = ("telegram", "discord")
 _WHERE = {
@@ -91,8 +176,6 @@ def provider_of(name: str) -> Provider | None:
 
 @dataclass(frozen=True, kw_only=True)
 class _Given:
-    """The options of the command line, which answer questions beforehand."""
-
     model: str | None
     api_base: str | None
     key_file: Path | None
@@ -171,7 +254,7 @@ def _again(given: _Given, opts: GlobalOptions, config: Path, settings: Settings)
 
 def _model(given: _Given, settings: Settings, questions: Questions, config: Path) -> None:
     """Find a model that answers, and write it down; what was wrong alone is asked for again."""
-    from gateway.cli import first_chat, onboard_checks
+    from gateway.cli import first_chat
 
     if given.api_base:
         # No question asks for it: whoever answers them could not correct it.
@@ -187,7 +270,7 @@ def _model(given: _Given, settings: Settings, questions: Questions, config: Path
             return
         try:
             with questions.quiet():
-                onboard_checks.check_provider(name)
+                first_chat.check_provider(name)
             if not given.api_base:
                 base = _address(settings, questions, name, base, again=ask_base)
             key = key or _key(settings, questions, name)
@@ -195,13 +278,13 @@ def _model(given: _Given, settings: Settings, questions: Questions, config: Path
             tried = _with_model(settings, changes)
             output.words("Testing the model …")
             with questions.quiet():
-                output.words(onboard_checks.ask_model(tried))
+                output.words(first_chat.ask_model(tried))
         except GatewayError as error:
-            if not questions.may_repeat:
-                if onboard_checks.at_fault(error) == "key":
+            if questions.yes:
+                if first_chat.at_fault(error) == "key":
                     raise GatewayError(str(error), hint="pass another key with --key-file FILE") from error
                 raise
-            match onboard_checks.at_fault(error):
+            match first_chat.at_fault(error):
                 case "key":
                     output.error(str(error), "paste the key again")
                     key = ""
@@ -277,7 +360,7 @@ def _platform(given: _Given, settings: Settings, questions: Questions, config: P
     """Find a platform that takes its token, and write it down; return its name, or nothing."""
     from pydantic import SecretStr, ValidationError
 
-    from gateway.cli import first_chat, onboard_checks
+    from gateway.cli import first_chat
 
     enabled = [name for name in PLATFORMS if getattr(settings.channels, name).enabled]
     name = given.platform or (enabled[0] if enabled else "")
@@ -300,10 +383,10 @@ def _platform(given: _Given, settings: Settings, questions: Questions, config: P
             tried = type(table).model_validate(table.model_dump() | fields)
             output.words("Testing the bot token …")
             with questions.quiet():
-                output.words(f"{name}: logged in as {onboard_checks.ask_platform(name, tried)}")
+                output.words(f"{name}: logged in as {first_chat.ask_platform(name, tried)}")
         except (GatewayError, ValidationError) as error:
             shown = error if isinstance(error, GatewayError) else _bad_token()
-            if not questions.may_repeat:
+            if questions.yes:
                 raise shown from None
             output.error(str(shown), shown.hint)
             token_given, enabled = "", []
@@ -327,23 +410,20 @@ def _bad_token() -> GatewayError:
 def _port(given: _Given, settings: Settings, config: Path) -> None:
     """Take another port for the page where another program has the usual one: a second gateway, perhaps."""
     from gateway.app.daemons import DaemonRegistry
-    from gateway.cli import onboard_checks
+    from gateway.cli import first_chat
 
     if DaemonRegistry(settings.workspace).running():
         return
-    port = onboard_checks.other_port(settings.http.host, settings.http.port)
+    port = first_chat.other_port(settings.http.host, settings.http.port)
     if port:
         output.words(f"port {settings.http.port} is taken by another program; the web console gets {port}")
         _write(_Plan({("http", "port"): port}), config, dry=given.dry_run)
 
 
 def _unit(given: _Given, settings: Settings, questions: Questions, config: Path) -> None:
-    """Write a unit of the person's own systemd, if wished."""
     folder: Path | None = given.unit
     if folder is None:
-        if not questions.agreed(
-            "Write a systemd unit, so that it runs whenever you are logged in?", default=False
-        ):
+        if not questions.agreed("Write a systemd unit, so that it runs whenever you are logged in?"):
             return
         folder = systemd.USER_FOLDER
     unit = systemd.user_text(systemd.program(), config, settings.workspace)
@@ -369,22 +449,23 @@ def _unit(given: _Given, settings: Settings, questions: Questions, config: Path)
 
 def _first_answer(given: _Given, settings: Settings, questions: Questions, config: Path, name: str) -> int:
     from gateway.app.daemons import DaemonRegistry
-    from gateway.cli import first_chat, restart
+    from gateway.cli import first_chat
 
     if not name or (given.yes and not given.owner):
-        if not restart.needed(settings, config):
+        if not first_chat.restart_needed(settings, config):
             started = DaemonRegistry(settings.workspace).running()
-            run = "" if started else f"{restart.program()} run, and in another terminal: "
-            output.words(f"Next: {run}{restart.program()} chat")
-        elif not restart.restarted(settings):
-            output.words(f"The new settings take effect after a restart. {restart.cure(settings)}")
+            run = "" if started else f"{first_chat.program()} run, and in another terminal: "
+            output.words(f"Next: {run}{first_chat.program()} chat")
+        elif not first_chat.restarted(settings):
+            output.words(f"The new settings take effect after a restart. {first_chat.restart_cure(settings)}")
         return 0
-    if restart.needed(settings, config) and not restart.restarted(settings):
+    if first_chat.restart_needed(settings, config) and not first_chat.restarted(settings):
         output.words(
-            f"A gateway is running with the old settings. {restart.cure(settings)}\nWaiting for the restart …"
+            f"A gateway is running with the old settings. {first_chat.restart_cure(settings)}\n"
+            "Waiting for the restart …"
         )
         with questions.quiet():
-            restart.wait(settings)
+            first_chat.wait_for_restart(settings)
     chat = f"{name}:"
     ran = bool(DaemonRegistry(settings.workspace).running())
     with questions.quiet(), first_chat.gateway(config, settings):
@@ -401,7 +482,7 @@ def _first_answer(given: _Given, settings: Settings, questions: Questions, confi
         output.words("Write to it once more: this message will be answered.")
         key, text = first_chat.first_answer(settings, chat)
     output.words(f"Answer in {key}: {text[:200]}")
-    output.words("Done." if ran else f"Done. Start it with: {restart.program()} run")
+    output.words("Done." if ran else f"Done. Start it with: {first_chat.program()} run")
     return 0
 
 

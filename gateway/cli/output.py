@@ -133,7 +133,7 @@ def report(fault: BaseException, opts: GlobalOptions) -> int:
     """Say on stderr why a verb failed, without secrets, and return its exit code."""
     from gateway.config.redact import Redactor
 
-    fault = _leaf(fault)
+    fault = leaf(fault)
     settings = None if isinstance(fault, ConfigError) else _settings(opts)
     found = explained(fault, settings)
     debug = os.environ.get(DEBUG_VARIABLE, "") not in ("", "0")
@@ -166,7 +166,7 @@ def explained(fault: BaseException, settings: Settings | None) -> Explained:
     """Put a fault into words; of a group what ended it."""
     from gateway.config.redact import Redactor
 
-    fault = _leaf(fault)
+    fault = leaf(fault)
     if settings is not None and (said := finding.explain(settings.workspace, fault)) is not None:
         said.__cause__, fault = fault, said
     if isinstance(fault, ConfigError):
@@ -202,11 +202,11 @@ def _settings(opts: GlobalOptions) -> Settings | None:
         return None
 
 
-def _leaf(fault: BaseException) -> BaseException:
+def leaf(fault: BaseException) -> BaseException:
     """Take out of a group what ended it: the first foreseen error, else the first one."""
     if not isinstance(fault, BaseExceptionGroup):
         return fault
-    leaves = [_leaf(each) for each in fault.exceptions]
+    leaves = [leaf(each) for each in fault.exceptions]
     return next((each for each in leaves if isinstance(each, GatewayError)), leaves[0])
 
 

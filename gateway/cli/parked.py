@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 
@@ -14,20 +15,12 @@ from gateway.cli.root import GlobalOptions, MessageId, as_json, group
 
 if TYPE_CHECKING:
     from gateway.config.settings import Settings
+    from gateway.http.client import Client
+    from gateway.service.parked import ParkedLetters
 
 parked = group("parked")
 COLUMNS = ("id", "box", "key", "reason", "attempts", "parked_at")
 T = TypeVar("T")
-Row = dict[str, Any]
-
-
-class _ParkedLetters(Protocol):
-    """What both the running daemon and an opened queue can do with parked letters."""
-
-    async def parked(self) -> list[Row]: ...
-    async def parked_one(self, message_id: str, key: str | None) -> Row: ...
-    async def retry(self, message_id: str, key: str | None) -> Row: ...
-    async def drop(self, message_id: str, key: str | None) -> Row: ...
 
 
 _id = click.argument("id", metavar="ID", type=MessageId(), help="its id, from `parked list`")
@@ -74,18 +67,17 @@ def drop(opts: GlobalOptions, id: str, key: str | None) -> None:
     output.words(f"{found['id']} is deleted")
 
 
-def _asked(opts: GlobalOptions, call: Callable[[_ParkedLetters], Awaitable[T]]) -> T:
-    """Ask the running daemon, or the queue where none runs."""
-
+def _asked(opts: GlobalOptions, call: Callable[[Client | ParkedLetters], Awaitable[T]]) -> T:
     async def work(settings: Settings) -> T:
-        async with attach.daemon_or(settings, _queue_here) as letters:
+        async with attach.daemon_or(settings, queue_here) as letters:
             return await call(letters)
 
-    return attach.complete(work(settings_of(opts)))
+    return asyncio.run(work(settings_of(opts)))
 
 
 @asynccontextmanager
-async def _queue_here(settings: Settings) -> AsyncIterator[_ParkedLetters]:
+async def queue_here(settings: Settings) -> AsyncIterator[ParkedLetters]:
+    """Open the queue and the conversations of the workspace in this process."""
     # `parked` starts sooner without a store in this process where a daemon answers.
     from gateway.service.parked import ParkedLetters
     from session.store.store import Store

@@ -1,24 +1,159 @@
-"""The root of the command line: its commands by name, the options that all share, usage errors.
+"""The root of the command line: commands by name, shared options, usage errors, shell completion.
 
 Help and completion import a noun's module and run none of its verbs, so such a module imports at its top only
-what is quick; a verb imports the rest itself.
+what is quick; a verb imports the rest itself. What is offered comes from the small files of a workspace, in a
+few milliseconds; what cannot be read is left out, and no name steers a terminal.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import math
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from heapq import nlargest
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import click
+from click.shell_completion import (
+    BashComplete,
+    CompletionItem,
+    add_completion_class,
+    get_completion_class,
+    shell_complete,
+    split_arg_string,
+)
 
-from gateway.cli import known
+from gateway.config.finding import glance
+
+# Of more conversations those written last are known.
+KEYS_MAX = 500
+_HEAD_BYTES = 64 * 1024
+# Begins a line of the terminal chat that names a file.
+FILE_WORD = "!file"
+# A name as it is typed, and what it stands for.
+Names = dict[str, str]
+_Complete = Callable[[click.Context, click.Parameter, str], list[CompletionItem[str]]]
+
+
+def keys(workspace: Path) -> Names:
+    """Return the conversations with their names, the one written last first."""
+    paths = nlargest(KEYS_MAX, (workspace / "sessions").glob("*.jsonl"), key=_written)
+    heads = (_head(path) for path in paths)
+    return _typed({str(head["key"]): _name_of(head) for head in heads if head.get("key")})
+
+
+def ended(workspace: Path, key: str | None) -> Names:
+    """Return the ended sessions of a conversation, or of all, by ULID, the newest first."""
+    paths = nlargest(KEYS_MAX, (workspace / "sessions" / "archive").glob("*/*-*.jsonl"), key=_written)
+    offers = {path.stem.rpartition("-")[2]: _head(path) for path in paths}
+    return {ulid: _name_of(head) for ulid, head in offers.items() if key in (None, head.get("key"))}
+
+
+def jobs(workspace: Path) -> Names:
+    """Return the cron jobs by id."""
+    rows = _rows(_document(workspace / "cron" / "jobs.json").get("jobs"))
+    return _typed({str(row["id"]): plain(row.get("name")) for row in rows if "id" in row})
+
+
+def codes(workspace: Path) -> Names:
+    """Return the pairing codes that wait, with who asked."""
+    return {row["code"]: plain(row["name"]) for row in _asked(workspace) if row["code"]}
+
+
+def people(workspace: Path) -> Names:
+    """Return who asked for access or has it, as ``channel:id``."""
+    return _typed({row["who"]: plain(row["name"]) for row in _asked(workspace)})
+
+
+def plain(name: object) -> str:
+    """Return a name on one line, without what would steer a terminal; nothing for what is no text."""
+    return "".join(c if c.isprintable() else " " for c in name) if isinstance(name, str) else ""
+
+
+def _typed(names: Names) -> Names:
+    """Leave out what nobody can type: half of a surrogate pair, which cannot be written, or a line break."""
+    return {name: meant for name, meant in names.items() if name.isprintable()}
+
+
+def _asked(workspace: Path) -> list[dict[str, Any]]:
+    # Other verbs start sooner without them.
+    from channels.errors import ChannelError
+    from channels.pairing import Pairing
+
+    try:
+        return Pairing(workspace / "state").rows()
+    except ChannelError:
+        return []
+
+
+def _document(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _rows(value: object) -> Iterator[dict[str, Any]]:
+    yield from (row for row in value if isinstance(row, dict)) if isinstance(value, list) else ()
+
+
+def _head(path: Path) -> dict[str, Any]:
+    """Read line 1 of a transcript; nothing where it is no whole line of its kind."""
+    try:
+        with path.open("rb") as file:
+            found = json.loads(file.readline(_HEAD_BYTES))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _name_of(head: dict[str, Any]) -> str:
+    inner = head.get("metadata")
+    return plain(inner.get("name")) if isinstance(inner, dict) else ""
+
+
+def _written(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def _from(source: Callable[[Path], Names]) -> _Complete:
+    def complete(ctx: click.Context, param: click.Parameter, begun: str) -> list[CompletionItem[str]]:
+        return _items(source(_glance(ctx)[0]), begun)
+
+    return complete
+
+
+def complete_ended(ctx: click.Context, param: click.Parameter, begun: str) -> list[CompletionItem[str]]:
+    """Offer the closed sessions of the chat that is named before."""
+    return _items(ended(_glance(ctx)[0], ctx.params.get("key")), begun)
+
+
+def complete_servers(ctx: click.Context, param: click.Parameter, begun: str) -> list[CompletionItem[str]]:
+    """Offer the MCP servers of the configuration."""
+    table = _glance(ctx)[1].get("mcp")
+    return _items(dict.fromkeys(map(str, table), "") if isinstance(table, dict) else {}, begun)
+
+
+def _glance(ctx: click.Context) -> tuple[Path, dict[str, Any]]:
+    return glance(ctx.obj.config, ctx.obj.workspace)
+
+
+def _items(names: Names, begun: str) -> list[CompletionItem[str]]:
+    return [CompletionItem(name, help=meant) for name, meant in names.items() if name.startswith(begun)]
+
+
+complete_keys, complete_jobs, complete_codes, complete_people = map(_from, (keys, jobs, codes, people))
+
 
 PROGRAM = "chat-gateway"
 # The variable by which a shell asks what may follow.
@@ -49,21 +184,21 @@ COMMANDS = {
     "run": ("run", "run the gateway in the foreground"),
     "chat": ("chat", "talk to the gateway in this terminal"),
     "onboard": ("onboard", "set up a model and a bot, up to the first answer in your chat"),
-    "completion": ("completion", "print the completion script for a shell"),
+    "completion": ("root", "print the completion script for a shell"),
     "status": ("status", "show what runs, what waits and today's cost"),
-    "trace": ("trace", "show what happened to one message, step by step"),
-    "usage": ("trace", "show tokens and cost by day, model, person and chat"),
+    "trace": ("status", "show what happened to one message, step by step"),
+    "usage": ("status", "show tokens and cost by day, model, person and chat"),
     "doctor": ("doctor", "check configuration, queue, model, disk, transcripts and more"),
     "sessions": ("sessions", "list, show, search, close and repair sessions"),
     "memory": ("memory", "what the gateway remembers about a chat"),
     "parked": ("parked", "messages that could not be answered or delivered"),
-    "pairing": ("pairing", "approve people and groups that ask for access"),
+    "pairing": ("access", "approve people and groups that ask for access"),
     "cron": ("cron", "scheduled jobs"),
-    "tokens": ("tokens", "API tokens and their rights"),
+    "tokens": ("access", "API tokens and their rights"),
     "mcp": ("mcp", "MCP servers and the tools that they offer"),
     "backup": ("backup", "back up, verify and restore the workspace"),
     "config": ("config", "show and check the configuration"),
-    "systemd": ("systemd", "systemd units for the gateway"),
+    "systemd": ("run", "systemd units for the gateway"),
 }
 
 
@@ -193,9 +328,7 @@ def execute(words: Sequence[str], opts: GlobalOptions) -> int:
     """Run a command line and return the exit code: 2 for one that makes no sense, with the cure on stderr."""
     try:
         if instruction := os.environ.get(COMPLETES):
-            from gateway.cli import completion
-
-            return completion.answer(instruction)
+            return shell_complete(cli, {"obj": GlobalOptions()}, PROGRAM, COMPLETES, instruction)
         with cli.make_context(PROGRAM, list(words), obj=opts) as ctx:
             code: int = cli.invoke(ctx)
             return code
@@ -244,6 +377,41 @@ class MessageId(click.ParamType[str]):
 
 
 key = click.argument(
-    "key", metavar="KEY", help="the chat, such as telegram:12345678", shell_complete=known.complete_keys
+    "key", metavar="KEY", help="the chat, such as telegram:12345678", shell_complete=complete_keys
 )
 as_json = click.option("--json", "as_json", is_flag=True, help="print one JSON document")
+
+
+@add_completion_class
+class _Bash(BashComplete):
+    """Puts words such as ``cli:garden`` together, of which bash completes what follows the colon alone."""
+
+    def get_completion_args(self) -> tuple[list[str], str]:
+        """Return the words before the one at the cursor, and what is there of that one."""
+        at = int(os.environ["COMP_CWORD"])
+        given = split_arg_string(os.environ["COMP_WORDS"])[1 : at + 1]
+        words: list[str] = []
+        for word in [*given, ""] if len(given) < at else given:
+            if words and (word.startswith(":") or (words[-1].endswith(":") and word)):
+                words[-1] += word
+            else:
+                words.append(word)
+        self._begun = words.pop()
+        return words, self._begun
+
+    def format_completion(self, item: CompletionItem[Any]) -> str:
+        """Leave out what stands before the last colon that is typed."""
+        return f"{item.type},{str(item.value)[self._begun.rfind(':') + 1 :]}"
+
+
+@click.command(cls=Verb)
+@click.argument("shell", metavar="SHELL", type=click.Choice(("bash", "zsh", "fish")), help="bash, zsh, fish")
+def completion(_: GlobalOptions, shell: str) -> None:
+    """Print the completion script for a shell.
+
+    bash: source <(chat-gateway completion bash); zsh: the same, after compinit; fish: chat-gateway completion
+    fish | source.
+    """
+    found = get_completion_class(shell)
+    assert found is not None
+    click.echo(found(cli, {}, PROGRAM, COMPLETES).source().strip("\n"))

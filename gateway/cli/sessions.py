@@ -5,16 +5,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
+from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from gateway.cli import attach, known, output
+from gateway.cli import attach, output
 from gateway.cli.config import settings_of
-from gateway.cli.root import COUNT, FILE, GlobalOptions, as_json, group, key
+from gateway.cli.root import COUNT, FILE, GlobalOptions, as_json, complete_ended, complete_keys, group, key
 from gateway.errors import GatewayError, Unreachable
 from session.transcript.key import SessionKey
 
@@ -26,9 +27,10 @@ if TYPE_CHECKING:
     from session.store.rollover import Swap
     from session.store.store import Store, View
 
+T = TypeVar("T")
 sessions = group("sessions")
 _target = click.argument(
-    "target", metavar="KEY|ULID", help="a chat, or the id of a session", shell_complete=known.complete_keys
+    "target", metavar="KEY|ULID", help="a chat, or the id of a session", shell_complete=complete_keys
 )
 COLUMNS = ("key", "id", "name", "agent", "last_message_at", "message_count", "active")
 _ULID = re.compile(r"[0-9A-HJKMNP-TV-Z]{26}")
@@ -38,13 +40,8 @@ _ULID = re.compile(r"[0-9A-HJKMNP-TV-Z]{26}")
 @as_json
 def list_(opts: GlobalOptions, as_json: bool) -> None:
     """List all sessions, newest message first."""
-
-    async def work(settings: Settings) -> list[dict[str, Any]]:
-        async with _store(settings) as store:
-            return [row.as_dict() for row in await store.rows()]
-
-    rows = attach.complete(work(settings_of(opts)))
-    output.listed(rows, COLUMNS, "no sessions yet", as_json=as_json)
+    rows = _in_store(settings_of(opts), lambda store: store.rows())
+    output.listed([row.as_dict() for row in rows], COLUMNS, "no sessions yet", as_json=as_json)
 
 
 @sessions.command()
@@ -53,14 +50,13 @@ def list_(opts: GlobalOptions, as_json: bool) -> None:
 def show(opts: GlobalOptions, target: str, as_json: bool) -> None:
     """Show all messages, oldest first."""
 
-    async def work(settings: Settings) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-        async with _store(settings) as store:
-            view = await _find(store, target)
-            rows = [row for row in await store.rows() if row.id == view.session_id]
-            session = rows[0].as_dict() if rows else {"id": view.session_id, "key": view.key}
-            return session, view.lines()
+    async def work(store: Store) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+        view = await _find(store, target)
+        rows = [row for row in await store.rows() if row.id == view.session_id]
+        session = rows[0].as_dict() if rows else {"id": view.session_id, "key": view.key}
+        return session, view.lines()
 
-    session, messages = attach.complete(work(settings_of(opts)))
+    session, messages = _in_store(settings_of(opts), work)
     if as_json:
         output.document({"session": session, "messages": messages})
         return
@@ -78,8 +74,10 @@ def new(opts: GlobalOptions, key: str) -> None:
     from channels.message import key_fault
     from gateway.app.wiring_agents import end_all
 
-    async def work(settings: Settings) -> bool:
-        async with _services(settings) as services, services.store.open(SessionKey(key)) as session:
+    settings = settings_of(opts)
+
+    async def work(services: SessionServices) -> bool:
+        async with services.store.open(SessionKey(key)) as session:
             # One that was taken over keeps its key, whatever that is; no chat ever gets to a new one.
             if (fault := key_fault(key)) and not session.path.exists():
                 raise GatewayError(
@@ -94,7 +92,7 @@ def new(opts: GlobalOptions, key: str) -> None:
                 await session.checkpoint()
             return created or archived is not None
 
-    begins = attach.complete(work(settings_of(opts)))
+    begins = _in_services(settings, work)
     output.words("a new session is open" if begins else "the session has no messages yet and stays open")
 
 
@@ -105,17 +103,18 @@ def close(opts: GlobalOptions, key: str) -> None:
     from gateway.app.wiring_agents import end_all
     from session.store import rollover
 
-    async def work(settings: Settings) -> str | None:
-        async with _services(settings) as services:
-            await _check_known(services.store, key)
-            async with services.store.open(SessionKey(key)) as session:
-                closed = await session.change(lambda *hands: rollover.close(*hands, of=None))
-            if closed is not None:
-                await end_all(None, settings.state, key)
-                await services.jobs.left(key, closed)
-            return closed
+    settings = settings_of(opts)
 
-    closed = attach.complete(work(settings_of(opts)))
+    async def work(services: SessionServices) -> str | None:
+        await _check_known(services.store, key)
+        async with services.store.open(SessionKey(key)) as session:
+            closed = await session.change(lambda *hands: rollover.close(*hands, of=None))
+        if closed is not None:
+            await end_all(None, settings.state, key)
+            await services.jobs.left(key, closed)
+        return closed
+
+    closed = _in_services(settings, work)
     output.words(f"session {closed} is closed" if closed else f"{key} has no open session with messages")
 
 
@@ -125,7 +124,7 @@ def close(opts: GlobalOptions, key: str) -> None:
     "ulid",
     metavar="ULID",
     help="id of a closed session, from `sessions list`",
-    shell_complete=known.complete_ended,
+    shell_complete=complete_ended,
 )
 def resume(opts: GlobalOptions, key: str, ulid: str) -> None:
     """Reopen a closed session.
@@ -135,19 +134,20 @@ def resume(opts: GlobalOptions, key: str, ulid: str) -> None:
     from gateway.app.wiring_agents import end_all
     from session.store import rollover
 
-    async def work(settings: Settings) -> Swap:
-        if not _ULID.fullmatch(ulid):
-            raise GatewayError(f"{ulid!r} is not a valid session id", hint="chat-gateway sessions list")
-        async with _services(settings) as services:
-            async with services.store.open(SessionKey(key)) as session:
-                await services.follow_agent(session, ulid)
-                swap = await session.change(lambda *hands: rollover.reopen(*hands, session_id=ulid))
-            if swap.left:
-                await end_all(None, settings.state, key)
-                await services.jobs.left(key, swap.left)
-            return swap
+    settings = settings_of(opts)
+    if not _ULID.fullmatch(ulid):
+        raise GatewayError(f"{ulid!r} is not a valid session id", hint="chat-gateway sessions list")
 
-    swap = attach.complete(work(settings_of(opts)))
+    async def work(services: SessionServices) -> Swap:
+        async with services.store.open(SessionKey(key)) as session:
+            await services.follow_agent(session, ulid)
+            swap = await session.change(lambda *hands: rollover.reopen(*hands, session_id=ulid))
+        if swap.left:
+            await end_all(None, settings.state, key)
+            await services.jobs.left(key, swap.left)
+        return swap
+
+    swap = _in_services(settings, work)
     ended = f"; {swap.left} is closed" if swap.left else ""
     output.words(f"{key} continues with session {swap.session}{ended}")
 
@@ -170,16 +170,15 @@ def search(
 
     text = " ".join(words)
 
-    async def work(settings: Settings) -> SearchResult:
-        async with _store(settings) as store:
-            await _check_known(store, key)
-            session_key, layout = SessionKey(key), store.layout
-            stem = await store.stem(session_key)
-            return await asyncio.to_thread(
-                search_in, layout, stem, session_key, text, limit=limit, tools=tools
-            )
+    async def work(store: Store) -> SearchResult:
+        await _check_known(store, key)
+        session_key = SessionKey(key)
+        stem = await store.stem(session_key)
+        return await asyncio.to_thread(
+            search_in, store.layout, stem, session_key, text, limit=limit, tools=tools
+        )
 
-    found = attach.complete(work(settings_of(opts)))
+    found = _in_store(settings_of(opts), work)
     hits = [hit.as_dict() for hit in found.hits]
     if as_json:
         output.document(hits)
@@ -199,14 +198,14 @@ def prune(opts: GlobalOptions, dry_run: bool, as_json: bool) -> None:
 
     A running gateway does this at start and daily.
     """
+    settings = settings_of(opts)
+    days = settings.session.retention_days
 
-    async def work(settings: Settings) -> tuple[float, list[dict[str, Any]]]:
-        async with _services(settings) as services:
-            services.retention.awaited = partial(_awaited, settings)
-            steps = await services.retention.prune(dry_run=dry_run, sweeps=False)
-            return settings.session.retention_days, [step.as_dict() for step in steps]
+    async def work(services: SessionServices) -> list[dict[str, Any]]:
+        services.retention.awaited = partial(_awaited, settings)
+        return [step.as_dict() for step in await services.retention.prune(dry_run=dry_run, sweeps=False)]
 
-    days, steps = attach.complete(work(settings_of(opts)))
+    steps = _in_services(settings, work)
     if as_json:
         output.document(steps)
     else:
@@ -228,20 +227,14 @@ def clear(opts: GlobalOptions, key: str, everything: bool) -> None:
 
     Stops the answer in progress. Messages that wait in the queue are still answered.
     """
-    from gateway.cli import whole
-
-    async def work(settings: Settings) -> bool:
-        async with _store(settings) as store:
-            return await _clear(settings, store, SessionKey(key))
+    from gateway.cli import memory
 
     settings = settings_of(opts)
-    if everything:
-        found = attach.complete(whole.erased(settings, key=key))
-        output.words(f"{key} is cleared" if found["cleared"] else f"{key} had no active session")
-        whole.tell(found)
-        return
-    cleared = attach.complete(work(settings))
+    found = asyncio.run(memory.erased(settings, key=key)) if everything else None
+    cleared = found["cleared"] if found else _in_store(settings, partial(_clear, settings, SessionKey(key)))
     output.words(f"{key} is cleared" if cleared else f"{key} had no active session")
+    if found:
+        memory.tell(found)
 
 
 @sessions.command()
@@ -252,11 +245,7 @@ def verify(opts: GlobalOptions, repair: bool, as_json: bool) -> int:
     from gateway.doctor.workspace import integrity
     from session.store.listing import brief
 
-    async def work(settings: Settings) -> list[dict[str, Any]]:
-        async with _store(settings) as store:
-            return await integrity(store, repair=repair)
-
-    problems = attach.complete(work(settings_of(opts)))
+    problems = _in_store(settings_of(opts), partial(integrity, repair=repair))
     if as_json:
         output.document(problems)
     else:
@@ -280,7 +269,7 @@ _FORMATS = ("nanobot", "nanobot-b64", "annabelle", "overlay", "archive", "rows",
     "--key",
     metavar="KEY",
     help="import as this chat (default: the source's, else cli:<id or file name>)",
-    shell_complete=known.complete_keys,
+    shell_complete=complete_keys,
 )
 @click.option(
     "--write-config",
@@ -322,16 +311,26 @@ def export(opts: GlobalOptions, name: str, target: str, output: Path | None) -> 
     return interchange.export(opts, name, target, output)
 
 
-def _store(settings: Settings) -> aclosing[Store]:
+def _in_store(settings: Settings, work: Callable[[Store], Awaitable[T]]) -> T:
+    """Return what ``work`` does with the conversations of the workspace."""
     from session.store.store import Store
 
-    return aclosing(Store(settings.workspace, zone=settings.zone))
+    async def run() -> T:
+        async with aclosing(Store(settings.workspace, zone=settings.zone)) as store:
+            return await work(store)
+
+    return asyncio.run(run())
 
 
-def _services(settings: Settings) -> aclosing[SessionServices]:
+def _in_services(settings: Settings, work: Callable[[SessionServices], Awaitable[T]]) -> T:
+    """Return what ``work`` does with the whole session side of the workspace."""
     from gateway.app.wiring_session import build_session_services
 
-    return aclosing(build_session_services(settings, status=lambda *_: []))
+    async def run() -> T:
+        async with aclosing(build_session_services(settings, status=lambda *_: [])) as services:
+            return await work(services)
+
+    return asyncio.run(run())
 
 
 async def _awaited(settings: Settings) -> AwaitedFiles:
@@ -358,13 +357,12 @@ async def _find(store: Store, target: str) -> View:
     raise GatewayError(f"there is no chat or session {target!r}", hint="chat-gateway sessions list")
 
 
-async def _clear(settings: Settings, store: Store, key: SessionKey) -> bool:
-    """Have the daemon clear the key, which ends the turn too; without one, do it here."""
+async def _clear(settings: Settings, key: SessionKey, store: Store) -> bool:
     from gateway.app import erasure
-    from gateway.cli import whole
+    from gateway.cli import memory
 
     async with attach.daemon(settings) as client:
-        if client is not None and whole.can_be_sent(key):
+        if client is not None and memory.can_be_sent(key):
             # A daemon that ends just now ends its turns with it.
             with contextlib.suppress(Unreachable):
                 return await client.clear(key)

@@ -1,10 +1,12 @@
-"""``status``: lanes, queue depths, parts, tokens and cost, of the running daemon or of the resting state."""
+"""``status``, ``trace`` and ``usage``: what runs and waits, a message's steps, what models cost."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import Iterator, Mapping
-from datetime import datetime
+from contextlib import AsyncExitStack, aclosing
+from datetime import datetime, tzinfo
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -12,8 +14,8 @@ import click
 import durable
 from gateway.cli import attach, output
 from gateway.cli.config import name_place, settings_of
-from gateway.cli.root import GlobalOptions, Verb, as_json
-from gateway.errors import Unreachable
+from gateway.cli.root import COUNT, GlobalOptions, MessageId, Verb, as_json, complete_keys
+from gateway.errors import GatewayError, Unreachable
 from gateway.outbound.standing import standing
 from gateway.outbound.unserved import cure_of, in_words, unserved
 
@@ -31,9 +33,9 @@ if TYPE_CHECKING:
 def status(opts: GlobalOptions, alive: bool, as_json: bool) -> int:
     """Show what runs, what waits and today's cost."""
     if alive:
-        return attach.complete(_alive(settings_of(opts)))
+        return asyncio.run(_alive(settings_of(opts)))
     settings = settings_of(opts)
-    found = attach.complete(_status(settings))
+    found = asyncio.run(_status(settings))
     if as_json:
         output.document(found)
     else:
@@ -118,14 +120,12 @@ def _of_workspace(settings: Settings) -> dict[str, Any]:
 
 
 def _platforms(settings: Settings) -> dict[str, Any]:
-    """Say how each platform stood last, as its file tells it."""
     from channels.plugins import enabled
 
     return {kind.name: standing(settings.state, kind.name) for kind, _ in enabled(settings.channels)}
 
 
 async def _usage_today(settings: Settings) -> dict[str, Any]:
-    """Read what was spent today, and what is left of the caps."""
     # `status` starts twice as fast without the session side where a daemon answers.
     from gateway.app.wiring_session import build_spending, spent_today
     from session.store.store import Store
@@ -144,8 +144,8 @@ async def _queues(settings: Settings) -> dict[str, Any]:
     from gateway.app.wiring_broker import RepliedChannels
 
     # One that is ending holds the embedded queue until its last turn has ended.
-    held = bool(DaemonRegistry(settings.workspace).ending())
-    if settings.broker.embedded and (held or not (settings.state / durable.STATE_FILE).exists()):
+    held = settings.broker.embedded and DaemonRegistry(settings.workspace).ending()
+    if held or not attach.has_queue(settings):
         return {"queues": {}, "unserved": []}
     async with attach.queue(settings) as mailbox:
         depths = await mailbox.depths(RepliedChannels(settings.state).names())
@@ -198,7 +198,6 @@ def _lines(found: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _worker(row: Mapping[str, Any]) -> str:
-    """Say how a worker does, and which partitions it has: each N-th."""
     state = f"process {row['pid']}" if row["up"] else "down"
     numbers = [str(each) for each in row["partitions"]]
     few = [*numbers[:2], "…", numbers[-1]] if len(numbers) > 4 else numbers
@@ -206,7 +205,6 @@ def _worker(row: Mapping[str, Any]) -> str:
 
 
 def _in_memory(held: Mapping[str, Any]) -> str:
-    """Say what the gateway holds."""
     size = f"{held['bytes'] / 2**20:.1f} of {held['max_bytes'] / 2**20:g} MB"
     return f"in memory: {output.counted(held['letters'], 'message')}, {size}"
 
@@ -223,7 +221,6 @@ def _notes(memory: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _limit(row: Mapping[str, Any]) -> str:
-    """Say what is left of a cap on the running day, and what requests under way may still take of it."""
     who = f" for {row['who']}" if row["who"] else ""
     figures = {name: _figure(row, name) for name in ("left", "of", "reserved")}
     reserved = f", {figures['reserved']} reserved" if row["reserved"] else ""
@@ -241,3 +238,107 @@ def _age(oldest_at: str) -> str:
         if seconds >= size:
             return f"{seconds / size:.1f} {unit}"
     return f"{seconds:.1f} s"
+
+
+_TOKENS = ("prompt_tokens", "completion_tokens", "cached_tokens", "cache_written_tokens")
+# What a line of the table shows apart.
+_SHOWN = ("at", "step", "words", "source")
+
+
+@click.command(cls=Verb)
+@click.argument(
+    "id", metavar="ID", type=MessageId(), help="its id, from `sessions show`, `parked list` or the log"
+)
+@click.option(
+    "--key",
+    metavar="KEY",
+    help="its chat: faster, and required if several chats have this id",
+    shell_complete=complete_keys,
+)
+@as_json
+def trace(opts: GlobalOptions, id: str, key: str | None, as_json: bool) -> None:
+    """Show what happened to one message, step by step.
+
+    Reads queue, transcript, journal and send log. Exit 1 if the message is unknown.
+    """
+    settings = settings_of(opts)
+    found = asyncio.run(_traced(settings, id, key))
+    if as_json:
+        output.document(found)
+        return
+    for line in _trace_lines(found, settings.zone):
+        output.shown(line)
+
+
+@click.command(cls=Verb)
+@click.option(
+    "--days", metavar="N", type=COUNT, default=30, show_default=True, help="how many days, at most 35"
+)
+@click.option("--key", metavar="KEY", help="only this chat", shell_complete=complete_keys)
+@as_json
+def usage(opts: GlobalOptions, days: int, key: str | None, as_json: bool) -> None:
+    """Show tokens and cost by day, model, person and chat."""
+    from session.models.usage_rows import KEPT_DAYS
+
+    if days > KEPT_DAYS:
+        raise GatewayError(f"usage is kept for {KEPT_DAYS} days", hint=f"--days {KEPT_DAYS}")
+    found = asyncio.run(_spent(settings_of(opts), days, key or ""))
+    if as_json:
+        output.document(found)
+        return
+    found["days"] = [day for day in found["days"] if day["turns"] or day["calls"]]
+    for name, title in (("days", "day"), ("models", "model"), ("people", "person"), ("chats", "key")):
+        if found[name]:
+            rows = [{**row, "cost": output.cost(row)} for row in found[name]]
+            output.rows(rows, (title, "turns", "calls", *_TOKENS, "cost"))
+            output.data("")
+    total = found["total"]
+    calls = f"{output.counted(total['calls'], 'background call')} (titles, summaries, memory)"
+    output.shown(
+        f"{found['from']} to {found['to']}: {output.counted(total['turns'], 'turn')}, {calls}, "
+        f"{output.spent(total)}"
+    )
+
+
+async def _spent(settings: Settings, days: int, key: str) -> dict[str, Any]:
+    from session.models.usage_rows import report
+    from session.store.state import StoreState
+
+    async with aclosing(StoreState(settings.state)) as state:
+        return await report(state, today=durable.now().date(), days=days, key=key)
+
+
+async def _traced(settings: Settings, message_id: str, key: str | None) -> dict[str, Any]:
+    async with attach.daemon(settings) as client:
+        if client is not None:
+            return await client.trace(message_id, key)
+    # A verb that a daemon answers starts sooner without the session side in this process.
+    from gateway.service.trace import Tracer
+
+    async with AsyncExitStack() as stack:
+        mailbox, unasked = None, "there is no queue yet"
+        if attach.has_queue(settings):
+            try:
+                mailbox = await stack.enter_async_context(attach.queue(settings))
+            except GatewayError as error:
+                unasked = str(error)
+        return await Tracer(settings, mailbox=mailbox, unasked=unasked).trace(message_id, key)
+
+
+def _trace_lines(found: Mapping[str, Any], zone: tzinfo) -> Iterator[str]:
+    yield f"{found['id']} of {found['key'] or 'an unknown chat'}: {found['words']}"
+    for step in found["steps"]:
+        at = datetime.fromisoformat(step["at"]).astimezone(zone) if step["at"] else None
+        time = f"{at:%Y-%m-%d %H:%M:%S}.{at.microsecond // 1000:03d}" if at is not None else "-" * 23
+        more = ", ".join(f"{name} {_value(value)}" for name, value in step.items() if name not in _SHOWN)
+        yield f"{time}  {step['step']:<10} {step['words']}{f' ({more})' if more else ''}"
+    for gap in found["unknown"]:
+        yield f"unknown: {gap}"
+
+
+def _value(value: object) -> str:
+    if value is None:
+        return "unknown"
+    if isinstance(value, float):
+        return f"{value:.6f}".rstrip("0").rstrip(".")
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import re
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -17,7 +17,18 @@ from channels.plugins import served
 from gateway.app.daemons import DaemonRegistry, Running
 from gateway.app.wiring_broker import RepliedChannels, open_mailbox
 from gateway.config.settings import Broker, Settings
-from gateway.doctor.finding import DISK_CURE, GRACE_S, LOCAL_S, Check, bounded, in_own_loop, looked, patient
+from gateway.doctor.finding import (
+    DISK_CURE,
+    GRACE_S,
+    LOCAL_S,
+    Check,
+    Steps,
+    bounded,
+    findings,
+    in_own_loop,
+    looked,
+    patient,
+)
 from gateway.errors import MailboxDown, StateInUse
 from gateway.outbound.unserved import cure_of, in_words, unserved
 from gateway.queue.embedded.left import CURE, left_behind
@@ -78,25 +89,15 @@ OLDEST: Final = (3, 10)
 DaemonStatus = Callable[[], Awaitable[Mapping[str, Any] | None]]
 
 
-async def check(
-    settings: Settings, daemon: DaemonStatus, *, local_s: float = LOCAL_S
-) -> AsyncIterator[Check]:
-    """Yield what is to be said of the queue; ``daemon`` returns what ``status`` shows of a running daemon."""
-    for found in await _of_the_queue(settings, daemon, patient(QUEUE_S, local_s)):
-        yield found
+def steps(settings: Settings, daemon: DaemonStatus, *, local_s: float = LOCAL_S) -> Steps:
+    """Look at the queue; ``daemon`` returns what ``status`` shows of a running daemon."""
+    yield _of_the_queue(settings, daemon, patient(QUEUE_S, local_s))
     if settings.broker.embedded:
         return
-    for found in await looked(
-        "embedded queue", lambda: of_left(settings.state), settings.workspace, within_s=local_s
-    ):
-        yield found
+    yield looked("embedded queue", lambda: of_left(settings.state), settings.workspace, within_s=local_s)
     asking = in_own_loop("broker", lambda: _inquired(settings), within_s=QUEUE_S)
     asked = f"RabbitMQ at {settings.broker.shown_url}"
-    told = await bounded(
-        "broker version", asking, within_s=QUEUE_S, asked=asked, cure=BROKER_CURE, grace_s=GRACE_S
-    )
-    for found in [told] if isinstance(told, Check) else told:
-        yield found
+    yield findings("broker version", asking, within_s=QUEUE_S, asked=asked, cure=BROKER_CURE, grace_s=GRACE_S)
 
 
 def of_left(state: Path) -> Iterator[Check]:
@@ -146,7 +147,6 @@ def _name_of(settings: Settings) -> str:
 
 
 async def _queue(settings: Settings) -> list[Check] | Running:
-    """Say how the queue stands, or which daemon holds it for itself."""
     what = _name_of(settings)
     mailbox = open_mailbox(settings, reports=False)
     serve = asyncio.create_task(mailbox.serve(), name="doctor mailbox")

@@ -15,7 +15,7 @@ from gateway.config.finding import unread_files, usual_files
 from gateway.config.settings import Settings
 from gateway.doctor import broker, machine, services
 from gateway.doctor import workspace as workspace_checks
-from gateway.doctor.finding import LOCAL_S, Check, bounded, looked
+from gateway.doctor.finding import LOCAL_S, Check, Steps, bounded, findings, looked
 from gateway.outbound.standing import standing
 from session.store.state import workspace_state
 
@@ -51,20 +51,9 @@ async def examine(
     yield machine.versions()
     folder = await workspace_checks.usable(settings, within_s=local_s)
     yield folder
-    usable = folder.level != "fail"
-    if usable:
-        async for check in workspace_checks.access(settings, within_s=local_s):
+    for step in _steps(settings, tell, daemon, usable=folder.level != "fail", local_s=local_s):
+        for check in await step:
             yield check
-    async for check in _asked(settings, tell, daemon, usable=usable, local_s=local_s):
-        yield check
-    if usable:
-        async for check in workspace_checks.contents(settings, within_s=local_s):
-            yield check
-    channels = await looked("channels", lambda: _channels(settings), settings.workspace, within_s=local_s)
-    for check in channels:
-        yield check
-    for check in await services.check_platforms(settings):
-        yield check
 
 
 def configuration(settings: Settings) -> Check:
@@ -79,36 +68,39 @@ def configuration(settings: Settings) -> Check:
     return Check("configuration", "warn", "; ".join((text, *unread)), cure)
 
 
-async def _asked(
+def _steps(
     settings: Settings,
     tell: Callable[[str], None],
     daemon: broker.DaemonStatus,
     *,
     usable: bool,
     local_s: float,
-) -> AsyncIterator[Check]:
-    """Ask what answers over a network, or is another process."""
+) -> Steps:
+    if usable:
+        yield from workspace_checks.access(settings, within_s=local_s)
     if usable or not settings.broker.embedded:
         if not settings.broker.embedded:
             tell(f"asking the broker, {broker.BROKER_S:g} s at most …")
-        async for check in broker.check(settings, daemon, local_s=local_s):
-            yield check
+        yield from broker.steps(settings, daemon, local_s=local_s)
     if settings.state_table.url:
-        yield await _state_database(settings)
-    if settings.model.name != "echo":
+        yield _state_database(settings)
+    name = settings.model.name
+    if name != "echo":
         tell(f"asking the model, {services.MODEL_S:g} s at most …")
     asking = asyncio.create_task(services.check_model(settings), name="doctor model")
-    yield await bounded("model", asking, within_s=MODEL_S, asked=settings.model.name, cure=_PACKAGES_CURE)
-    for check in await _embedding(settings):
-        yield check
-    for check in await services.check_tools(settings, local_s=local_s):
-        yield check
-    for check in await services.check_mcp(settings, local_s=local_s) if usable else ():
-        yield check
+    yield findings("model", asking, within_s=MODEL_S, asked=name, cure=_PACKAGES_CURE)
+    asking = asyncio.create_task(services.check_embedding(settings), name="doctor embedding")
+    name = settings.model.embedding
+    yield findings("embedding", asking, within_s=MODEL_S, asked=name, cure=_PACKAGES_CURE)
+    yield services.check_tools(settings, local_s=local_s)
+    if usable:
+        yield services.check_mcp(settings, local_s=local_s)
+        yield from workspace_checks.contents(settings, within_s=local_s)
+    yield looked("channels", lambda: _channels(settings), settings.workspace, within_s=local_s)
+    yield services.check_platforms(settings)
 
 
-async def _state_database(settings: Settings) -> Check:
-    """Ask the PostgreSQL server of ``state.url``."""
+async def _state_database(settings: Settings) -> list[Check]:
     name, asked = "state database", f"PostgreSQL at {settings.state_table.shown_url}"
     query = "SELECT current_setting('server_version'), current_setting('fsync')"
     read = workspace_state(settings.state).database.read_beside
@@ -116,22 +108,15 @@ async def _state_database(settings: Settings) -> Check:
     try:
         found = await bounded(name, asking, within_s=broker.BROKER_S, asked=asked, cure=_SERVER_CURE)
     except StateUnavailable as error:
-        return Check(name, "fail", f"{asked}: {error}", error.hint)
+        return [Check(name, "fail", f"{asked}: {error}", error.hint)]
     if isinstance(found, Check):
-        return found
+        return [found]
     ((version, fsync),) = found
     if int(version.partition(".")[0]) < OLDEST_POSTGRES:
-        return Check(name, "fail", f"{asked} is {version}", f"use PostgreSQL {OLDEST_POSTGRES} or newer")
+        return [Check(name, "fail", f"{asked} is {version}", f"use PostgreSQL {OLDEST_POSTGRES} or newer")]
     if fsync != "on":
-        return Check(name, "fail", f"{asked}: a power cut may damage it: fsync = {fsync}", "set fsync = on")
-    return Check(name, "ok", f"{asked}, {version}")
-
-
-async def _embedding(settings: Settings) -> list[Check]:
-    asking = asyncio.create_task(services.check_embedding(settings), name="doctor embedding")
-    name = settings.model.embedding
-    found = await bounded("embedding", asking, within_s=MODEL_S, asked=name, cure=_PACKAGES_CURE)
-    return [found] if isinstance(found, Check) else found
+        return [Check(name, "fail", f"{asked}: a power cut may damage it: fsync = {fsync}", "set fsync = on")]
+    return [Check(name, "ok", f"{asked}, {version}")]
 
 
 async def without_settings(
@@ -150,12 +135,11 @@ async def without_settings(
     settings = Settings.model_validate({"workspace": workspace})
     folder = await workspace_checks.usable(settings, within_s=local_s)
     yield folder
-    if folder.level == "fail":
-        return
-    async for check in workspace_checks.access(settings, within_s=local_s):
-        yield check
-    async for check in workspace_checks.contents(settings, within_s=local_s):
-        yield check
+    if folder.level != "fail":
+        for look in (workspace_checks.access, workspace_checks.contents):
+            for step in look(settings, within_s=local_s):
+                for check in await step:
+                    yield check
 
 
 def _exposed(settings: Settings) -> list[Check]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar
@@ -40,6 +40,8 @@ class Check:
 
 
 Look = Callable[[], Iterable[Check]]
+# Looks that are not begun yet, one after the other.
+Steps = Iterator[Awaitable[Sequence[Check]]]
 
 
 class Hung(Exception):
@@ -109,13 +111,16 @@ async def bounded(
         )
 
 
-async def looked(name: str, look: Look, workspace: Path, *, within_s: float = LOCAL_S) -> list[Check]:
+async def findings(name: str, work: asyncio.Future[list[Check]], **options: Any) -> list[Check]:
+    """Return what ``work`` found, or the finding that it failed; ``options``: as ``bounded``."""
+    found = await bounded(name, work, **options)
+    return [found] if isinstance(found, Check) else found
+
+
+async def looked(name: str, look: Look, place: Path, *, within_s: float = LOCAL_S) -> list[Check]:
     """Look at one thing in a thread; what cannot be read there is its finding, and ends no other."""
     looking = start_thread(lambda: list(look()), name=f"doctor-{name}")
-    found = await bounded(
-        name, looking, within_s=within_s, asked=str(workspace), cure=DISK_CURE, where=workspace
-    )
-    return [found] if isinstance(found, Check) else found
+    return await findings(name, looking, within_s=within_s, asked=str(place), cure=DISK_CURE, where=place)
 
 
 def patient(usual_s: float, local_s: float) -> float:

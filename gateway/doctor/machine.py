@@ -23,8 +23,6 @@ from session.store.derived import searches_texts
 FREE_FILES: Final = 10_000
 OPEN_FILES: Final = 1024
 SYNCS: Final = 5
-# No rotating disk, and hardly a network, has written anything within so short a time.
-TOO_QUICK_S: Final = 0.0005
 IN_MEMORY: Final = ("tmpfs", "ramfs")
 AT_RISK: Final = "waiting messages (gateway.db) and the send log (channels.db)"
 # Mounted so, a file system reports as written what its disk may still hold in a cache, or leaves syncs out.
@@ -161,8 +159,6 @@ def file_system(workspace: Path, seen: Seen) -> Check:
     if kind == "overlay":
         cure = "mount a volume, unless you want to lose everything with the container"
         return Check(name, "warn", f"{text}; it is deleted with the container", cure)
-    if took_s < TOO_QUICK_S and rotates(workspace):
-        text += ", although the disk says that it rotates: it may be virtual, or behind a cache"
     return Check(name, "ok", text)
 
 
@@ -253,18 +249,6 @@ def sync_s(folder: Path) -> float:
             os.fsync(file.fileno())
             took.append(durable.monotonic() - begun)
     return statistics.median(took)
-
-
-def rotates(path: Path) -> bool:
-    """Say whether the disk below calls itself a rotating one; False where it says nothing."""
-    device = path.stat().st_dev
-    disk = Path(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}").resolve()
-    for each in (disk, disk.parent):
-        try:
-            return (each / "queue" / "rotational").read_text().strip() == "1"
-        except OSError:
-            continue
-    return False
 
 
 # FUSE has one number for all that is written on it; the kind of the mount tells which.

@@ -24,6 +24,7 @@ from gateway.doctor.finding import (
     LOCAL_S,
     Check,
     bounded,
+    findings,
     in_own_loop,
     patient,
 )
@@ -42,10 +43,10 @@ MODEL_S = 60.0
 EMBEDDING_S = 30.0
 
 
-async def check_model(settings: Settings) -> Check:
-    """Return how it stands; its request alone is timed."""
+async def check_model(settings: Settings) -> list[Check]:
+    """Say whether the model answers; its request alone is timed."""
     async with opened_model(settings) as model:
-        return await _model_asked(settings, model)
+        return [await _model_asked(settings, model)]
 
 
 async def _model_asked(settings: Settings, model: Model) -> Check:
@@ -193,10 +194,9 @@ async def check_tools(settings: Settings, *, local_s: float = LOCAL_S) -> list[C
     within_s = patient(TRIAL_S, local_s)
     looking = in_own_loop("tools", lambda: _tools_found(settings), within_s=within_s)
     cure = "check the folders in PATH and the temporary folder"
-    found = await bounded(
+    return await findings(
         "tools", looking, within_s=within_s, asked="the sandbox", cure=cure, grace_s=GRACE_S
     )
-    return [found] if isinstance(found, Check) else found
 
 
 async def _tools_found(settings: Settings) -> list[Check]:

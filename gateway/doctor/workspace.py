@@ -8,9 +8,10 @@ import fcntl
 import os
 import pwd
 import stat
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -26,7 +27,7 @@ from gateway.config import finding
 from gateway.config.agents import check_memory
 from gateway.config.settings import Settings
 from gateway.doctor import machine
-from gateway.doctor.finding import LOCAL_S, Check, looked, patient
+from gateway.doctor.finding import LOCAL_S, Check, Steps, looked, patient
 from gateway.errors import GatewayError
 from session.disk.layout import Layout
 from session.disk.state import read_state
@@ -145,13 +146,8 @@ class User:
         return str(self.uid)
 
 
-@dataclass(frozen=True, slots=True)
-class _Barred:
-    """What its user cannot use: its name within an open folder, and its path from the workspace on."""
-
-    folder: int
-    name: str
-    path: Path
+# What a user cannot use: an open folder, the name in it, and the path from the workspace on.
+_Barred = tuple[int, str, Path]
 
 
 def owner_check(workspace: Path) -> Check:
@@ -159,7 +155,7 @@ def owner_check(workspace: Path) -> Check:
     if not workspace.is_dir():
         return Check("owners", "ok", "no workspace yet")
     user = user_of(workspace)
-    barred = [str(each.path) for each in _barred(workspace, user)]
+    barred = [str(path) for _, _, path in _barred(workspace, user)]
     if not barred:
         return Check("owners", "ok", f"every file can be used by {user.name}")
     text = f"{user.name} uses this workspace but cannot access {_named(barred)}, so messages wait"
@@ -177,8 +173,8 @@ def mend_owners(workspace: Path) -> int:
     if not workspace.is_dir():
         return 0
     user, given = user_of(workspace), 0
-    for each in _barred(workspace, user):
-        fd = os.open(each.name, _LOOK, dir_fd=each.folder)
+    for parent, name, _ in _barred(workspace, user):
+        fd = os.open(name, _LOOK, dir_fd=parent)
         try:
             found = os.fstat(fd)
             if stat.S_ISDIR(found.st_mode) or (stat.S_ISREG(found.st_mode) and found.st_nlink == 1):
@@ -219,20 +215,19 @@ def _barred(workspace: Path, user: User) -> Iterator[_Barred]:
     top = os.open(workspace, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         if not _usable(top, ".", user, write=True):
-            yield _Barred(top, ".", Path())
+            yield top, ".", Path()
         for name in WRITTEN:
             if not _usable(top, name, user, write=True):
-                yield _Barred(top, name, Path(name))
+                yield top, name, Path(name)
             for folder, folders, files, fd in _walk(workspace / name):
                 for each in sorted([*folders, *files]):
                     if not _usable(fd, each, user, write=name not in _ONLY_READ):
-                        yield _Barred(fd, each, (Path(folder) / each).relative_to(workspace))
+                        yield fd, each, (Path(folder) / each).relative_to(workspace)
     finally:
         os.close(top)
 
 
 def _walk(folder: Path) -> Iterator[tuple[str, list[str], list[str], int]]:
-    """Walk through a folder as far as this process may; one that is not there is empty."""
     with contextlib.suppress(FileNotFoundError, NotADirectoryError, PermissionError):
         yield from os.fwalk(folder)
 
@@ -275,24 +270,18 @@ async def usable(settings: Settings, *, within_s: float = LOCAL_S) -> Check:
     return found
 
 
-async def contents(settings: Settings, *, within_s: float = LOCAL_S) -> AsyncIterator[Check]:
+def contents(settings: Settings, *, within_s: float = LOCAL_S) -> Steps:
     """Look at everything that lies in a workspace, one after the other; nothing is changed."""
     for name, look in _CONTENTS.items():
         limit_s = patient(READ_ALL_S, within_s) if name in _READ_WHOLE else within_s
-        for check in await _looked(name, look, settings, limit_s):
-            yield check
+        yield looked(name, partial(look, settings), settings.workspace, within_s=limit_s)
 
 
-async def access(settings: Settings, *, within_s: float = LOCAL_S) -> AsyncIterator[Check]:
+def access(settings: Settings, *, within_s: float = LOCAL_S) -> Steps:
     """Say whether others can read the workspace, and whether its user can use all of it."""
-    for check in await _looked("permissions", _permissions, settings, within_s):
-        yield check
-    for check in await _looked("owners", lambda _: [owner_check(settings.workspace)], settings, within_s):
-        yield check
-
-
-async def _looked(name: str, look: Look, settings: Settings, within_s: float) -> list[Check]:
-    return await looked(name, lambda: look(settings), settings.workspace, within_s=within_s)
+    place = settings.workspace
+    yield looked("permissions", lambda: _permissions(settings), place, within_s=within_s)
+    yield looked("owners", lambda: [owner_check(place)], place, within_s=within_s)
 
 
 def _folder(workspace: Path) -> Check:
@@ -329,7 +318,6 @@ def _permissions(settings: Settings) -> list[Check]:
 
 
 def _erasures(settings: Settings) -> list[Check]:
-    """Name each erasure that was begun and is not whole; a daemon may be at it at this moment."""
     owed = Owed(settings.state)
     found = []
     for subject in owed.left():
@@ -421,7 +409,6 @@ async def _integrity(settings: Settings, *, repair: bool = False) -> list[checki
 
 
 def _instructions(settings: Settings) -> Iterator[Check]:
-    """Name the playbooks and skills that no model will see."""
     workspace = settings.workspace
     bad = list(Library(workspace).problems())
     if not bad:
@@ -433,7 +420,6 @@ def _instructions(settings: Settings) -> Iterator[Check]:
 
 
 def _media(settings: Settings) -> list[Check]:
-    """Say how much people's files take, with a warning from ``MEDIA_MANY_BYTES`` on."""
     size = media_bytes(Layout(settings.workspace))
     text = f"{size / 2**20:.0f} MB in media/"
     if size <= MEDIA_MANY_BYTES:

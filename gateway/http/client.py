@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import re
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, Literal, TypeVar, cast
@@ -48,13 +48,11 @@ class Client:
     Args:
         url: as the daemon's entry in ``state/daemon.json`` has it.
         token: ``http.token``; empty where none is set.
-        patient: where it is told that its requests are too many, it waits as long as it is told to.
     """
 
-    def __init__(self, url: str, token: str = "", *, patient: bool = False) -> None:
+    def __init__(self, url: str, token: str = "") -> None:
         headers = {b"Authorization": b"Bearer " + token.encode()} if token else {}
         self.url = url
-        self._patient = patient
         # Without TLS no certificates are needed; reading them takes 30 ms.
         verify = url.startswith("https:")
         self._http = httpx.AsyncClient(
@@ -109,7 +107,7 @@ class Client:
         until = math.inf if within_s is None else now() + within_s
         # When the daemon went away; None while it answers.
         since: float | None = None
-        last: _Away | None = None
+        last: Unreachable | None = None
         cures = {503: "chat-gateway doctor"}
         body: dict[str, Any] = {"key": key, "text": text, "id": message_id}
         if files:
@@ -119,9 +117,9 @@ class Client:
             params = {"wait": f"{wait:.3f}"}
             try:
                 found = await self._call(
-                    "POST", "/v1/messages", body, timeout=wait + QUICK_S, params=params, cures=cures
+                    "POST", "/v1/messages", body, within_s=wait + QUICK_S, params=params, cures=cures
                 )
-            except _Away as error:
+            except Unreachable as error:
                 if last is None and away is not None:
                     away(str(error))
                 since, last = since or now(), error
@@ -135,48 +133,21 @@ class Client:
                 sent = "\n".join(map(str, found.get("files") or ()))
                 return Outcome(cast(Literal["reply", "notice"], kind), str(found["reply"]), sent)
         if since is not None and last is not None:
-            raise Unreachable(str(last), hint=last.hint)
+            raise last
         return None
-
-    async def hand_in(self, key: str, text: str, message_id: str) -> None:
-        """Hand in a message and return once it is durable, over restarts of the daemon too.
-
-        Raises:
-            Unreachable: the daemon, or its queue, went away and did not come back.
-            GatewayError: it refused.
-        """
-        body = {"key": key, "text": text, "id": message_id}
-        await self.over_restarts(lambda: self._once("POST", "/v1/messages", body))
-
-    async def over_restarts(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Return what ``work`` does, which is begun again as long as the daemon is away.
-
-        Raises:
-            Unreachable: it did not come back.
-        """
-        now = asyncio.get_running_loop().time
-        until = math.inf
-        while True:
-            try:
-                return await work()
-            except Unreachable:
-                until = min(until, now() + AWAY_S)
-                if now() > until:
-                    raise
-                await asyncio.sleep(AGAIN_S)
 
     async def stop(self, key: str) -> None:
         """Stop the turn that runs for ``key``."""
-        await self._once("POST", "/v1/stop", {"key": key})
+        await self._call("POST", "/v1/stop", {"key": key})
 
     async def clear(self, key: str) -> bool:
         """Delete the active transcript of ``key`` and end the turn that runs; say whether there was one."""
-        return bool((await self._once("POST", "/clear-session", {"key": key}, within_s=WAIT_S))["cleared"])
+        return bool((await self._call("POST", "/clear-session", {"key": key}, within_s=WAIT_S))["cleared"])
 
     async def erase(self, *, key: str = "", person: str = "") -> dict[str, Any]:
         """Remove all that is kept of a key or a person; return ``cleared`` and ``erased`` of the route."""
         whom = {"person": person} if person else {"key": key}
-        return await self._once(
+        return await self._call(
             "POST", "/clear-session", {**whom, "everything": True}, within_s=ERASE_WITHIN_S
         )
 
@@ -203,7 +174,7 @@ class Client:
                         last = sse.id or last
                         if (event := read_event(sse.data)) is not None:
                             yield event
-            except (httpx.TransportError, _Away):
+            except (httpx.TransportError, Unreachable):
                 pass
             await asyncio.sleep(1.0)
 
@@ -211,7 +182,7 @@ class Client:
 
     async def status(self) -> dict[str, Any]:
         """Return what ``status`` shows."""
-        return await self._once("GET", "/v1/status")
+        return await self._call("GET", "/v1/status")
 
     async def model(self) -> ModelStanding:
         """Say whether the model answers, as far as the daemon knows; a cure ends in its restart."""
@@ -227,7 +198,7 @@ class Client:
         params = {"limit": str(PAGE)} | ({"files": "true"} if files else {})
         rows: list[dict[str, Any]] = []
         while True:
-            found = await self._once("GET", "/v1/parked", params=params)
+            found = await self._call("GET", "/v1/parked", params=params)
             rows += found["parked"]
             # A daemon of an older version has no pages.
             if (following := found.get("next")) is None:
@@ -247,18 +218,18 @@ class Client:
         return await self._of_parked("DELETE", _parked(message_id), key)
 
     async def _of_parked(self, method: str, path: str, key: str | None) -> dict[str, Any]:
-        return await self._once(method, path, params=_key(key), cures=_CURES_OF_PARKED)
+        return await self._call(method, path, params=_key(key), cures=_CURES_OF_PARKED)
 
     async def trace(self, message_id: str, key: str | None) -> dict[str, Any]:
         """Tell the life of a message."""
         path = f"/v1/trace/{quote(message_id, safe='')}"
-        return await self._once("GET", path, params=_key(key), cures=_CURES_OF_TRACE, within_s=WAIT_S)
+        return await self._call("GET", path, params=_key(key), cures=_CURES_OF_TRACE, within_s=WAIT_S)
 
     async def run_job(self, job_id: str) -> dict[str, Any]:
         """Run a cron job now, beside its schedule."""
-        return await self._once("POST", f"/v1/cron/{quote(job_id, safe='')}/run", cures=_CURES_OF_CRON)
+        return await self._call("POST", f"/v1/cron/{quote(job_id, safe='')}/run", cures=_CURES_OF_CRON)
 
-    async def _once(
+    async def _call(
         self,
         method: str,
         path: str,
@@ -269,36 +240,17 @@ class Client:
         within_s: float = QUICK_S,
     ) -> dict[str, Any]:
         try:
-            return await self._call(method, path, body, timeout=within_s, params=params, cures=cures)
-        except _Away as error:
-            raise Unreachable(str(error), hint=error.hint) from None
-
-    async def _call(
-        self,
-        method: str,
-        path: str,
-        body: object,
-        *,
-        timeout: float,
-        params: Mapping[str, str] | None,
-        cures: Mapping[int, str] | None = None,
-    ) -> dict[str, Any]:
-        while True:
-            try:
-                answer = await self._http.request(
-                    method,
-                    path,
-                    content=None if body is None else orjson.dumps(body),
-                    headers={} if body is None else {"Content-Type": "application/json"},
-                    params=params,
-                    timeout=timeout,
-                )
-            except httpx.TransportError as error:
-                text = f"the gateway at {self.url} does not answer: {type(error).__name__}"
-                raise _Away(text, hint="chat-gateway run") from None
-            if not self._patient or (wait_s := _told_to_wait(answer)) is None:
-                break
-            await asyncio.sleep(wait_s)
+            answer = await self._http.request(
+                method,
+                path,
+                content=None if body is None else orjson.dumps(body),
+                headers={} if body is None else {"Content-Type": "application/json"},
+                params=params,
+                timeout=within_s,
+            )
+        except httpx.TransportError as error:
+            text = f"the gateway at {self.url} does not answer: {type(error).__name__}"
+            raise Unreachable(text, hint="chat-gateway run") from None
         if answer.status_code >= 400:
             raise _refusal(answer, cures or {})
         found = orjson.loads(answer.content)
@@ -307,23 +259,7 @@ class Client:
         return found
 
 
-class _Away(Exception):
-    """No answer, or one that says to come again; ``hint`` says what would help."""
-
-    def __init__(self, message: str, *, hint: str) -> None:
-        super().__init__(message)
-        self.hint = hint
-
-
-def _told_to_wait(answer: httpx.Response) -> float | None:
-    """Return for how many seconds requests are too many; None where they are not."""
-    if answer.status_code != 429:
-        return None
-    told = answer.headers.get("retry-after", "")
-    return float(min(int(told), 3600)) if told.isdecimal() else 1.0
-
-
-def _refusal(answer: httpx.Response, cures: Mapping[int, str]) -> Exception:
+def _refusal(answer: httpx.Response, cures: Mapping[int, str]) -> GatewayError:
     """Make the error that the daemon answered; a hint of the API gives way to the command that does it."""
     try:
         said = orjson.loads(answer.content)
@@ -333,7 +269,7 @@ def _refusal(answer: httpx.Response, cures: Mapping[int, str]) -> Exception:
     if _OF_THE_API.search(hint):
         hint = cures.get(answer.status_code, _CURE)
     if answer.status_code == 503:
-        return _Away(text, hint=hint)
+        return Unreachable(text, hint=hint)
     if answer.status_code == 401:
         hint = "set http.token to the token of the running gateway"
     return GatewayError(text, hint=hint)

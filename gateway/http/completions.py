@@ -10,12 +10,11 @@ from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Se
 from contextlib import aclosing, contextmanager
 from typing import Annotated, Any, Final, Literal
 
-import orjson
 import structlog
 from fastapi import APIRouter, Header, Request
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 import durable
 from channels.base import File
@@ -23,7 +22,7 @@ from channels.media import FileRefused, MediaFolder
 from channels.message import Attachment
 from gateway.config.agents import agents_of, settings_of
 from gateway.errors import MailboxDown
-from gateway.http.errors import HttpError, encoded, json_response, unavailable
+from gateway.http.errors import HttpError, encoded, error_body, json_response, unavailable
 from gateway.http.events import EventStream
 from gateway.http.messages import ClientLeft, cancel_on_disconnect, check_words
 from gateway.http.openapi import OpenAIErrorOut, Shape, caller_of, has_surrogate, needs
@@ -37,69 +36,6 @@ from gateway.turns.routing import AgentChoice
 from session.errors import BadAnswer, ContextTooLong, ModelAway, ModelRefused, OverCap, SessionError
 from session.models.model import Answer, Model, Payer, Prompt
 from session.transcript.agent import named, parted
-
-PATHS: Final = ("/v1/chat/completions", "/v1/models")
-_TYPES: Final = {
-    401: ("authentication_error", "invalid_api_key"),
-    403: ("permission_error", "insufficient_permissions"),
-    404: ("invalid_request_error", "model_not_found"),
-    409: ("conflict_error", "idempotency_conflict"),
-    422: ("no_answer_error", "no_answer"),
-    429: ("rate_limit_error", "rate_limit_exceeded"),
-}
-
-
-def error_body(status: int, error: str, hint: str) -> dict[str, Any]:
-    """Say what is wrong in the form of OpenAI's API; the hint stands beside its fields."""
-    fallback = ("server_error", "server_error") if status >= 500 else ("invalid_request_error", None)
-    kind, code = _TYPES.get(status, fallback)
-    message = f"{error} (try: {hint})" if hint else error
-    return {"error": {"message": message, "type": kind, "param": None, "code": code, "hint": hint}}
-
-
-class OpenAIErrors:
-    """The ASGI layer that puts every error of these routes into that form, whoever refused."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on."""
-        if scope["type"] != "http" or not _is_openai(scope["path"]):
-            await self._app(scope, receive, send)
-            return
-        held: Message | None = None
-        parts: list[bytes] = []
-
-        async def formed(message: Message) -> None:
-            nonlocal held
-            if message["type"] == "http.response.start" and message["status"] >= 400:
-                held = message
-            elif held is None:
-                await send(message)
-            else:
-                parts.append(message.get("body", b""))
-                if not message.get("more_body", False):
-                    body = _formed(held["status"], b"".join(parts))
-                    headers = [(name, value) for name, value in held["headers"] if name != b"content-length"]
-                    headers.append((b"content-length", str(len(body)).encode()))
-                    await send({**held, "headers": headers})
-                    await send({"type": "http.response.body", "body": body})
-
-        await self._app(scope, receive, formed)
-
-
-def _is_openai(path: str) -> bool:
-    return path in PATHS or path.startswith("/v1/models/")
-
-
-def _formed(status: int, body: bytes) -> bytes:
-    try:
-        found = orjson.loads(body)
-        return orjson.dumps(error_body(status, found["error"], found["hint"]))
-    except (orjson.JSONDecodeError, KeyError, TypeError):
-        return body
-
 
 MAX_USER_CHARS = 512
 _PROMPTS = frozenset({"system", "developer"})
@@ -419,7 +355,6 @@ class CompletionStream(EventStream):
 
 
 def _piece(shown: Event, written: Written) -> str:
-    """Return what is to be sent for something that a turn shows."""
     match shown.kind:
         case "delta":
             return written.more(shown.text)
@@ -614,21 +549,19 @@ MAX_NAMED_IGNORED = 50
 ChatHeader = Annotated[str | None, Header(max_length=MAX_KEY_CHARS)]
 
 
-def routes(chats: ChatService) -> APIRouter:
-    """Build the routes of OpenAI's API."""
-    router = APIRouter(prefix="/v1")
+def add_routes(router: APIRouter, chats: ChatService) -> None:
+    """Add the routes of OpenAI's API."""
     _add_models(router, chats)
     _add_completions(router, chats)
-    return router
 
 
 def _add_models(router: APIRouter, chats: ChatService) -> None:
-    @router.get("/models", summary="List the models", **needs("read", ModelsOut, form=OpenAIErrorOut))
+    @router.get("/v1/models", summary="List the models", **needs("read", ModelsOut, form=OpenAIErrorOut))
     async def get_models() -> Response:
         return json_response({"object": "list", "data": [_known(chats, name) for name in _names(chats)]})
 
     @router.get(
-        "/models/{model:path}", summary="Show a model", **needs("read", ModelOut, 404, form=OpenAIErrorOut)
+        "/v1/models/{model:path}", summary="Show a model", **needs("read", ModelOut, 404, form=OpenAIErrorOut)
     )
     async def get_model(model: str) -> Response:
         return json_response(_known(chats, model))
@@ -647,11 +580,7 @@ def _names(chats: ChatService) -> list[str]:
 
 
 def _agent(chats: ChatService, key: str, model: str) -> str:
-    """Return the agent that a request names by its model; empty: whoever answers there.
-
-    Raises:
-        HttpError: 404, there is none of this name; 403, the chat may not choose it.
-    """
+    """Return the agent that a request names by its model; empty: whoever answers there."""
     choice = _choice(chats)
     if not choice.agents or model not in choice.names:
         _known(chats, model)
@@ -662,7 +591,6 @@ def _agent(chats: ChatService, key: str, model: str) -> str:
 
 
 async def _answering(chats: ChatService, key: str, agent: str) -> str:
-    """Return the name of the model that will answer in a chat."""
     settings, services = chats.application.settings, chats.application.services
     if not settings.agents or services is None:
         return settings.model.name
@@ -671,11 +599,7 @@ async def _answering(chats: ChatService, key: str, agent: str) -> str:
 
 
 def _known(chats: ChatService, name: str) -> dict[str, Any]:
-    """Describe what a client may name as its model.
-
-    Raises:
-        HttpError: 404, there is none of this name.
-    """
+    """Describe what a client may name as its model; raises HttpError 404."""
     if name not in _names(chats):
         raise HttpError(404, f"there is no model {name[:200]}", hint="GET /v1/models lists them")
     created = round(chats.application.started_at.timestamp())
@@ -687,7 +611,7 @@ def _add_completions(router: APIRouter, chats: ChatService) -> None:
     terms["responses"][200] = {"content": {"text/event-stream": {"schema": {"type": "string"}}}}
 
     @router.post(
-        "/chat/completions",
+        "/v1/chat/completions",
         summary="Create a chat completion (OpenAI-compatible); with `stream` as server-sent events",
         **terms,
     )
@@ -731,7 +655,6 @@ def _add_completions(router: APIRouter, chats: ChatService) -> None:
 
 
 async def _without_session(request: Request, chats: ChatService, body: CompletionIn) -> Response:
-    """Pass a request on to the model; nothing is stored."""
     if body.n not in (None, 1):
         raise HttpError(400, "n: only one answer is supported", hint="repeat the request for another one")
     if has_surrogate(json.dumps([each.model_dump() for each in body.messages], ensure_ascii=False)):
@@ -746,11 +669,7 @@ async def _without_session(request: Request, chats: ChatService, body: Completio
 
 
 async def _kept(chats: ChatService, pictures: Sequence[tuple[str, bytes]]) -> list[Attachment]:
-    """Keep the pictures that came with a message.
-
-    Raises:
-        HttpError: 413, one of them is too large; 503, the disk refused.
-    """
+    """Keep the pictures that came with a message; raises HttpError 413 or 503."""
     media = chats.application.settings.media
     kept: list[Attachment] = []
     for mime, data in pictures:
@@ -785,7 +704,6 @@ def _refusals(id_: str) -> Iterator[None]:
 
 
 async def _whole(request: Request, completion: Completion, model: str) -> Response:
-    """Wait for the answer as long as the client does."""
     id_ = completion.message.id
     try:
         with _refusals(id_):

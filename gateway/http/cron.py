@@ -81,21 +81,20 @@ class RemovedOut(Shape):
     id: str
 
 
-def routes(chats: ChatService) -> APIRouter:
-    """Build the routes of cron jobs."""
-    router = APIRouter(prefix="/v1/cron")
+def add_routes(router: APIRouter, chats: ChatService) -> None:
+    """Add the routes of cron jobs."""
     settings = chats.application.settings
 
     def file() -> CronFile:
         return CronFile(settings.workspace, zone=settings.zone)
 
-    @router.get("", summary="List the jobs, next run first", **needs("read", JobsOut))
+    @router.get("/v1/cron", summary="List the jobs, next run first", **needs("read", JobsOut))
     async def get_all(limit: Limit = PER_PAGE, cursor: Cursor = None) -> Response:
         rows = (await asyncio.to_thread(file().read)).rows(durable.now())
         found, following = page(rows, _place, limit=limit, cursor=cursor)
         return json_response({"jobs": found, "next": following})
 
-    @router.post("", status_code=201, summary="Add a job", **needs("write", JobOut, 409))
+    @router.post("/v1/cron", status_code=201, summary="Add a job", **needs("write", JobOut, 409))
     async def post(body: JobIn) -> Response:
         now = durable.now()
         _check_agent(settings, body)
@@ -120,12 +119,11 @@ def routes(chats: ChatService) -> APIRouter:
         return json_response(shown(job, now), 201)
 
     _add_to_one(router, chats, file)
-    return router
 
 
 def _add_to_one(router: APIRouter, chats: ChatService, file: Callable[[], CronFile]) -> None:
     @router.get(
-        "/{job_id:path}/runs",
+        "/v1/cron/{job_id:path}/runs",
         summary="Show the next and past runs of a job",
         **needs("read", RunsOut, 404, 409),
     )
@@ -137,20 +135,24 @@ def _add_to_one(router: APIRouter, chats: ChatService, file: Callable[[], CronFi
         following, past = coming(job, durable.now(), limit), runs(job)
         return json_response({"next": [slot_name(slot) for slot in following], "past": past[-limit:][::-1]})
 
-    @router.patch("/{job_id:path}", summary="Enable or disable a job", **needs("write", JobOut, 404, 409))
+    @router.patch(
+        "/v1/cron/{job_id:path}", summary="Enable or disable a job", **needs("write", JobOut, 404, 409)
+    )
     async def patch(job_id: str, body: SwitchIn) -> Response:
         job = await asyncio.to_thread(file().enable, job_id, body.enabled)
         return json_response(shown(job, durable.now()))
 
     @router.delete(
-        "/{job_id:path}", summary="Delete a job; its session is kept", **needs("write", RemovedOut, 404, 409)
+        "/v1/cron/{job_id:path}",
+        summary="Delete a job; its session is kept",
+        **needs("write", RemovedOut, 404, 409),
     )
     async def delete(job_id: str) -> Response:
         await asyncio.to_thread(file().remove, job_id)
         return json_response({"id": job_id})
 
     @router.post(
-        "/{job_id:path}/run",
+        "/v1/cron/{job_id:path}/run",
         status_code=202,
         summary="Run a job now; its schedule stays the same",
         **needs("write", Accepted, 404, 409),

@@ -12,6 +12,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
+from starlette.types import Scope
 
 from channels.cron.job import BadJob
 from channels.cron.jobs_file import NoJob
@@ -31,6 +32,16 @@ from session.kept.subject import Nobody
 log = structlog.get_logger("http")
 
 RETRY_AFTER_S = 5
+# Clients of OpenAI's API read errors of these routes in its form.
+OPENAI_PATHS: Final = ("/v1/chat/completions", "/v1/models")
+_TYPES: Final = {
+    401: ("authentication_error", "invalid_api_key"),
+    403: ("permission_error", "insufficient_permissions"),
+    404: ("invalid_request_error", "model_not_found"),
+    409: ("conflict_error", "idempotency_conflict"),
+    422: ("no_answer_error", "no_answer"),
+    429: ("rate_limit_error", "rate_limit_exceeded"),
+}
 
 
 class HttpError(Exception):
@@ -60,16 +71,28 @@ def encoded(content: Any) -> bytes:
         return json.dumps(plain_value(content), ensure_ascii=False).encode()
 
 
+def error_body(status: int, error: str, hint: str) -> dict[str, Any]:
+    """Say what is wrong in the form of OpenAI's API; the hint stands beside its fields."""
+    fallback = ("server_error", "server_error") if status >= 500 else ("invalid_request_error", None)
+    kind, code = _TYPES.get(status, fallback)
+    message = f"{error} (try: {hint})" if hint else error
+    return {"error": {"message": message, "type": kind, "param": None, "code": code, "hint": hint}}
+
+
 def error_response(
-    status: int, error: str, hint: str = "", headers: Mapping[str, str] | None = None
+    scope: Scope, status: int, error: str, hint: str = "", headers: Mapping[str, str] | None = None
 ) -> Response:
-    """Build the one form that all errors have."""
-    return json_response({"error": error, "hint": hint}, status, headers)
+    """Answer a request with an error in the form that its route has; a 503 says when to come again."""
+    path = scope["path"]
+    retry = {"Retry-After": str(RETRY_AFTER_S)} if status == 503 else {}
+    of_openai = path in OPENAI_PATHS or path.startswith("/v1/models/")
+    body = error_body(status, error, hint) if of_openai else {"error": error, "hint": hint}
+    return json_response(body, status, retry | dict(headers or {}))
 
 
 def unavailable(error: str, hint: str) -> HttpError:
-    """Build a 503 that says when to come again."""
-    return HttpError(503, error, hint=hint, headers={"Retry-After": str(RETRY_AFTER_S)})
+    """Build a 503."""
+    return HttpError(503, error, hint=hint)
 
 
 class _Answer(NamedTuple):
@@ -114,17 +137,15 @@ def add_error_handlers(app: FastAPI) -> None:
     app.add_exception_handler(Exception, _unforeseen)
 
 
-async def _known(_: Request, error: Exception) -> Response:
+async def _known(request: Request, error: Exception) -> Response:
     answer = next(_ANSWERS[kind] for kind in type(error).__mro__ if kind in _ANSWERS)
-    hint = answer.hint or getattr(error, "hint", "")
-    if answer.status != 503:
-        return error_response(answer.status, answer.text.format(error), hint)
-    return error_response(503, str(error), hint or "try again", {"Retry-After": str(RETRY_AFTER_S)})
+    hint = answer.hint or getattr(error, "hint", "") or ("try again" if answer.status == 503 else "")
+    return error_response(request.scope, answer.status, answer.text.format(error), hint)
 
 
-async def _ours(_: Request, error: Exception) -> Response:
+async def _ours(request: Request, error: Exception) -> Response:
     assert isinstance(error, HttpError)
-    return error_response(error.status, error.error, error.hint, error.headers)
+    return error_response(request.scope, error.status, error.error, error.hint, error.headers)
 
 
 async def _routing(request: Request, error: Exception) -> Response:
@@ -132,20 +153,20 @@ async def _routing(request: Request, error: Exception) -> Response:
     hint = "GET /openapi.json lists all routes" if error.status_code in (404, 405) else ""
     words = {404: f"there is nothing at {request.url.path}", 405: f"{request.method} is not allowed here"}
     text = words.get(error.status_code, str(error.detail))
-    return error_response(error.status_code, text, hint, error.headers)
+    return error_response(request.scope, error.status_code, text, hint, error.headers)
 
 
 async def _validation(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     errors = error.errors()
     if (fault := _body_fault(request, errors)) is not None:
-        return error_response(400, *fault)
+        return error_response(request.scope, 400, *fault)
     faults = []
     for each in errors[:5]:
         place = ".".join(str(part) for part in each["loc"] if part not in ("body", "query", "path"))
         message = str(each["msg"]).removeprefix("Value error, ")
         faults.append(f"{place}: {message}" if place else message)
-    return error_response(400, "; ".join(faults), "GET /openapi.json describes every route")
+    return error_response(request.scope, 400, "; ".join(faults), "GET /openapi.json describes every route")
 
 
 def _body_fault(request: Request, errors: Sequence[Mapping[str, Any]]) -> tuple[str, str] | None:
@@ -169,25 +190,19 @@ def _body_fault(request: Request, errors: Sequence[Mapping[str, Any]]) -> tuple[
     return None
 
 
-async def _gateway(_: Request, error: Exception) -> Response:
+async def _gateway(request: Request, error: Exception) -> Response:
     assert isinstance(error, GatewayError)
     log.warning("request.failed", error=str(error), hint=error.hint)
     if isinstance(error, MailboxDown):
-        return error_response(
-            503, "the queue does not answer", "try again", {"Retry-After": str(RETRY_AFTER_S)}
-        )
-    return error_response(429 if isinstance(error, TooManyChannels) else 500, str(error), error.hint)
+        return error_response(request.scope, 503, "the queue does not answer", "try again")
+    status = 429 if isinstance(error, TooManyChannels) else 500
+    return error_response(request.scope, status, str(error), error.hint)
 
 
-async def _session(_: Request, error: Exception) -> Response:
+async def _session(request: Request, error: Exception) -> Response:
     assert isinstance(error, SessionError)
     log.warning("request.failed", error=str(error), hint=error.hint)
-    return error_response(
-        503,
-        f"it could not be stored: {error}",
-        error.hint or "try again",
-        {"Retry-After": str(RETRY_AFTER_S)},
-    )
+    return error_response(request.scope, 503, f"it could not be stored: {error}", error.hint or "try again")
 
 
 async def _disk(request: Request, error: Exception) -> Response:
@@ -196,11 +211,9 @@ async def _disk(request: Request, error: Exception) -> Response:
     if error.strerror is None or isinstance(error, ConnectionError | TimeoutError):
         return await _unforeseen(request, error)
     log.error("request.crashed", method=request.method, route=request.url.path, exc_info=error)
-    return error_response(
-        503, f"the disk reported an error: {error.strerror}", "try again", {"Retry-After": str(RETRY_AFTER_S)}
-    )
+    return error_response(request.scope, 503, f"the disk reported an error: {error.strerror}", "try again")
 
 
 async def _unforeseen(request: Request, error: Exception) -> Response:
     log.error("request.crashed", method=request.method, route=request.url.path, exc_info=error)
-    return error_response(500, "internal error", "see the log of the gateway")
+    return error_response(request.scope, 500, "internal error", "see the log of the gateway")

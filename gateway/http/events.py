@@ -45,12 +45,10 @@ class EventStream(StreamingResponse):
             log.info("events.client_cut", after_s=self.slow_s)
 
 
-def routes(chats: ChatService) -> APIRouter:
-    """Build the routes of events."""
-    router = APIRouter()
+def add_routes(router: APIRouter, chats: ChatService) -> None:
+    """Add the routes of events."""
     _add_events(router, chats)
     _add_socket(router, chats)
-    return router
 
 
 def _add_events(router: APIRouter, chats: ChatService) -> None:
@@ -132,22 +130,18 @@ def _add_socket(router: APIRouter, chats: ChatService) -> None:
             await chats.record.last_seq(key)
             last = await _last_of(chats, key, last_id)
         except HttpError as error:
-            refused = error_response(error.status, error.error, error.hint, error.headers)
+            refused = error_response(websocket.scope, error.status, error.error, error.hint, error.headers)
             await websocket.send_denial_response(refused)
             return
         except (GatewayError, SessionError) as error:
-            await websocket.send_denial_response(error_response(503, str(error), error.hint))
+            await websocket.send_denial_response(error_response(websocket.scope, 503, str(error), error.hint))
             return
         await websocket.accept()
         await _show(websocket, chats, key, last, drafts=draft in ("1", "true"))
 
 
 async def _last_of(chats: ChatService, key: str, last_id: str) -> int | None:
-    """Read the seq, or the id, of the last reply or notice that a client has.
-
-    Raises:
-        HttpError: 400, it is neither.
-    """
+    """Read the seq, or the id, of the last reply or notice that a client has; raises HttpError 400."""
     if "#" not in last_id:
         return read_last(last_id, "last_id")
     for told in await chats.record.told(key, 0):
@@ -161,12 +155,16 @@ async def _last_of(chats: ChatService, key: str, last_id: str) -> int | None:
 async def _show(
     websocket: WebSocket, chats: ChatService, key: str, last: int | None, *, drafts: bool
 ) -> None:
-    """Send until the client leaves, is too slow, or the daemon ends."""
     showing = asyncio.ensure_future(_send_events(websocket, chats, key, last, drafts=drafts))
-    leaving = asyncio.ensure_future(_left(websocket))
+    leaving = asyncio.ensure_future(websocket.receive())
     try:
         await asyncio.wait((showing, leaving), return_when=asyncio.FIRST_COMPLETED)
-        code, reason = leaving.result() if leaving.done() else showing.result()
+        if not leaving.done():
+            code, reason = showing.result()
+        elif leaving.result()["type"] == "websocket.disconnect":
+            code, reason = 0, ""
+        else:
+            code, reason = UNREAD, "this socket only sends events: use POST /v1/messages"
     except SessionError as error:
         log.warning("request.failed", error=str(error), hint=error.hint)
         code, reason = REFUSED, "it could not be stored"
@@ -200,11 +198,3 @@ async def _send_events(
             except WebSocketDisconnect:
                 return 0, ""
     return RESTART, "the gateway is shutting down"
-
-
-async def _left(websocket: WebSocket) -> tuple[int, str]:
-    """Wait for the client to leave, or to send what nobody would read."""
-    message = await websocket.receive()
-    if message["type"] == "websocket.disconnect":
-        return 0, ""
-    return UNREAD, "this socket only sends events: use POST /v1/messages"

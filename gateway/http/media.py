@@ -54,12 +54,10 @@ def media_folder(settings: Settings) -> MediaFolder:
     return MediaFolder(settings.workspace, settings.media.max_mb, settings.media.timeout_s)
 
 
-def routes(chats: ChatService) -> APIRouter:
-    """Build the routes of files."""
-    router = APIRouter()
+def add_routes(router: APIRouter, chats: ChatService) -> None:
+    """Add the routes of files."""
     _add_uploads(router, chats)
     _add_downloads(router, chats)
-    return router
 
 
 def _add_uploads(router: APIRouter, chats: ChatService) -> None:
@@ -142,8 +140,7 @@ class _Uploads:
             raise unavailable(
                 "too many uploads wait for their messages", "send their messages, or wait for an hour"
             )
-        body = _Body(request)
-        saved = await folder.hold(File(_kind(mime), name, mime, None, body.pieces))
+        saved = await folder.hold(File(_kind(mime), name, mime, None, lambda: _body_of(request)))
         if not isinstance(saved, FileRefused):
             return saved.model_dump(include=set(UploadOut.model_fields))
         if saved.cause == "large":
@@ -167,47 +164,25 @@ class _Uploads:
         return HttpError(413, f"the file is over {self._settings.media.max_mb} MiB", hint=_SHRINK)
 
 
-class _Body:
-    """The body of a request, as it comes."""
-
-    def __init__(self, request: Request) -> None:
-        self._request = request
-        self._size = 0
-        self._ended = False
-
-    async def pieces(self) -> AsyncIterator[bytes]:
-        """Yield it piece by piece.
-
-        Raises:
-            ChannelError: the client left, or the body is empty.
-        """
-        while not self._ended:
-            yield await self._next()
-        if not self._size:
-            raise ChannelError("it is empty")
-
-    async def _next(self) -> bytes:
-        message = await self._request.receive()
+async def _body_of(request: Request) -> AsyncIterator[bytes]:
+    """Yield a body piece by piece; raises ChannelError where it is empty, or the client left."""
+    size, more = 0, True
+    # Behind the last piece only the client's leaving comes, for which nobody is to wait.
+    while more:
+        message = await request.receive()
         if message["type"] != "http.request":
-            self._ended = True
             raise ChannelError("the client disconnected")
-        # Behind the last piece only the client's leaving comes, for which nobody is to wait.
-        self._ended = not message.get("more_body", False)
+        more = message.get("more_body", False)
         piece: bytes = message.get("body", b"")
-        self._size += len(piece)
-        return piece
+        size += len(piece)
+        yield piece
+    if not size:
+        raise ChannelError("it is empty")
 
 
 def _kind(mime: str) -> FileKind:
-    match mime.partition("/")[0].strip().lower():
-        case "image":
-            return "photo"
-        case "audio":
-            return "audio"
-        case "video":
-            return "video"
-        case _:
-            return "document"
+    kinds: dict[str, FileKind] = {"image": "photo", "audio": "audio", "video": "video"}
+    return kinds.get(mime.partition("/")[0].strip().lower(), "document")
 
 
 OTHER = "application/octet-stream"

@@ -19,6 +19,8 @@ from gateway.service.chats import ChatService
 from gateway.service.client_message import MAX_KEY_CHARS
 from gateway.service.pages import digest, page
 from session.context.scopes import Scope
+from session.memory.fact_store import Fact
+from session.memory.memory_commands import Restored
 from session.memory.notes import Notes
 from session.recall.finding import MAX_NEIGHBOURS
 from session.transcript.agent import AGENTS, is_name, parted, shown
@@ -33,24 +35,10 @@ FactId = Annotated[str, Path(min_length=1, max_length=64, description="from GET 
 File = Literal["MEMORY.md", "USER.md"]
 
 
-class FactOut(Shape):
-    """A fact: its confidence (0 to 1), its source, and the id of the fact that replaced it."""
-
-    id: str
-    text: str
-    category: str
-    confidence: float
-    key: str
-    message_id: str | None
-    created_at: str
-    replaced_by: str | None
-    source: str | None
-
-
 class FactsOut(Shape):
     """Facts in order of storage, including replaced ones; ``next`` is the cursor of the next page."""
 
-    facts: list[FactOut]
+    facts: list[Fact]
     next: str | None
 
 
@@ -163,7 +151,7 @@ def _add_facts(router: APIRouter, chats: ChatService) -> None:
     @router.patch(
         "/v1/memory/facts/{id}",
         summary="Correct a fact; the old text is kept as a version",
-        **needs("write", FactOut, 404),
+        **needs("write", Fact, 404),
     )
     async def patch_fact(id: FactId, key: Key, body: FactIn, agent: AgentName = None) -> Response:
         services, scope = await scope_of(chats, key, agent)
@@ -175,7 +163,7 @@ def _add_facts(router: APIRouter, chats: ChatService) -> None:
     @router.delete(
         "/v1/memory/facts/{id}",
         summary="Delete a fact and its earlier versions for good",
-        **needs("write", FactOut, 404),
+        **needs("write", Fact, 404),
     )
     async def delete_fact(id: FactId, key: Key, agent: AgentName = None) -> Response:
         services, scope = await scope_of(chats, key, agent)
@@ -233,15 +221,13 @@ class AgentsOut(Shape):
     agents: list[AgentOut]
 
 
-def routes(chats: ChatService) -> APIRouter:
-    """Build the routes of memory."""
-    router = APIRouter()
+def add_routes(router: APIRouter, chats: ChatService) -> None:
+    """Add the routes of memory."""
     _add_texts(router, chats)
     _add_facts(router, chats)
     _add_agents(router, chats)
     _add_versions(router, chats)
     _add_search(router, chats)
-    return router
 
 
 def _add_agents(router: APIRouter, chats: ChatService) -> None:
@@ -312,15 +298,6 @@ class VersionsOut(Shape):
     versions: list[VersionOut]
 
 
-class RestoredOut(Shape):
-    """The restored file; ``former`` is the version of the replaced text, null if there was none."""
-
-    version: str
-    file: str
-    changed: bool
-    former: str | None
-
-
 def _add_versions(router: APIRouter, chats: ChatService) -> None:
     @router.get(
         "/v1/memory/history",
@@ -337,9 +314,7 @@ def _add_versions(router: APIRouter, chats: ChatService) -> None:
         services, scope = await scope_of(chats, key, agent)
         return json_response({"versions": await services.memory_history.history(key, scope, file=file or "")})
 
-    @router.post(
-        "/v1/memory/restore", summary="Restore an earlier version", **needs("write", RestoredOut, 404)
-    )
+    @router.post("/v1/memory/restore", summary="Restore an earlier version", **needs("write", Restored, 404))
     async def post_restore(body: RestoreIn) -> Response:
         services, scope = await scope_of(chats, body.key, body.agent)
         done = await services.memory_history.restore(body.key, scope, body.version)

@@ -58,6 +58,7 @@ async def _left(receive: Receive) -> None:
 
 MAX_WAIT_S = 3600.0
 MAX_FILES = 20
+Wait = Annotated[float | None, Query(ge=0, allow_inf_nan=False, description="seconds to wait for the answer")]
 
 
 class AttachmentIn(Body):
@@ -117,33 +118,27 @@ class Stopped(Shape):
     key: str
 
 
-def routes(chats: ChatService) -> APIRouter:
-    """Build the routes of messages."""
-    router = APIRouter(prefix="/v1")
+def add_routes(router: APIRouter, chats: ChatService) -> None:
+    """Add the routes of messages."""
 
     @router.post(
-        "/messages",
+        "/v1/messages",
         status_code=202,
         summary="Send a message and wait for its answer",
         **needs("write", Accepted, 409, _200=Answered),
     )
-    async def post_message(
-        request: Request,
-        body: MessageIn,
-        wait: Annotated[
-            float | None, Query(ge=0, allow_inf_nan=False, description="seconds to wait for the answer")
-        ] = None,
-    ) -> Response:
+    async def post_message(request: Request, body: MessageIn, wait: Wait = None) -> Response:
         return await hand_in(request, chats, body, wait)
 
     @router.post(
-        "/stop", status_code=202, summary="Stop the answer in progress in a chat", **needs("write", Stopped)
+        "/v1/stop",
+        status_code=202,
+        summary="Stop the answer in progress in a chat",
+        **needs("write", Stopped),
     )
     async def post_stop(body: KeyIn) -> Response:
         await chats.stop(body.key)
         return json_response({"key": body.key}, 202)
-
-    return router
 
 
 async def hand_in(request: Request, chats: ChatService, body: MessageIn, wait: float | None) -> Response:
@@ -188,11 +183,7 @@ def check_words(scope: Scope, text: str) -> None:
 
 
 async def _found(settings: Settings, files: Sequence[AttachmentIn]) -> list[Attachment]:
-    """Give the files that go along their places, and look at them.
-
-    Raises:
-        HttpError: 400, one of them is not there.
-    """
+    """Measure the files that go along; raises HttpError 400 where one is not there."""
     if not files:
         return []
     folder = await asyncio.to_thread(
@@ -225,7 +216,6 @@ def _size(workspace: Path, ref: str) -> int:
 
 
 async def _ask(request: Request, chats: ChatService, message: Inbound, within_s: float) -> Outcome | None:
-    """Wait for the answer as long as the client does."""
     try:
         return await cancel_on_disconnect(request.receive, chats.ask(message, within_s=within_s))
     except (Closing, ClientLeft):

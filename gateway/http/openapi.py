@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Final, Self, TypedDict
+from typing import Annotated, Any, Final, Self
 
 from fastapi import Depends, FastAPI, Query
 from fastapi.openapi.utils import get_openapi
-from fastapi.params import Depends as Dependency
 from pydantic import BaseModel, ConfigDict, model_validator
 from starlette.requests import HTTPConnection
 from starlette.types import Scope
@@ -102,23 +101,14 @@ class OpenAIErrorOut(Shape):
     error: OpenAIError
 
 
-class RouteTerms(TypedDict):
-    """What ``needs`` hands to the decorator of a route."""
-
-    response_model: Any
-    dependencies: list[Dependency]
-    responses: dict[int | str, dict[str, Any]]
-    openapi_extra: dict[str, Any]
-
-
 def needs(
     right: Right | None,
     answer: Any = None,
     *errors: int,
     form: type[BaseModel] = ErrorOut,
     **answers: type[BaseModel] | Any,
-) -> RouteTerms:
-    """Say of a route who may ask and how it may answer.
+) -> dict[str, Any]:
+    """Say for the decorator of a route who may ask and how it may answer.
 
     Args:
         right: what the token must carry; None: no token is needed.
@@ -128,7 +118,9 @@ def needs(
         answers: further answers by status, as ``_202=Accepted``.
     """
     all_errors = (*errors, *(_ALWAYS if form is not ErrorOut else ()))
-    responses: dict[int | str, dict[str, Any]] = {status: _said(status, form) for status in all_errors}
+    responses: dict[int | str, dict[str, Any]] = {
+        status: {"model": form, "description": _ERRORS[status]} for status in all_errors
+    }
     responses |= {int(status.lstrip("_")): {"model": model} for status, model in answers.items()}
     said = [{"bearer": [right]}, {"cookie": [right]}] if right is not None else []
     checks = [Depends(_held(right))] if right is not None else []
@@ -138,10 +130,6 @@ def needs(
         "responses": responses,
         "openapi_extra": {"security": said},
     }
-
-
-def _said(status: int, form: type[BaseModel]) -> dict[str, Any]:
-    return {"model": form, "description": _ERRORS[status]}
 
 
 def caller_of(scope: Scope) -> Caller:

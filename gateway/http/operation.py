@@ -103,9 +103,8 @@ class StatusOut(Open):
     max_file_bytes: int
 
 
-def health_routes(chats: ChatService, gate: Gate) -> APIRouter:
-    """Build the routes that a process without clients serves, too: health and metrics."""
-    router = APIRouter()
+def add_health_routes(router: APIRouter, chats: ChatService, gate: Gate) -> None:
+    """Add the routes that a process without clients serves, too: health and metrics."""
 
     # Uptime monitors ask with HEAD.
     @router.head("/healthz", include_in_schema=False, **needs(None))
@@ -136,8 +135,6 @@ def health_routes(chats: ChatService, gate: Gate) -> APIRouter:
     )
     async def get_metrics() -> Response:
         return Response(await metrics(chats.application), media_type=CONTENT_TYPE_LATEST)
-
-    return router
 
 
 LANES_WITHIN_S: Final = 1.0
@@ -250,13 +247,11 @@ class UsageReportOut(Shape):
     models: list[ModelUsageOut]
 
 
-def routes(chats: ChatService) -> APIRouter:
-    """Build the routes of status, lanes, trace, usage, configuration and doctor."""
-    router = APIRouter()
+def add_routes(router: APIRouter, chats: ChatService) -> None:
+    """Add the routes of status, lanes, trace, usage, configuration and doctor."""
     _add_trace(router, chats)
     _add_status(router, chats)
     _add_checks(router, chats)
-    return router
 
 
 def _add_trace(router: APIRouter, chats: ChatService) -> None:

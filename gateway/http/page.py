@@ -73,12 +73,10 @@ def _read(folder: Traversable, prefix: str) -> Iterator[PageFile]:
             yield PageFile(prefix + found.name, found.read_bytes())
 
 
-def routes() -> APIRouter:
-    """Build the routes of the page."""
-    router = APIRouter(include_in_schema=False)
+def add_routes(router: APIRouter) -> None:
+    """Add the routes of the page."""
     for file in page_files():
-        router.add_api_route(file.path, _answer(file), methods=["GET", "HEAD"])
-    return router
+        router.add_api_route(file.path, _answer(file), methods=["GET", "HEAD"], include_in_schema=False)
 
 
 def _answer(file: PageFile) -> Callable[[Request], Coroutine[None, None, Response]]:

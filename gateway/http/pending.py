@@ -65,13 +65,11 @@ class ApprovalsOut(Shape):
     next: str | None
 
 
-def routes(chats: ChatService) -> APIRouter:
-    """Build the routes of approvals, access requests and parked messages."""
-    router = APIRouter()
+def add_routes(router: APIRouter, chats: ChatService) -> None:
+    """Add the routes of approvals, access requests and parked messages."""
     _add_approvals(router, chats)
     _add_pairing(router, chats)
     _add_parked(router, chats)
-    return router
 
 
 def _add_approvals(router: APIRouter, chats: ChatService) -> None:

@@ -261,6 +261,8 @@ SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 OPEN_PATHS = frozenset({"/healthz", "/readyz", "/v1/login", "/v1/logout", "/"})
 # The files of the page: it has to be there before anybody can log in.
 OPEN_PREFIX = "/page/"
+ENDED = "the gateway shut down before this was answered"
+AGAIN = "send it again once the gateway runs; use the same id to avoid duplicates"
 LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
 WILDCARDS = frozenset({"0.0.0.0", "[::]"})  # noqa: S104 - names that are refused, not bound
 HOLDER = Caller(OPERATOR, "admin")
@@ -282,7 +284,6 @@ class Gate:
         allowed_hosts: further names under which the server may be addressed.
         token: what every request must carry, with all rights; empty: no request needs a token.
         tokens: further ones with a name and a right, which count where ``token`` is set.
-        throttle: counts the wrong tokens.
         rates: bounds the requests of each token.
     """
 
@@ -293,7 +294,6 @@ class Gate:
         allowed_hosts: Collection[str] = (),
         token: str = "",
         tokens: Tokens | None = None,
-        throttle: LoginThrottle | None = None,
         rates: Rates | None = None,
     ) -> None:
         bound = _bracketed(host.lower())
@@ -302,7 +302,7 @@ class Gate:
         self._token = token
         self._tokens = tokens
         self._cookie: str | None = None
-        self._throttle = throttle if throttle is not None else LoginThrottle()
+        self._throttle = LoginThrottle()
         self._rates = rates if rates is not None else Rates(0)
 
     @property
@@ -413,7 +413,6 @@ class Gate:
         return path in OPEN_PATHS or path.startswith(OPEN_PREFIX)
 
     def _shown(self, scope: Scope, headers: Headers) -> Caller:
-        """Find out whose token a request shows."""
         bearers = [token.strip() for token in map(_bearer_of, headers.getlist("authorization")) if token]
         cookies = list(islice(chain.from_iterable(map(_cookies_of, headers.getlist("cookie"))), MAX_COOKIES))
         address = address_of(scope)
@@ -465,7 +464,11 @@ class Guard:
             await self._app(scope, receive, send)
             return
 
+        began = False
+
         async def guarded(message: Message) -> None:
+            nonlocal began
+            began = began or message["type"] == "http.response.start"
             if message["type"] in ("http.response.start", "websocket.http.response.start"):
                 headers = MutableHeaders(scope=message)
                 for name, value in HEADERS.items():
@@ -482,8 +485,14 @@ class Guard:
         except HttpError as refusal:
             if refusal.status in (401, 403):
                 self._log(refusal)
-            answer = error_response(refusal.status, refusal.error, refusal.hint, refusal.headers)
+            answer = error_response(scope, refusal.status, refusal.error, refusal.hint, refusal.headers)
             await answer(scope, receive, guarded)
+        except asyncio.CancelledError:
+            # Only the end of the gateway cancels one: the server would answer 500, which nobody tries again.
+            if scope["type"] == "http" and not began:
+                answer = error_response(scope, 503, ENDED, AGAIN)
+                await answer(scope, receive, guarded)
+            raise
 
     @contextlib.contextmanager
     def _counted(self, scope: Scope) -> Iterator[None]:
@@ -588,11 +597,10 @@ class LogoutOut(Shape):
     ok: Literal[True]
 
 
-def login_routes(gate: Gate) -> APIRouter:
-    """Build the route of the login."""
-    router = APIRouter(prefix="/v1")
+def add_login_routes(router: APIRouter, gate: Gate) -> None:
+    """Add the route of the login."""
 
-    @router.post("/login", summary="Exchange a token for a cookie", **needs(None, LoginOut))
+    @router.post("/v1/login", summary="Exchange a token for a cookie", **needs(None, LoginOut))
     async def post_login(request: Request, body: LoginIn) -> Response:
         caller = gate.log_in(address_of(request.scope), body.token)
         response = json_response({"ok": True, "name": caller.name, "right": caller.right})
@@ -608,7 +616,7 @@ def login_routes(gate: Gate) -> APIRouter:
             )
         return response
 
-    @router.post("/logout", summary="Delete the cookie", **needs(None, LogoutOut))
+    @router.post("/v1/logout", summary="Delete the cookie", **needs(None, LogoutOut))
     async def post_logout(request: Request) -> Response:
         response = json_response({"ok": True})
         # Also for a cookie whose token was revoked: whoever shows none has none to lose.
@@ -618,9 +626,7 @@ def login_routes(gate: Gate) -> APIRouter:
             )
         return response
 
-    @router.get("/token", summary="Show the name and the right of the token", **needs("read", TokenOut))
+    @router.get("/v1/token", summary="Show the name and the right of the token", **needs("read", TokenOut))
     async def get_token(request: Request) -> Response:
         caller = caller_of(request.scope)
         return json_response({"name": caller.name, "right": caller.right})
-
-    return router

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 import uvicorn
-from fastapi import APIRouter, FastAPI
+from fastapi import FastAPI
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.exceptions import InvalidState
@@ -34,8 +34,8 @@ from gateway.http import (
     pending,
     sessions,
 )
-from gateway.http.errors import RETRY_AFTER_S, add_error_handlers, error_response
-from gateway.http.security import Gate, Guard, Rates, Streams, login_routes
+from gateway.http.errors import add_error_handlers
+from gateway.http.security import Gate, Guard, Rates, Streams, add_login_routes
 from gateway.service.chats import ChatService
 from gateway.service.tokens import Tokens
 
@@ -156,7 +156,7 @@ class HttpServer:
         guarded = Guard(build(self.chats, self._gate), self._gate, Streams(self.descriptors))
         server = _Server(
             uvicorn.Config(
-                RequestIds(completions.OpenAIErrors(ShutdownResponse(guarded))),
+                RequestIds(guarded),
                 log_config=None,
                 log_level="critical",
                 access_log=False,
@@ -188,8 +188,6 @@ class HttpServer:
 
 
 class _Server(uvicorn.Server):
-    """Leaves the signals to the daemon."""
-
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
@@ -197,21 +195,16 @@ class _Server(uvicorn.Server):
 
 def build_app(chats: ChatService, gate: Gate) -> FastAPI:
     """Put all routes together."""
-    parts = (messages, completions, events, pending, sessions, memory, cron, operation, media)
-    return _with(
-        operation.health_routes(chats, gate),
-        *(part.routes(chats) for part in parts),
-        login_routes(gate),
-        page.routes(),
-    )
+    app = build_watched_app(chats, gate)
+    for part in (messages, completions, events, pending, sessions, memory, cron, operation, media):
+        part.add_routes(app.router, chats)
+    add_login_routes(app.router, gate)
+    page.add_routes(app.router)
+    return app
 
 
 def build_watched_app(chats: ChatService, gate: Gate) -> FastAPI:
     """Put together what a process without clients serves: whether it lives, and what it counts."""
-    return _with(operation.health_routes(chats, gate))
-
-
-def _with(*routers: APIRouter) -> FastAPI:
     app = FastAPI(
         title="chat-gateway",
         version=version("chat-gateway"),
@@ -220,41 +213,10 @@ def _with(*routers: APIRouter) -> FastAPI:
         redirect_slashes=False,
     )
     add_error_handlers(app)
-    for router in routers:
-        # include_router would prepare each route once more at the first request, which takes 50 ms.
-        app.router.routes.extend(router.routes)
+    operation.add_health_routes(app.router, chats, gate)
     # Made when it is first asked for: it takes longer than all the rest of a start.
     app.openapi = cache(lambda: openapi.document(app))  # type: ignore[method-assign]
     return app
-
-
-ENDED = "the gateway shut down before this was answered"
-AGAIN = "send it again once the gateway runs; use the same id to avoid duplicates"
-
-
-class ShutdownResponse:
-    """Answers 503 where a request is cancelled before its answer began; nobody but the end cancels one."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on."""
-        began = False
-
-        async def noted(message: Message) -> None:
-            nonlocal began
-            began = began or message["type"] == "http.response.start"
-            await send(message)
-
-        try:
-            await self._app(scope, receive, noted)
-        except asyncio.CancelledError:
-            # The server would call this a fault of ours, 500, which clients do not try again.
-            if scope["type"] == "http" and not began:
-                answer = error_response(503, ENDED, AGAIN, {"Retry-After": str(RETRY_AFTER_S)})
-                await answer(scope, receive, send)
-            raise
 
 
 HEADER = b"x-request-id"

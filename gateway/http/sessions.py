@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from gateway.http.errors import HttpError, json_response
 from gateway.http.memory import MAX_TEXT_CHARS, HitOut
-from gateway.http.messages import Accepted, Answered, MessageIn, hand_in
+from gateway.http.messages import Accepted, Answered, MessageIn, Wait, hand_in
 from gateway.http.openapi import (
     MAX_LIMIT,
     PER_PAGE,
@@ -233,14 +233,7 @@ def _add_changing(router: APIRouter, chats: ChatService) -> None:
         summary="Send a message",
         **needs("write", Accepted, 404, 409, _200=Answered),
     )
-    async def post_message(
-        request: Request,
-        ulid: str,
-        body: TextIn,
-        wait: Annotated[
-            float | None, Query(ge=0, allow_inf_nan=False, description="seconds to wait for the answer")
-        ] = None,
-    ) -> Response:
+    async def post_message(request: Request, ulid: str, body: TextIn, wait: Wait = None) -> Response:
         row = await row_of(files, ulid)
         if not row.active:
             path = f"/v1/sessions/{ulid}/resume"
@@ -370,15 +363,13 @@ class EntriesOut(Shape):
     next: int | None
 
 
-def routes(chats: ChatService) -> APIRouter:
-    """Build the routes of sessions and chats."""
-    router = APIRouter()
+def add_routes(router: APIRouter, chats: ChatService) -> None:
+    """Add the routes of sessions and chats."""
     _add_reading(router, chats)
     _add_changing(router, chats)
     _add_ending(router, chats)
     _add_entries(router, chats)
     _add_chats(router, chats)
-    return router
 
 
 def _add_entries(router: APIRouter, chats: ChatService) -> None:

@@ -40,7 +40,6 @@ MODULES = (
     "gateway.cli.conversation",
     "gateway.cli.status",
     "gateway.cli.memory",
-    "gateway.cli.whole",
     "gateway.app.wiring_session",
     "gateway.workers.count",
     "channels.telegram.adapter",

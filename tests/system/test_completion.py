@@ -101,6 +101,6 @@ def test_no_application_is_imported_for_it(tmp_path: Path) -> None:
 
     imported = run(tmp_path, env=env, anew=True).stderr
 
-    assert "gateway.cli.completion" in imported
+    assert "gateway.cli.root" in imported
     assert "pydantic" not in imported
     assert "prompt_toolkit" not in imported

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.cli import known
+from gateway.cli import root as known
 from tests.gateway.cli_place import Ran, listed, session_file, shown
 
 KEY = "telegram:1"

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.cli.takeover import NanobotWorkspace
-from gateway.cli.takeover_texts import take_texts
+from gateway.cli.interchange import NanobotWorkspace, take_texts
 from gateway.config.edit import amend
 from gateway.errors import GatewayError
 from session.context.context_parts import PERSONA_FILES

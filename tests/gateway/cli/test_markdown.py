@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.cli.markdown import MarkdownInk, whole_blocks
+from gateway.cli.screen import MarkdownInk, whole_blocks
 from tests.support.guarantee import guarantee
 
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from gateway.cli.conversation import look_on
-from gateway.errors import GatewayError, Unreachable
 from gateway.http import client as http_client
 from gateway.http.client import Client
 from gateway.turns.events import Event, read_event
@@ -65,28 +64,6 @@ async def test_what_was_told_before_a_first_reply_is_not_missed(
             looking.cancel()
 
     assert _told(seen) == ["echo: meanwhile", "echo: after"]
-
-
-async def test_what_a_restart_cuts_off_is_begun_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For as long as a daemon takes to come back; one that stays away is given up, and a refusal stands."""
-    monkeypatch.setattr(http_client, "AGAIN_S", 0.01)
-    faults: list[Exception] = [Unreachable("it starts"), Unreachable("it starts")]
-
-    async def work() -> str:
-        if faults:
-            raise faults.pop()
-        return "done"
-
-    async with Client("http://127.0.0.1:9") as client:
-        assert await client.over_restarts(work) == "done"
-        faults.append(GatewayError("no"))
-        with pytest.raises(GatewayError, match="no"):
-            await client.over_restarts(work)
-        monkeypatch.setattr(http_client, "AWAY_S", 0.05)
-        faults += [Unreachable("it is gone")] * 1_000
-        with pytest.raises(Unreachable, match="it is gone"):
-            await client.over_restarts(work)
-    assert len(faults) > 900
 
 
 def _told(seen: list[Event]) -> list[str]:
