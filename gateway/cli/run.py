@@ -18,8 +18,6 @@ from gateway.config.finding import file_to_change
 from gateway.errors import GatewayError
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from gateway.app.application import Application
     from gateway.http.server import HttpServer
 
