@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager
 from typing import Final
 
 import structlog
-from aio_pika.abc import AbstractIncomingMessage
+from aiormq.abc import DeliveredMessage
 
 import durable
 from durable import first_of
@@ -22,7 +22,7 @@ from gateway.errors import LetterLost, MailboxDown
 from gateway.queue.feed import LetterFeed
 from gateway.queue.held import HeldBytes
 from gateway.queue.mailbox import INBOUND, NO_HEADERS, InMemory, Letter, carried_in
-from gateway.queue.rabbitmq.connection import AccessRefused, AmqpChannel, Link, LinkDown, NotFound
+from gateway.queue.rabbitmq.connection import AccessRefused, AmqpChannel, Link, LinkDown, NotFound, headers_of
 from gateway.queue.rabbitmq.topology import PROBE
 
 # How many letters of a queue may be out, everywhere and for ever: a quorum queue hands out what came back in
@@ -53,12 +53,14 @@ class RabbitLetter:
         "suspect",
     )
 
-    def __init__(self, stream: Stream, message: AbstractIncomingMessage, at: float) -> None:
+    def __init__(self, stream: Stream, message: DeliveredMessage, at: float) -> None:
         self.stream, self.box = stream, stream.box
-        self.message, self.id, self.body = message, message.message_id or "", message.body
+        self.message, self.body = message, message.body
+        self.id = message.header.properties.message_id or ""
         self.suspect = bool(message.redelivered)
-        self.headers = carried_in(message.headers) if len(message.headers) > 1 else NO_HEADERS
-        key = message.headers.get("key")
+        headers = headers_of(message)
+        self.headers = carried_in(headers) if len(headers) > 1 else NO_HEADERS
+        key = headers.get("key")
         self.key = key if isinstance(key, str) else None
         self.at = at
         self.settled = False
@@ -160,12 +162,12 @@ class Stream:
         """When the oldest unsettled letter was delivered, on the loop's clock."""
         return next(iter(self._open)).at if self._open else None
 
-    async def deliver(self, message: AbstractIncomingMessage) -> None:
+    async def deliver(self, message: DeliveredMessage) -> None:
         """Take in what the broker sends."""
         # What is not taken here returns to the queue when the channel is closed.
         if self.closed:
             return
-        if PROBE in message.headers:
+        if PROBE in headers_of(message):
             await self._channel.ack(message)
             return
         cost = cost_of(message.body)

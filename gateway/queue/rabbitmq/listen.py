@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import asynccontextmanager
 
 import structlog
-from aio_pika.abc import AbstractIncomingMessage
+from aiormq.abc import DeliveredMessage
 
 from durable import first_of
 from gateway.queue.fanout import Fanout
@@ -130,6 +130,6 @@ class ListenQueue:
             self._bound = wanted
             self._settled.notify_all()
 
-    async def _heard(self, told: AbstractIncomingMessage) -> None:
+    async def _heard(self, told: DeliveredMessage) -> None:
         topic: Topic = "control" if told.exchange == self._names.control else "events"
         self._listeners.tell(topic, self._slots.get(told.routing_key or "", -1), told.body)
