@@ -82,7 +82,7 @@ async def _depths(
     within_s = application.depths_within_s
     try:
         async with asyncio.timeout(within_s):
-            depths = await application.mailbox.depths(application.replied.names())
+            depths = await application.mailbox.depths(application.replied.names(), recent=True)
     except MailboxDown as error:
         return None, str(error)
     except TimeoutError:

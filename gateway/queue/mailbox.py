@@ -126,16 +126,19 @@ class Parked:
 class Depth:
     """How much waits in a box; ``oldest_at`` (UTC) where the mailbox knows it.
 
-    ``takers``: how many take from it, in whichever process, where the mailbox knows that.
+    ``takers``: how many take from it, in whichever process, where the mailbox knows that. ``age_s``: for how
+    many seconds it is known.
     """
 
     count: int
     oldest_at: datetime | None = None
     takers: int = 0
+    age_s: float = 0.0
 
-    def as_dict(self) -> dict[str, int | str | None]:
+    def as_dict(self) -> dict[str, float | str | None]:
         """Return it as ``status`` shows it."""
-        return {"count": self.count, "oldest_at": self.oldest_at.isoformat() if self.oldest_at else None}
+        at = self.oldest_at.isoformat() if self.oldest_at else None
+        return {"count": self.count, "oldest_at": at, "age_s": round(self.age_s, 1)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,11 +282,12 @@ class Mailbox(Protocol):
         """Receive what is told on ``topic`` (events: of these slots; None: of all) while it is open."""
         ...
 
-    async def depths(self, channels: Collection[str] = ()) -> Mapping[str, Depth]:
+    async def depths(self, channels: Collection[str] = (), *, recent: bool = False) -> Mapping[str, Depth]:
         """Count what waits or is being worked on, by box; ``parked`` among them.
 
         A broker does not list its queues: ``channels`` names those whose outbound boxes are counted, too,
-        besides the ones that this process has used.
+        besides the ones that this process has used. Where ``recent`` counts will do, the broker is not asked
+        each time.
         """
         ...
 

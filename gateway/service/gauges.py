@@ -92,7 +92,8 @@ class _Families(Collector):
 async def _depths(application: Application, in_hand: Iterable[int]) -> Mapping[str, Depth]:
     try:
         async with asyncio.timeout(DEPTHS_WITHIN_S):
-            return with_letters(await application.mailbox.depths(application.replied.names()), sum(in_hand))
+            depths = await application.mailbox.depths(application.replied.names(), recent=True)
+            return with_letters(depths, sum(in_hand))
     except (MailboxDown, TimeoutError):
         return {}
 

@@ -337,7 +337,7 @@ class EmbeddedMailbox:
         """Return every body that holds ``text``, of letters that are not settled yet or are parked."""
         return await _result(self._ask(lambda table: table.bodies_with(text), writes=False))
 
-    async def depths(self, channels: Collection[str] = ()) -> Mapping[str, Depth]:
+    async def depths(self, channels: Collection[str] = (), *, recent: bool = False) -> Mapping[str, Depth]:
         """Count what waits or is being worked on, by box; ``inbound`` and ``parked`` always among them."""
         self._box(INBOUND)
         names = list(self._boxes)
