@@ -59,42 +59,33 @@ class Post:
     headers: Mapping[str, str] = field(default_factory=carried.get)
 
 
-class Letter(Protocol):
-    """One message taken from a box, until it is settled or parked."""
+class Letter:
+    """One message taken from a box, until it is settled or parked.
 
-    @property
-    def box(self) -> str:
-        """The box it was taken from."""
-        ...
+    ``id``: of the envelope; empty where a foreign program sent none. ``key`` is None where it named none.
+    ``headers``: those it was put with, where its queue keeps them. ``suspect``: it may have been delivered
+    before (redelivered; embedded: in the table at start).
+    """
 
-    @property
-    def id(self) -> str:
-        """The message id of the envelope; empty where a foreign program sent none."""
-        ...
+    __slots__ = ("body", "box", "headers", "id", "key", "suspect")
 
-    @property
-    def body(self) -> bytes:
-        """The body as it was put."""
-        ...
-
-    @property
-    def headers(self) -> Mapping[str, str]:
-        """The headers that it was put with; empty where its queue keeps none."""
-        ...
-
-    @property
-    def suspect(self) -> bool:
-        """Whether it may have been delivered before (redelivered; embedded: in the table at start)."""
-        ...
+    def __init__(
+        self,
+        box: str,
+        id: str,
+        body: bytes,
+        *,
+        key: str | None = None,
+        headers: Mapping[str, str] = NO_HEADERS,
+        suspect: bool = False,
+    ) -> None:
+        self.box, self.id, self.body = box, id, body
+        self.key, self.headers, self.suspect = key, headers, suspect
 
     @property
     def lost(self) -> bool:
         """Whether it can no longer be settled here, since its delivery ended (it comes again)."""
-        ...
-
-    def begin(self) -> bool:
-        """Say that work on it begins; False where it is lost."""
-        ...
+        raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True)

@@ -272,7 +272,7 @@ class EmbeddedMailbox:
         parked = Parked(
             id_, mine.box, listed.key, listed.reason, mine.box, listed.attempts, self._now(), mine.body
         )
-        set_aside = partial(QueueTable.park, parked=parked, line=mine.key)
+        set_aside = partial(QueueTable.park, parked=parked, line=mine.key or "")
         if mark is None:
             await self._change((), None if mine.lost else mine, set_aside)
         else:

@@ -35,46 +35,31 @@ LETTER_BYTES: Final = 1024
 _log = structlog.get_logger()
 
 
-class RabbitLetter:
+class RabbitLetter(Letter):
     """A letter of one opening of a queue."""
 
-    __slots__ = (
-        "at",
-        "body",
-        "box",
-        "headers",
-        "id",
-        "key",
-        "message",
-        "parked_at",
-        "parked_id",
-        "settled",
-        "stream",
-        "suspect",
-    )
+    __slots__ = ("at", "message", "parked_at", "parked_id", "settled", "stream")
 
     def __init__(self, stream: Stream, message: DeliveredMessage, at: float) -> None:
-        self.stream, self.box = stream, stream.box
-        self.message, self.body = message, message.body
-        self.id = message.header.properties.message_id or ""
-        self.suspect = bool(message.redelivered)
         headers = headers_of(message)
-        self.headers = carried_in(headers) if len(headers) > 1 else NO_HEADERS
         key = headers.get("key")
-        self.key = key if isinstance(key, str) else None
-        self.at = at
+        super().__init__(
+            stream.box,
+            message.header.properties.message_id or "",
+            message.body,
+            key=key if isinstance(key, str) else None,
+            headers=carried_in(headers) if len(headers) > 1 else NO_HEADERS,
+            suspect=bool(message.redelivered),
+        )
+        self.stream, self.message, self.at = stream, message, at
         self.settled = False
         # Parked again, it is the same message to the broker.
         self.parked_id = self.parked_at = ""
 
     @property
     def lost(self) -> bool:
-        """Whether its delivery ended before it was settled."""
+        """Whether its channel was closed before it was settled."""
         return not self.settled and self.stream.closed
-
-    def begin(self) -> bool:
-        """Say that work on it begins; False where it is lost."""
-        return not self.lost
 
     async def ack(self) -> None:
         """Remove it from its queue; again is no error.
