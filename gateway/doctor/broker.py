@@ -20,7 +20,7 @@ from gateway.doctor import certificates
 from gateway.doctor.finding import DISK_CURE, GRACE_S, LOCAL_S, Check, bounded, in_own_loop, looked, patient
 from gateway.errors import MailboxDown, StateInUse
 from gateway.outbound.unserved import cure_of, in_words, unserved
-from gateway.queue.embedded.left import CURE, left_behind
+from gateway.queue.embedded.mailbox import CURE, left_behind
 from gateway.queue.mailbox import Mailbox
 
 BROKER_S: Final = 8.0

@@ -42,7 +42,7 @@ MODULES = (
     "gateway.cli.memory",
     "gateway.cli.whole",
     "gateway.app.sessions",
-    "gateway.workers.count",
+    "gateway.workers.workers",
     "channels.telegram.adapter",
     "channels.discord.adapter",
     "tests.support.killable",

@@ -6,8 +6,7 @@ from collections import deque
 from collections.abc import Collection, Sequence
 
 from gateway.queue.embedded.table import QueueRow
-from gateway.queue.feed import LetterFeed
-from gateway.queue.held import HeldBytes
+from gateway.queue.feed import HeldBytes, LetterFeed
 from gateway.queue.mailbox import Letter
 
 

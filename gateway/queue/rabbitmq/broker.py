@@ -14,7 +14,7 @@ import structlog
 import durable
 from durable import first_of
 from gateway.errors import MailboxDown, TopologyMismatch
-from gateway.queue.held import BYTES_MAX, HeldBytes
+from gateway.queue.feed import BYTES_MAX, HeldBytes
 from gateway.queue.mailbox import (
     INBOUND,
     Behind,

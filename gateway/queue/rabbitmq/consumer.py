@@ -19,8 +19,7 @@ from aiormq.abc import DeliveredMessage
 import durable
 from durable import first_of
 from gateway.errors import LetterLost, MailboxDown
-from gateway.queue.feed import LetterFeed
-from gateway.queue.held import HeldBytes
+from gateway.queue.feed import HeldBytes, LetterFeed
 from gateway.queue.mailbox import INBOUND, NO_HEADERS, InMemory, Letter, carried_in
 from gateway.queue.rabbitmq.connection import AccessRefused, AmqpChannel, Link, LinkDown, NotFound, headers_of
 from gateway.queue.rabbitmq.topology import PROBE

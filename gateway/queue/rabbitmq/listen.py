@@ -15,7 +15,7 @@ import structlog
 from aiormq.abc import DeliveredMessage
 
 from durable import first_of
-from gateway.queue.fanout import Fanout
+from gateway.queue.feed import Fanout
 from gateway.queue.mailbox import Topic
 from gateway.queue.rabbitmq.connection import AmqpChannel, Link, LinkDown, NotFound
 from gateway.queue.rabbitmq.topology import Names, slot_route
