@@ -6,6 +6,7 @@ import asyncio
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from importlib.metadata import version
 from typing import Any
 
@@ -34,7 +35,7 @@ async def status_of(application: Parts) -> dict[str, Any]:
         parts["queue"]["error"] = fault
     services, settings = application.services, application.settings
     return {
-        "version": version("chat-gateway"),
+        "version": own_version(),
         "role": application.role,
         "pid": os.getpid(),
         "started_at": application.started_at.isoformat(),
@@ -53,6 +54,12 @@ async def status_of(application: Parts) -> dict[str, Any]:
         "media_bytes": await asyncio.to_thread(media_bytes, Layout(settings.workspace)),
         "workers": application.workers.shown() if application.workers is not None else [],
     }
+
+
+@cache
+def own_version() -> str:
+    """Look the version up on the disk, once."""
+    return version("chat-gateway")
 
 
 def own_lanes(application: Parts) -> list[dict[str, Any]]:

@@ -320,12 +320,8 @@ class RabbitMailbox:
 
     async def tell(self, topic: Topic, slot: int, body: bytes) -> None:
         """Send to whoever listens now; never raises for a broker that is away."""
-        exchange = self._names.exchange_of(topic)
-        try:
-            self._publisher.tell(exchange, slot_route(slot), body)
-        except MailboxDown:
-            # It is worth nothing later: who listens asks anew, and replies are durable.
-            _log.debug("tell.dropped", topic=topic)
+        # What is dropped is worth nothing later: who listens asks anew, and replies are durable.
+        self._publisher.tell(self._names.exchange_of(topic), slot_route(slot), body)
 
     @asynccontextmanager
     async def listen(
