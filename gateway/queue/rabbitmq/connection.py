@@ -239,6 +239,10 @@ class Link:
             opened.closing.add_done_callback(lambda _: self._channels.discard(channel))
         return channel
 
+    def has(self, channel: aiormq.Channel) -> bool:
+        """Say whether the broker has not closed this channel."""
+        return self._connection.channels.get(channel.number) is channel
+
     async def close(self) -> None:
         """Close the connection; nothing is raised."""
         self.abandon()
@@ -403,8 +407,8 @@ class AmqpChannel:
 
     @property
     def is_closed(self) -> bool:
-        """Whether the library counts it as closed, which ``ended`` follows a moment later."""
-        return self._channel.is_closed
+        """Whether the broker closed it or it is closed here, which ``ended`` follows some passes later."""
+        return self._channel.is_closed or not self._link.has(self._channel)
 
     def _rpc(self, about: str = "") -> _Renamed:
         return _Renamed(self._url, about, self)
@@ -542,7 +546,8 @@ class _Renamed:
         self._url, self._about, self._channel = url, about, channel
 
     def __enter__(self) -> None:
-        if self._channel is not None and self._channel.ended.is_set():
+        # A frame on a channel whose end the library has confirmed would end the connection.
+        if self._channel is not None and (self._channel.ended.is_set() or self._channel.is_closed):
             raise LinkDown("the channel is closed")
         self._task = asyncio.current_task()
         self._before = self._task.cancelling() if self._task else 0
