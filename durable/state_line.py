@@ -17,7 +17,7 @@ import struct
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from durable.database import Job
 from durable.errors import StateUnavailable
@@ -30,22 +30,55 @@ SOCKET: Final = "gateway.sock"
 _LENGTH: Final = struct.Struct("!I")
 _KINDS: Final = (Append, Put, Remove)
 _PATHS: Final = ("path", "temp")
-_LIMIT: Final = 2**20
 # The longest path of a socket, less the end of the string; longer ones go by a descriptor of their folder.
 _PATH_MAX: Final = 100
 
 
-async def _frames(reader: asyncio.StreamReader) -> AsyncIterator[tuple[Any, ...]]:
-    """Yield what the other end sends, until it is gone."""
-    with contextlib.suppress(asyncio.IncompleteReadError, OSError):
-        while True:
-            (length,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
-            yield marshal.loads(await reader.readexactly(length))  # noqa: S302 - of the same user
+class _Line(asyncio.Protocol):
+    """One end of a socket, which writes what is sent within one pass of the loop together."""
 
+    def __init__(self, heard: Callable[..., None]) -> None:
+        self._heard, self._loop = heard, asyncio.get_running_loop()
+        self._transport: asyncio.WriteTransport | None = None
+        self._received, self._sent = bytearray(), list[bytes]()
+        self.ended: asyncio.Future[None] = self._loop.create_future()
 
-def _send(writer: asyncio.StreamWriter, frame: tuple[Any, ...]) -> None:
-    data = marshal.dumps(frame)
-    writer.write(_LENGTH.pack(len(data)) + data)
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # uvloop's transports are none of asyncio's classes.
+        self._transport = cast("asyncio.WriteTransport", transport)
+
+    def data_received(self, data: bytes) -> None:
+        self._received += data
+        begin = _LENGTH.size
+        while begin <= len(self._received):
+            end = begin + _LENGTH.unpack_from(self._received, begin - _LENGTH.size)[0]
+            if end > len(self._received):
+                break
+            # Of the same user.
+            self._heard(*marshal.loads(self._received[begin:end]))  # noqa: S302
+            begin = end + _LENGTH.size
+        del self._received[: begin - _LENGTH.size]
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.ended.set_result(None)
+
+    def send(self, *frame: Any) -> None:
+        """Send, unless the other end is gone."""
+        if not self._sent:
+            self._loop.call_soon(self._flush)
+        data = marshal.dumps(frame)
+        self._sent += (_LENGTH.pack(len(data)), data)
+
+    def close(self) -> None:
+        """Send what is left, and close it."""
+        self._flush()
+        if self._transport is not None:
+            self._transport.close()
+
+    def _flush(self) -> None:
+        if self._sent and self._transport is not None and not self._transport.is_closing():
+            self._transport.write(b"".join(self._sent))
+        self._sent.clear()
 
 
 # -- the one that asks -------------------------------------------------------------------------------------
@@ -58,35 +91,34 @@ class RemoteState:
         """Ask over a connected socket; ``workspace`` is how this process names the folder."""
         self._end = end
         self._top = f"{os.path.abspath(workspace)}/"  # noqa: PTH100 - links stay as they are named
-        self._writer: asyncio.StreamWriter | None = None
+        self._line: _Line | None = None
         self._asked: dict[int, asyncio.Future[Any]] = {}
         self._next = 0
-        self._reading: asyncio.Task[None] | None = None
 
     @contextlib.asynccontextmanager
     async def opened(self) -> AsyncIterator[RemoteState]:
         """Return it, once it reads; the connection lasts as long as the process."""
-        if self._reading is None:
+        if self._line is None:
             self._end.setblocking(False)
-            reader, self._writer = await asyncio.open_unix_connection(sock=self._end, limit=_LIMIT)
-            self._reading = asyncio.create_task(self._read(reader), name="state")
+            loop = asyncio.get_running_loop()
+            _, self._line = await loop.create_unix_connection(lambda: _Line(self._heard), sock=self._end)
+            self._line.ended.add_done_callback(self._lost)
         yield self
 
     async def aclose(self) -> None:
         """Close the connection."""
-        if self._reading is None:
+        if self._line is None:
             self._end.close()
             return
-        if self._writer is not None:
-            self._writer.close()
-        await asyncio.wait([self._reading])
+        self._line.close()
+        await asyncio.wait([self._line.ended])
 
-    async def _read(self, reader: asyncio.StreamReader) -> None:
-        async for number, *outcome in _frames(reader):
-            done = self._asked.pop(number, None)
-            if done is not None and not done.done():
-                _resolve(done, outcome)
-        self._writer = None
+    def _heard(self, number: int, *outcome: Any) -> None:
+        done = self._asked.pop(number, None)
+        if done is not None and not done.done():
+            _resolve(done, outcome)
+
+    def _lost(self, _: object) -> None:
         for done in self._asked.values():
             if not done.done():
                 done.set_exception(_gone())
@@ -128,11 +160,11 @@ class RemoteState:
         return tuple((fields | below).values())
 
     def _ask(self, *what: Any) -> asyncio.Future[Any]:
-        if self._writer is None:
+        if self._line is None or self._line.ended.done():
             raise _gone()
         self._next += 1
         done = self._asked[self._next] = asyncio.get_running_loop().create_future()
-        _send(self._writer, (self._next, *what))
+        self._line.send(self._next, *what)
         return done
 
 
@@ -174,28 +206,28 @@ async def listening(folder: Path, state: StateWriter, changed: Changed) -> Async
     Raises:
         OSError: the socket cannot be made.
     """
-    tasks = set[asyncio.Task[None]]()
+    lines = set[_Served]()
 
-    def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.create_task(_serve(reader, writer, state, changed), name="state of a command")
-        tasks.add(task)
-        task.add_done_callback(tasks.discard)
+    def line() -> _Served:
+        lines.add(made := _Served(state, changed))
+        made.ended.add_done_callback(lambda _: lines.discard(made))
+        return made
 
     (folder / SOCKET).unlink(missing_ok=True)
     end = socket.socket(socket.AF_UNIX)
     with _short(folder) as path:
         end.bind(path)
     (folder / SOCKET).chmod(0o600)
-    server = await asyncio.start_unix_server(answer, sock=end, limit=_LIMIT)
+    server = await asyncio.get_running_loop().create_unix_server(line, sock=end)
     try:
         yield
     finally:
         server.close()
         (folder / SOCKET).unlink(missing_ok=True)
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
+        for each in lines:
+            each.close()
+        if lines:
+            await asyncio.wait([each.ended for each in lines])
 
 
 @contextlib.contextmanager
@@ -218,28 +250,49 @@ async def serve(end: socket.socket, state: StateWriter, changed: Changed) -> Non
     Its jobs are committed in the order in which it sent them.
     """
     end.setblocking(False)
-    reader, writer = await asyncio.open_unix_connection(sock=end, limit=_LIMIT)
-    await _serve(reader, writer, state, changed)
-
-
-async def _serve(
-    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, state: StateWriter, changed: Changed
-) -> None:
-    asked: set[asyncio.Future[Any]] = set()
+    loop = asyncio.get_running_loop()
+    _, line = await loop.create_unix_connection(lambda: _Served(state, changed), sock=end)
     try:
-        async for number, kind, *arguments in _frames(reader):
-            try:
-                done = _begin(state, changed, kind, arguments)
-            except StateUnavailable as error:
-                _send(writer, (number, "unavailable", str(error), error.hint))
-                continue
-            asked.add(done)
-            done.add_done_callback(asked.discard)
-            done.add_done_callback(partial(_answer, writer, number))
-        if asked:
-            await asyncio.wait(asked)
+        await asyncio.wait([line.ended])
+        if line.asked:
+            await asyncio.wait(line.asked)
     finally:
-        writer.close()
+        line.close()
+
+
+class _Served(_Line):
+    """The end of whoever asks."""
+
+    def __init__(self, state: StateWriter, changed: Changed) -> None:
+        super().__init__(self._ask)
+        self._state, self._changed = state, changed
+        self.asked: set[asyncio.Future[Any]] = set()
+
+    def _ask(self, number: int, kind: str, *arguments: Any) -> None:
+        try:
+            done = _begin(self._state, self._changed, kind, arguments)
+        except StateUnavailable as error:
+            self.send(number, "unavailable", str(error), error.hint)
+            return
+        self.asked.add(done)
+        done.add_done_callback(partial(self._answer, number))
+
+    def _answer(self, number: int, done: asyncio.Future[Any]) -> None:
+        self.asked.discard(done)
+        if done.cancelled():
+            return
+        error = done.exception()
+        match error:
+            case None:
+                self.send(number, "is", done.result())
+            case Conflict():
+                self.send(number, "conflict", str(error))
+            case OSError():
+                self.send(number, "disk", error.errno or 0, error.strerror or str(error))
+            case StateUnavailable():
+                self.send(number, "unavailable", str(error), error.hint)
+            case _:
+                self.send(number, "unavailable", f"{type(error).__name__}: {error}", "")
 
 
 def _begin(state: StateWriter, changed: Changed, kind: str, arguments: Sequence[Any]) -> asyncio.Future[Any]:
@@ -263,20 +316,3 @@ def _above(top: str, number: int, fields: Sequence[Any]) -> list[Any]:
     """Return the fields of a file change with the paths as this process names them."""
     names = _KINDS[number].__slots__
     return [f"{top}/{value}" if name in _PATHS else value for name, value in zip(names, fields, strict=True)]
-
-
-def _answer(writer: asyncio.StreamWriter, number: int, done: asyncio.Future[Any]) -> None:
-    if writer.is_closing() or done.cancelled():
-        return
-    error = done.exception()
-    match error:
-        case None:
-            _send(writer, (number, "is", done.result()))
-        case Conflict():
-            _send(writer, (number, "conflict", str(error)))
-        case OSError():
-            _send(writer, (number, "disk", error.errno or 0, error.strerror or str(error)))
-        case StateUnavailable():
-            _send(writer, (number, "unavailable", str(error), error.hint))
-        case _:
-            _send(writer, (number, "unavailable", f"{type(error).__name__}: {error}", ""))

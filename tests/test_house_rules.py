@@ -18,7 +18,6 @@ PACKAGES = ("gateway", "channels", "session", "durable")
 SOURCES = [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
 # Each SDK is known to one package alone.
 SDKS = {
-    "aio_pika": "gateway/queue/rabbitmq",
     "aiormq": "gateway/queue/rabbitmq",
     "pamqp": "gateway/queue/rabbitmq",
     "litellm": "session/models",

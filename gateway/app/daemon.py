@@ -28,7 +28,7 @@ from gateway.config import agents
 from gateway.config.settings import Settings
 from gateway.errors import GatewayError
 from gateway.observer import Observer, Observers
-from gateway.queue.embedded.left import CURE, left_behind
+from gateway.queue.embedded.mailbox import CURE, left_behind
 from gateway.systemd import Manager
 from gateway.workers.workers import Workers
 from session.store.state import workspace_state

@@ -42,7 +42,6 @@ class Sink(Protocol):
 
 # These say at INFO or below what nobody asked for, or a token within an address.
 LOUD = (
-    "aio_pika",
     "aiormq",
     "discord",
     "httpcore",

@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
+from functools import cache
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -190,7 +191,7 @@ async def status_of(application: Parts) -> dict[str, Any]:
         parts["queue"]["error"] = fault
     services, settings = application.services, application.settings
     return {
-        "version": version("chat-gateway"),
+        "version": own_version(),
         "role": application.role,
         "pid": os.getpid(),
         "started_at": application.started_at.isoformat(),
@@ -209,6 +210,12 @@ async def status_of(application: Parts) -> dict[str, Any]:
         "media_bytes": await asyncio.to_thread(media_bytes, Layout(settings.workspace)),
         "workers": application.workers.shown() if application.workers is not None else [],
     }
+
+
+@cache
+def own_version() -> str:
+    """Look the version up on the disk, once."""
+    return version("chat-gateway")
 
 
 def own_lanes(application: Parts) -> list[dict[str, Any]]:
@@ -238,7 +245,7 @@ async def _depths(
     within_s = application.depths_within_s
     try:
         async with asyncio.timeout(within_s):
-            depths = await application.mailbox.depths(application.replied.names())
+            depths = await application.mailbox.depths(application.replied.names(), recent=True)
     except MailboxDown as error:
         return None, str(error)
     except TimeoutError:

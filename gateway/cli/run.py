@@ -59,7 +59,7 @@ def run(
     """
     from gateway.app import daemon
     from gateway.config.load import load_values
-    from gateway.workers.count import count, remarks
+    from gateway.workers.workers import count, remarks
 
     settings, values = load_values(opts.config, opts.workspace)
     name_place(opts, settings)

@@ -31,7 +31,7 @@ from gateway.doctor.finding import (
 )
 from gateway.errors import MailboxDown, StateInUse
 from gateway.outbound.unserved import cure_of, in_words, unserved
-from gateway.queue.embedded.left import CURE, left_behind
+from gateway.queue.embedded.mailbox import CURE, left_behind
 from gateway.queue.mailbox import Mailbox
 
 if TYPE_CHECKING:

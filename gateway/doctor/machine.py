@@ -33,7 +33,7 @@ FAKES: Final = re.compile(r"\blib(eatmydata|nosync|fakesync)[\w.-]*\.so", re.IGN
 OLDEST_SQLITE: Final = (3, 35, 0)
 # Those by which people are reached and answered.
 PACKAGES: Final = (
-    *("aio-pika", "litellm", "python-telegram-bot", "discord.py", "fastapi", "uvloop"),
+    *("aiormq", "litellm", "python-telegram-bot", "discord.py", "fastapi", "uvloop"),
     *("mcp", "opentelemetry-sdk", "trafilatura"),
 )
 

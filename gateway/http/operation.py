@@ -62,10 +62,11 @@ class LaneOut(Shape):
 
 
 class DepthOut(Open):
-    """What waits in a box."""
+    """What waits in a box, as it was counted ``age_s`` seconds ago."""
 
     count: int
     oldest_at: str | None
+    age_s: float
 
 
 class WorkerOut(Shape):

@@ -88,7 +88,7 @@ class LocalSender:
             nonlocal tries
             tries += 1
             # The try under way when it ends is the last one.
-            if (tries > 1 and self._closing.is_set()) or not letter.begin():
+            if (tries > 1 and self._closing.is_set()) or letter.lost:
                 return
             if unreadable is None:
                 await self._mailbox.settle(letter)

@@ -402,7 +402,6 @@ MESSAGE_CRASHES_MAX = 3
 class _Entry:
     out: Outbound
     letter: Letter
-    begun: bool = False
     begun_s: float = 0.0
     waited_s: float | None = None
 
@@ -511,8 +510,6 @@ class OutboundSender:
             for entry in self._chats.items(out.chat_id):
                 if entry.letter.lost and (entry.out.key, entry.out.id) == (out.key, out.id):
                     entry.letter = letter
-                    if entry.begun:
-                        letter.begin()
                     return
         self._chats.put(out.chat_id, _Entry(out, letter))
 
@@ -547,17 +544,17 @@ class OutboundSender:
 
     async def _serve(self, entry: _Entry) -> None:
         # A lost letter comes again, and all behind it, in order: without any wait each leaves its lane.
-        entry.begun = entry.letter.begin()
+        if entry.letter.lost:
+            return
         entry.begun_s = self._now()
         made_at = read_time(entry.out.created_at)
         if made_at is not None:
             entry.waited_s = max((durable.now() - made_at).total_seconds(), 0.0)
-        if entry.begun:
-            carries = carried.set(entry.letter.headers)
-            try:
-                await self._work(entry)
-            finally:
-                carried.reset(carries)
+        carries = carried.set(entry.letter.headers)
+        try:
+            await self._work(entry)
+        finally:
+            carried.reset(carries)
 
     async def _work(self, entry: _Entry) -> None:
         """Bring one letter to its end, unless it comes again."""
@@ -701,7 +698,7 @@ class OutboundSender:
             await self._sender.durably(lambda: self._send_log.set_aside(out.key, out.id))
 
     async def _park_unreadable(self, letter: Letter, fault: str) -> None:
-        if letter.begin():
+        if not letter.lost:
             await self._set_aside(lambda: letter, ParkedAs(None, f"unreadable: {fault}", 0))
 
     async def _set_aside(self, current: Callable[[], Letter], listed: ParkedAs) -> bool:

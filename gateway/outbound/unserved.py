@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 from gateway.queue.mailbox import Depth, outbound
 
-Row = dict[str, str | int | None]
+Row = dict[str, str | float | None]
 
 
 def unserved(depths: Mapping[str, Depth], served: Collection[str]) -> list[Row]:

@@ -59,42 +59,33 @@ class Post:
     headers: Mapping[str, str] = field(default_factory=carried.get)
 
 
-class Letter(Protocol):
-    """One message taken from a box, until it is settled or parked."""
+class Letter:
+    """One message taken from a box, until it is settled or parked.
 
-    @property
-    def box(self) -> str:
-        """The box it was taken from."""
-        ...
+    ``id``: of the envelope; empty where a foreign program sent none. ``key`` is None where it named none.
+    ``headers``: those it was put with, where its queue keeps them. ``suspect``: it may have been delivered
+    before (redelivered; embedded: in the table at start).
+    """
 
-    @property
-    def id(self) -> str:
-        """The message id of the envelope; empty where a foreign program sent none."""
-        ...
+    __slots__ = ("body", "box", "headers", "id", "key", "suspect")
 
-    @property
-    def body(self) -> bytes:
-        """The body as it was put."""
-        ...
-
-    @property
-    def headers(self) -> Mapping[str, str]:
-        """The headers that it was put with; empty where its queue keeps none."""
-        ...
-
-    @property
-    def suspect(self) -> bool:
-        """Whether it may have been delivered before (redelivered; embedded: in the table at start)."""
-        ...
+    def __init__(
+        self,
+        box: str,
+        id: str,
+        body: bytes,
+        *,
+        key: str | None = None,
+        headers: Mapping[str, str] = NO_HEADERS,
+        suspect: bool = False,
+    ) -> None:
+        self.box, self.id, self.body = box, id, body
+        self.key, self.headers, self.suspect = key, headers, suspect
 
     @property
     def lost(self) -> bool:
         """Whether it can no longer be settled here, since its delivery ended (it comes again)."""
-        ...
-
-    def begin(self) -> bool:
-        """Say that work on it begins; False where it is lost."""
-        ...
+        raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,16 +117,19 @@ class Parked:
 class Depth:
     """How much waits in a box; ``oldest_at`` (UTC) where the mailbox knows it.
 
-    ``takers``: how many take from it, in whichever process, where the mailbox knows that.
+    ``takers``: how many take from it, in whichever process, where the mailbox knows that. ``age_s``: for how
+    many seconds it is known.
     """
 
     count: int
     oldest_at: datetime | None = None
     takers: int = 0
+    age_s: float = 0.0
 
-    def as_dict(self) -> dict[str, int | str | None]:
+    def as_dict(self) -> dict[str, float | str | None]:
         """Return it as ``status`` shows it."""
-        return {"count": self.count, "oldest_at": self.oldest_at.isoformat() if self.oldest_at else None}
+        at = self.oldest_at.isoformat() if self.oldest_at else None
+        return {"count": self.count, "oldest_at": at, "age_s": round(self.age_s, 1)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,11 +273,12 @@ class Mailbox(Protocol):
         """Receive what is told on ``topic`` (events: of these slots; None: of all) while it is open."""
         ...
 
-    async def depths(self, channels: Collection[str] = ()) -> Mapping[str, Depth]:
+    async def depths(self, channels: Collection[str] = (), *, recent: bool = False) -> Mapping[str, Depth]:
         """Count what waits or is being worked on, by box; ``parked`` among them.
 
         A broker does not list its queues: ``channels`` names those whose outbound boxes are counted, too,
-        besides the ones that this process has used.
+        besides the ones that this process has used. Where ``recent`` counts will do, the broker is not asked
+        each time.
         """
         ...
 

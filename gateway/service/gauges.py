@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from functools import cache
-from importlib.metadata import version
 from platform import python_version
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -17,7 +15,7 @@ from prometheus_client.registry import Collector
 import durable
 from durable import SYNC_BOUNDS_S, sync_counts
 from gateway.app.metrics import PREFIX
-from gateway.app.status import with_letters
+from gateway.app.status import own_version, with_letters
 from gateway.errors import MailboxDown
 from gateway.queue.mailbox import Depth
 from gateway.workers.merging import merged
@@ -52,7 +50,7 @@ async def metrics(application: Application) -> bytes:
     built = GaugeMetricFamily(
         f"{PREFIX}_build_info", "Version and role; always 1.", labels=("version", "python", "role")
     )
-    built.add_metric((_version(), python_version(), application.role), 1)
+    built.add_metric((own_version(), python_version(), application.role), 1)
     families: list[Metric] = [built, _gauge("ready", "1 if queue and dispatcher are up.", ready)]
     families += [*_parts(parts), *_queues(depths)]
     if waiting is not None:
@@ -92,7 +90,8 @@ class _Families(Collector):
 async def _depths(application: Application, in_hand: Iterable[int]) -> Mapping[str, Depth]:
     try:
         async with asyncio.timeout(DEPTHS_WITHIN_S):
-            return with_letters(await application.mailbox.depths(application.replied.names()), sum(in_hand))
+            depths = await application.mailbox.depths(application.replied.names(), recent=True)
+            return with_letters(depths, sum(in_hand))
     except (MailboxDown, TimeoutError):
         return {}
 
@@ -115,12 +114,6 @@ def _process(application: Application) -> Iterator[Metric]:
     held = application.mailbox.in_memory()
     yield _gauge("held_letters", "Messages held in memory by this process.", held.letters)
     yield _gauge("held_bytes", "Size of the messages held in memory.", held.bytes)
-
-
-@cache
-def _version() -> str:
-    # It is looked up on the disk.
-    return version("chat-gateway")
 
 
 def _parts(parts: Mapping[str, Mapping[str, Any]]) -> Iterator[Metric]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Awaitable, Collection, Mapping, Sequence
 from typing import Any, Final
 
@@ -10,7 +11,8 @@ import structlog
 
 import durable
 from durable import first_of
-from gateway.errors import GatewayError
+from gateway.config.settings import Settings
+from gateway.errors import ConfigError, GatewayError
 from gateway.workers.merging import lasting, merged, packed
 from gateway.workers.process import NoAnswer, WorkerFailed, WorkerProcess
 
@@ -337,3 +339,51 @@ async def _in_time(place: _Place, asking: Awaitable[Any], within_s: float) -> tu
     except NoAnswer as error:
         log.warning("worker.unanswered", number=place.number, error=str(error))
     return ()
+
+
+# -- how many there are ----------------------------------------------------------------------------
+
+ALONE: Final = (
+    "workers: one process works here, since the embedded queue is one's alone; RabbitMQ lets several"
+)
+
+
+def count(settings: Settings, role: str, asked: int | None = None) -> int:
+    """Return how many workers a gateway starts; 0: it does the work itself, in one process.
+
+    Args:
+        settings: ``limits.workers``, which counts for all of its processes but adapters alone.
+        role: that of the process.
+        asked: what the command line says instead.
+
+    Raises:
+        ConfigError: workers were asked for where none have anything to do.
+    """
+    if role == "channels":
+        if asked is not None:
+            raise ConfigError(
+                ["--workers: a process of role channels runs no conversations"],
+                hint="give --workers to the process of role session",
+            )
+        return 0
+    wanted = settings.limits.workers if asked is None else asked
+    number = wanted or _cores()
+    return 0 if number == 1 or settings.broker.embedded else number
+
+
+def remarks(settings: Settings, role: str, asked: int | None = None) -> list[str]:
+    """Say in plain lines what becomes of the wish for several workers where it cannot be had."""
+    if role == "channels":
+        return []
+    wanted = settings.limits.workers if asked is None else asked
+    if settings.broker.embedded:
+        return [ALONE] if wanted != 1 else []
+    number, partitions = count(settings, role, asked), settings.broker.partitions
+    if number > partitions:
+        return [f"workers: {number} share {partitions} partitions, so that {number - partitions} have none"]
+    return []
+
+
+def _cores() -> int:
+    # macOS has no such call.
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

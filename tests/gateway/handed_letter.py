@@ -18,6 +18,3 @@ class HandedLetter:
     box: str = INBOUND
     lost: bool = False
     headers: Mapping[str, str] = field(default_factory=dict)
-
-    def begin(self) -> bool:
-        return not self.lost

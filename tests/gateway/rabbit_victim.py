@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import sys
 
-from gateway.queue.held import BYTES_MAX
+from gateway.queue.feed import BYTES_MAX
 from gateway.queue.mailbox import INBOUND
 from gateway.queue.rabbitmq.broker import RabbitMailbox
 

@@ -41,7 +41,7 @@ MODULES = (
     "gateway.cli.status",
     "gateway.cli.memory",
     "gateway.app.wiring_session",
-    "gateway.workers.count",
+    "gateway.workers.workers",
     "channels.telegram.adapter",
     "channels.discord.adapter",
     "tests.support.killable",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from gateway.queue.embedded.left import CURE
+from gateway.queue.embedded.mailbox import CURE
 from gateway.queue.mailbox import INBOUND, Post
 from tests.gateway.embedded_place import opened
 from tests.support.broker import Broker

@@ -11,7 +11,7 @@ import pytest
 
 from channels.limiter import Limiter, rates_of
 from gateway.config.load import load
-from gateway.workers.count import count
+from gateway.workers.workers import count
 from tests.support.harness import Daemon, ask
 from tests.support.telegram_server import TelegramServer
 from tests.system.platform_place import ADA, with_telegram

@@ -8,7 +8,7 @@ import signal
 import socket
 from pathlib import Path
 
-from gateway.workers.count import ALONE
+from gateway.workers.workers import ALONE
 from tests.support.broker import Broker
 from tests.support.gateway_team import gone, pids
 from tests.support.guarantee import guarantee

@@ -6,29 +6,29 @@ from collections import deque
 from collections.abc import Collection, Sequence
 
 from gateway.queue.embedded.table import QueueRow
-from gateway.queue.feed import LetterFeed
-from gateway.queue.held import HeldBytes
+from gateway.queue.feed import HeldBytes, LetterFeed
+from gateway.queue.mailbox import Letter
 
 
-class EmbeddedLetter:
+class EmbeddedLetter(Letter):
     """A letter taken from the table of this process."""
 
-    __slots__ = ("body", "box", "busy", "erased", "gone", "headers", "id", "key", "lost", "row", "suspect")
+    __slots__ = ("busy", "erased", "given_back", "gone", "row")
 
     def __init__(self, box: str, row: QueueRow, *, suspect: bool) -> None:
-        self.box = box
-        self.row, self.key, self.id, self.body, self.headers = row
-        self.suspect = suspect
-        self.lost = False
+        super().__init__(box, row.id, row.body, key=row.key, headers=row.headers, suspect=suspect)
+        self.row = row.seq
+        self.given_back = False
         self.gone = False
         # Its row was removed while it was worked on: nothing of it is to be stored again.
         self.erased = False
         # Changes under way that remove the letter.
         self.busy = 0
 
-    def begin(self) -> bool:
-        """Say that work on it begins; False where it is lost."""
-        return not self.lost
+    @property
+    def lost(self) -> bool:
+        """Whether it was given back before it was settled."""
+        return self.given_back
 
 
 class Buffer:
@@ -150,7 +150,7 @@ class Buffer:
     def forget(self) -> None:
         """Empty the memory: every letter not settled is lost to whoever holds it, and is read anew."""
         for letter in self._out.values():
-            letter.lost = True
+            letter.given_back = True
         self._given_back.update(self._out)
         self._waiting.clear()
         self._out.clear()
@@ -180,7 +180,7 @@ class Buffer:
     def _let_go(self) -> None:
         """Pass the box on, once no change is under way: its letter might come back, before all later ones."""
         for letter in self._out.values():
-            letter.lost = not letter.busy
+            letter.given_back = not letter.busy
         if any(letter.busy for letter in self._out.values()):
             return
         del self._takers[0]

@@ -8,12 +8,13 @@ takes, are letters read back, in the order of their rows.
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import structlog
 
@@ -22,8 +23,7 @@ from durable import Commit, Conflict, Job
 from gateway.errors import GatewayError, LetterLost, MailboxDown
 from gateway.queue.embedded.buffer import Buffer, EmbeddedLetter
 from gateway.queue.embedded.table import Inserted, QueueRow, QueueTable
-from gateway.queue.fanout import Fanout
-from gateway.queue.held import BYTES_MAX, HeldBytes
+from gateway.queue.feed import BYTES_MAX, Fanout, HeldBytes
 from gateway.queue.mailbox import (
     INBOUND,
     Behind,
@@ -39,7 +39,8 @@ from gateway.queue.mailbox import (
     Waiting,
 )
 from gateway.state import open_state
-from session.store.state import workspace_state
+from session.errors import StoreError
+from session.store.state import StoreState, workspace_state
 
 T = TypeVar("T")
 log = structlog.get_logger("embedded")
@@ -272,7 +273,7 @@ class EmbeddedMailbox:
         parked = Parked(
             id_, mine.box, listed.key, listed.reason, mine.box, listed.attempts, self._now(), mine.body
         )
-        set_aside = partial(QueueTable.park, parked=parked, line=mine.key)
+        set_aside = partial(QueueTable.park, parked=parked, line=mine.key or "")
         if mark is None:
             await self._change((), None if mine.lost else mine, set_aside)
         else:
@@ -337,7 +338,7 @@ class EmbeddedMailbox:
         """Return every body that holds ``text``, of letters that are not settled yet or are parked."""
         return await _result(self._ask(lambda table: table.bodies_with(text), writes=False))
 
-    async def depths(self, channels: Collection[str] = ()) -> Mapping[str, Depth]:
+    async def depths(self, channels: Collection[str] = (), *, recent: bool = False) -> Mapping[str, Depth]:
         """Count what waits or is being worked on, by box; ``inbound`` and ``parked`` always among them."""
         self._box(INBOUND)
         names = list(self._boxes)
@@ -417,3 +418,44 @@ def _mine(letter: Letter) -> EmbeddedLetter:
     if not isinstance(letter, EmbeddedLetter):
         raise TypeError(f"a letter of another mailbox: {letter!r}")
     return letter
+
+
+# ── an embedded queue whose gateway takes from a broker by now ────────────────────────────────────────────
+
+_WAITING: Final = "SELECT count(*) FROM queue"
+_PARKED: Final = "SELECT count(*) FROM parked"
+CURE: Final = 'start once with broker.url = "embedded", until they are answered; or move the file away'
+
+
+async def left_behind(state: Path) -> str:
+    """Say how many messages wait there, and how many are parked; empty where there are none."""
+    path = state / durable.STATE_FILE
+    if not path.exists():
+        return ""
+    try:
+        waiting, parked = await (_counted_here(path) if workspace_state(state).remote else _counted(state))
+    except (StoreError, sqlite3.Error):
+        return ""
+    if not waiting and not parked:
+        return ""
+    counts = "1 waiting letter" if waiting == 1 else f"{waiting} waiting letters"
+    if parked:
+        counts += f" and {parked} parked"
+    lie = "lies" if (waiting, parked) == (1, 0) else "lie"
+    return f"{counts} {lie} in {path}, the embedded queue, from which nothing is taken with a broker.url"
+
+
+async def _counted(state: Path) -> tuple[int, int]:
+    database = StoreState(state)
+    try:
+        ((waiting,),) = await database.read(_WAITING)
+        ((parked,),) = await database.read(_PARKED)
+    finally:
+        await database.aclose()
+    return waiting, parked
+
+
+async def _counted_here(path: Path) -> tuple[int, int]:
+    """Count in a file that nobody uses any more: the state database is on a server."""
+    with durable.reading(path) as file:
+        return file.execute(_WAITING).fetchone()[0], file.execute(_PARKED).fetchone()[0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -13,7 +14,7 @@ import structlog
 import durable
 from durable import first_of
 from gateway.errors import MailboxDown, TopologyMismatch
-from gateway.queue.held import BYTES_MAX, HeldBytes
+from gateway.queue.feed import BYTES_MAX, HeldBytes
 from gateway.queue.mailbox import (
     INBOUND,
     Behind,
@@ -40,6 +41,8 @@ LOST_HINT = "start the broker, or correct broker.url"
 # First and longest pause between two attempts to connect.
 BACK_OFF_S = (0.1, 5.0)
 SILENT_HEARTBEATS = 1.5
+# What waits is counted as often, until nobody has asked for so long; what is older is shown to nobody.
+COUNTED_EACH_S, LOOKED_AT_S, RECENT_S = 5.0, 300.0, 15.0
 _log = structlog.get_logger()
 
 
@@ -95,7 +98,7 @@ class RabbitMailbox:
         self._parked = ParkedQueue(self._names, self._outbox.send, self._now_attached)
         self._listening = ListenQueue(self._names, lambda: self._dial("listen"), self._publisher.mend)
         self._takes = range(partitions) if takes is None else takes
-        self._counts = Counts(self._names, self._topology, self._reader.out)
+        self._counts = Counts(self._names, self._topology, self._reader.out, self._now_attached)
         self._link: Link | None = None
         self._consuming, self._publishing = asyncio.Event(), asyncio.Event()
         self._since, self._up = durable.now(), False
@@ -114,6 +117,7 @@ class RabbitMailbox:
                 tasks.create_task(self._keep("publish", self._publish_once), name="broker publish")
                 tasks.create_task(self._keep("consume", self._consume_once), name="broker consume")
                 tasks.create_task(self._keep("listen", self._listen_once), name="broker listen")
+                tasks.create_task(self._counts.keep_recent(), name="broker count")
         except BaseExceptionGroup as group:
             mismatch = group.subgroup(TopologyMismatch)
             raise mismatch.exceptions[0] if mismatch else group from None
@@ -316,12 +320,8 @@ class RabbitMailbox:
 
     async def tell(self, topic: Topic, slot: int, body: bytes) -> None:
         """Send to whoever listens now; never raises for a broker that is away."""
-        exchange = self._names.exchange_of(topic)
-        try:
-            self._publisher.tell(exchange, slot_route(slot), body)
-        except MailboxDown:
-            # It is worth nothing later: who listens asks anew, and replies are durable.
-            _log.debug("tell.dropped", topic=topic)
+        # What is dropped is worth nothing later: who listens asks anew, and replies are durable.
+        self._publisher.tell(self._names.exchange_of(topic), slot_route(slot), body)
 
     @asynccontextmanager
     async def listen(
@@ -342,15 +342,16 @@ class RabbitMailbox:
         inbound = (await self.depths())[INBOUND]
         return inbound.count == 0 and inbound.takers == self._reader.opened(INBOUND)
 
-    async def depths(self, channels: Collection[str] = ()) -> Mapping[str, Depth]:
+    async def depths(self, channels: Collection[str] = (), *, recent: bool = False) -> Mapping[str, Depth]:
         """Count what waits on the broker, and what this process works on, by box.
 
-        Of the outbound boxes those that this process has used, and those of ``channels``.
+        Of the outbound boxes those that this process has used, and those of ``channels``. The ``recent`` ones
+        are up to ``RECENT_S`` seconds old while somebody asks for them again and again.
 
         Raises:
             MailboxDown: the broker is away.
         """
-        return await self._counts.all(self._now_attached(), channels)
+        return await (self._counts.recent(channels) if recent else self._counts.all(channels))
 
     async def waiting(self, message_id: str) -> None:
         """Return None: a broker shows a letter to nobody but who takes it."""
@@ -371,23 +372,56 @@ class Counts:
 
     Args:
         out: says how many letters of a box this process works on.
+        attached: returns the connection.
     """
 
-    def __init__(self, names: Names, topology: Topology, out: Callable[[str], int]) -> None:
-        self._names, self._topology, self._out = names, topology, out
+    def __init__(
+        self, names: Names, topology: Topology, out: Callable[[str], int], attached: Callable[[], Link]
+    ) -> None:
+        self._names, self._topology, self._out, self._attached = names, topology, out, attached
         self._first_put: dict[str, datetime] = {}
+        self._channels: Collection[str] = ()
+        self._looked, self._looked_at = asyncio.Event(), 0.0
+        self._counted: Mapping[str, Depth] = {}
+        self._counted_at = -RECENT_S
+
+    async def keep_recent(self) -> None:
+        """Count again and again what waits, while somebody looks at it."""
+        while True:
+            if durable.monotonic() - self._looked_at > LOOKED_AT_S:
+                self._looked.clear()
+                await self._looked.wait()
+            await asyncio.sleep(COUNTED_EACH_S)
+            with suppress(MailboxDown):
+                await self._count()
+
+    async def recent(self, channels: Collection[str]) -> Mapping[str, Depth]:
+        """Return what was counted some seconds ago, or count; as ``all``."""
+        self._channels, self._looked_at = channels, durable.monotonic()
+        self._looked.set()
+        # A broker that is away is known at once.
+        self._attached()
+        if self._looked_at - self._counted_at > RECENT_S:
+            await self._count()
+        age_s = durable.monotonic() - self._counted_at
+        return {box: replace(depth, age_s=age_s) for box, depth in self._counted.items()}
+
+    async def _count(self) -> None:
+        self._counted = await self.all(self._channels)
+        self._counted_at = durable.monotonic()
 
     def note_put(self, box: str) -> None:
         """Note that this process put something into a box."""
         if box != INBOUND and box not in self._first_put:
             self._first_put[box] = durable.now()
 
-    async def all(self, link: Link, channels: Collection[str]) -> Mapping[str, Depth]:
+    async def all(self, channels: Collection[str]) -> Mapping[str, Depth]:
         """Count what waits, by box; of the outbound ones those used here, and those of ``channels``.
 
         Raises:
-            LinkDown: the broker went away.
+            MailboxDown: the broker is away.
         """
+        link = self._attached()
         boxes = {INBOUND: self._names.queues_of(INBOUND)}
         for name in sorted(self._topology.channels.union(channels)):
             boxes[outbound(name)] = self._names.queues_of(outbound(name))

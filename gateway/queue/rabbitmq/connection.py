@@ -1,8 +1,7 @@
-"""Connections and channels to RabbitMQ by aio-pika, and the errors and messages that pass over them.
+"""Connections and channels to RabbitMQ by aiormq, and the errors and messages that pass over them.
 
-Every wait ends: with an answer, or with ``LinkDown``. Two things that aio-pika has no call for (word of a
-consumer that the broker cancelled, bindings that are not waited for) are asked of the channel below its own,
-by ``get_underlay_channel``.
+Every wait ends: with an answer, or with ``LinkDown``. aiormq is the client below aio-pika, whose own layer
+makes a second task of each delivery, and writes one publish at a time.
 """
 
 from __future__ import annotations
@@ -16,13 +15,12 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from itertools import count
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
-import aio_pika
 import aiormq
 import structlog
-from aio_pika.abc import AbstractChannel, AbstractExchange, AbstractIncomingMessage, ConnectionParameter
-from aio_pika.connection import make_url
+from aiormq import spec
+from aiormq.abc import DeliveredMessage
 from pamqp import frame
 
 from gateway.errors import MailboxDown
@@ -32,8 +30,7 @@ from gateway.queue.rabbitmq.access import NO_FILES, TlsFiles, alert_of, refusal,
 RPC_TIMEOUT_S = 30.0
 CLOSE_TIMEOUT_S = 5.0
 # What they would say is raised here, and said once by the mailbox.
-for _name in ("aiormq", "aio_pika"):
-    logging.getLogger(_name).setLevel(logging.CRITICAL)
+logging.getLogger("aiormq").setLevel(logging.CRITICAL)
 _log = structlog.get_logger()
 
 
@@ -79,7 +76,9 @@ _THEIRS = (
 
 
 # Takes the messages of a queue, each up to its first wait before the next.
-Sink = Callable[[AbstractIncomingMessage], Awaitable[None]]
+Sink = Callable[[DeliveredMessage], Awaitable[None]]
+# Frames that may wait for the writer, and for the reader of a channel: those of one pass of the loop.
+FRAMES_MAX = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,20 +89,24 @@ class Sending:
     route: str
     body: bytes
     id: str = ""
-    headers: Mapping[str, str | int | bool] | None = None
+    headers: dict[str, Any] | None = None
     expires: bool = False
     transient: bool = False
 
-    def message(self) -> aio_pika.Message:
-        """Return it as the library sends it; one that ``expires`` is kept by no queue."""
-        return aio_pika.Message(
-            self.body,
+    def properties(self) -> spec.Basic.Properties:
+        """Return what is sent beside the body; what ``expires`` is kept by no queue."""
+        return spec.Basic.Properties(
             message_id=self.id or None,
-            headers=dict(self.headers or {}),
+            headers=self.headers,
             content_type="application/json",
             delivery_mode=1 if self.transient else 2,
-            expiration=0 if self.expires else None,
+            expiration="0" if self.expires else None,
         )
+
+
+def headers_of(message: DeliveredMessage) -> Mapping[str, Any]:
+    """Return the headers of a message; empty where it has none."""
+    return message.header.properties.headers or {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,24 +147,18 @@ class Dialer:
         return link
 
 
-class _Connection(aio_pika.Connection):
-    """The library's, which hands a transport on."""
-
-    PARAMETERS = (
-        *aio_pika.Connection.PARAMETERS,
-        ConnectionParameter(name="transport_factory", parser=lambda factory: factory, is_kwarg=True),
-    )
+class _Connection(aiormq.Connection):
+    FRAME_BUFFER_SIZE = FRAMES_MAX
 
 
 class Link:
     """One open connection. ``ended`` is set when it is gone, ``unreadable`` if a message was the cause."""
 
-    def __init__(self, connection: aio_pika.Connection, url: str) -> None:
-        assert connection.transport is not None
-        self._connection, self._transport, self._url = connection, connection.transport, url
-        self._channels: dict[int, AmqpChannel | None] = {}
+    def __init__(self, connection: aiormq.Connection, url: str) -> None:
+        self._connection, self._url = connection, url
+        self._channels: set[AmqpChannel] = set()
         self.ended, self.unreadable = asyncio.Event(), False
-        connection.close_callbacks.add(self._on_closed)
+        connection.closing.add_done_callback(self._on_closed)
 
     @classmethod
     async def open(
@@ -181,14 +178,17 @@ class Link:
         """
         with _Renamed(url):
             context = await asyncio.to_thread(tls.context) if url.startswith("amqps:") else None
+            parts = urlsplit(url)
+            query = urlencode({**dict(parse_qsl(parts.query)), "heartbeat": heartbeat_s})
             connection = _Connection(
-                make_url(url, heartbeat=heartbeat_s),
-                ssl_context=context,
+                parts._replace(query=query).geturl(),
                 client_properties={"connection_name": title},
-                transport_factory=_StrippingTransport(context) if strips else None,
+                transport_factory=_Transport(context, strips=strips),
             )
             try:
-                await connection.connect(timeout=timeout_s)
+                async with asyncio.timeout(timeout_s):
+                    await connection.connect()
+                    await connection.ready()
             except aiormq.exceptions.InvalidFrameError as error:
                 # A refusal in the middle of the handshake, whose words the library drops.
                 if "Connection.Close" not in str(error):
@@ -204,20 +204,20 @@ class Link:
     @property
     def version(self) -> str:
         """The broker's version, empty where it does not say."""
-        return str(self._transport.connection.server_properties.get("version", ""))
+        return str(self._connection.server_properties.get("version", ""))
 
     async def is_blocked(self) -> bool:
         """Say whether the broker takes nothing from this connection at the moment (memory or disk alarm)."""
         try:
             async with asyncio.timeout(0):
-                await self._transport.ready()
+                await self._connection.ready()
         except TimeoutError:
             return not self.ended.is_set()
         return False
 
     async def unblocked(self) -> None:
         """Return when the broker takes messages from this connection again; for ever where it ended."""
-        await self._transport.ready()
+        await self._connection.ready()
 
     async def channel(self, *, confirms: bool = False) -> AmqpChannel:
         """Open a channel."""
@@ -225,16 +225,23 @@ class Link:
             if self.ended.is_set():
                 raise LinkDown("the connection is closed")
             # The library counts up, and one above what was agreed cuts the connection.
-            number = next(number for number in count(1) if number not in self._channels)
-            self._channels[number] = None
+            number = next(number for number in count(1) if number not in self._connection.channels)
             async with asyncio.timeout(RPC_TIMEOUT_S):
                 opened = await self._connection.channel(
-                    number, publisher_confirms=confirms, on_return_raises=confirms
+                    number,
+                    publisher_confirms=confirms,
+                    on_return_raises=confirms,
+                    frame_buffer_size=FRAMES_MAX,
                 )
-            channel = AmqpChannel(self, opened, await opened.get_underlay_channel(), self._url)
-            opened.close_callbacks.add(lambda *_: self._channels.pop(number, None))
-            self._channels[number] = channel
+            assert isinstance(opened, aiormq.Channel)
+            channel = AmqpChannel(self, opened, self._url)
+            self._channels.add(channel)
+            opened.closing.add_done_callback(lambda _: self._channels.discard(channel))
         return channel
+
+    def has(self, channel: aiormq.Channel) -> bool:
+        """Say whether the broker has not closed this channel."""
+        return self._connection.channels.get(channel.number) is channel
 
     async def close(self) -> None:
         """Close the connection; nothing is raised."""
@@ -242,16 +249,16 @@ class Link:
         with contextlib.suppress(LinkDown, TimeoutError):
             async with asyncio.timeout(CLOSE_TIMEOUT_S):
                 with _Renamed(self._url):
-                    await self._connection.close()
+                    await self._connection.close(aiormq.ConnectionClosed(0, "closed"))
 
     def abandon(self) -> None:
         """Count the connection as lost; who keeps it up closes it and opens another one."""
         self.ended.set()
-        for channel in list(self._channels.values()):
-            if channel is not None:
-                channel.ended.set()
+        for channel in self._channels:
+            channel.ended.set()
 
-    def _on_closed(self, _: object, error: BaseException | None) -> None:
+    def _on_closed(self, closing: asyncio.Future[Any]) -> None:
+        error = None if closing.cancelled() else closing.exception()
         # Whatever else ends a connection has a name of the library's or of the system's.
         known = (aiormq.exceptions.AMQPError, OSError, asyncio.CancelledError)
         frame_error = isinstance(error, aiormq.exceptions.InvalidFrameError)
@@ -262,15 +269,12 @@ class Link:
 class AmqpChannel:
     """One open channel. ``ended`` is set when it is gone, ``cause`` says why, ``kind`` as which error."""
 
-    def __init__(
-        self, link: Link, channel: AbstractChannel, underlay: aiormq.abc.AbstractChannel, url: str
-    ) -> None:
-        self._link, self._channel, self._underlay, self._url = link, channel, underlay, url
+    def __init__(self, link: Link, channel: aiormq.Channel, url: str) -> None:
+        self._link, self._channel, self._url = link, channel, url
         self.ended = asyncio.Event()
         self.cause, self.kind = "", LinkDown
-        self._exchanges: dict[str, AbstractExchange] = {"": channel.default_exchange}
-        channel.close_callbacks.add(self._on_closed)
-        underlay.on_consumer_cancel_callbacks.add(self._on_cancelled)
+        channel.closing.add_done_callback(self._on_closed)
+        channel.on_consumer_cancel_callbacks.add(self._on_cancelled)
 
     async def declare_queue(
         self,
@@ -286,7 +290,7 @@ class AmqpChannel:
             NotFound, Locked, Differs: and the channel is closed.
         """
         with self._rpc(name):
-            queue = await self._channel.declare_queue(
+            told = await self._channel.queue_declare(
                 name,
                 passive=passive,
                 durable=not exclusive,
@@ -294,43 +298,42 @@ class AmqpChannel:
                 arguments=dict(arguments or {}),
                 timeout=RPC_TIMEOUT_S,
             )
-        told = queue.declaration_result
-        return QueueState(queue.name, told.message_count or 0, told.consumer_count or 0)
+        return QueueState(told.queue or name, told.message_count or 0, told.consumer_count or 0)
 
     async def declare_exchange(self, name: str, kind: str, *, passive: bool = False) -> None:
         """Declare a durable exchange; ``passive`` only looks whether it is there (NotFound)."""
         with self._rpc():
-            await self._channel.declare_exchange(
-                name, kind, passive=passive, durable=True, timeout=RPC_TIMEOUT_S
+            await self._channel.exchange_declare(
+                name, exchange_type=kind, passive=passive, durable=True, timeout=RPC_TIMEOUT_S
             )
 
     async def bind(self, queue: str, exchange: str, routes: list[str]) -> None:
         """Bind a queue to all ``routes``; only the last one is waited for."""
         with self._rpc():
             for route in routes[:-1]:
-                await self._underlay.queue_bind(queue, exchange, route, nowait=True)
-            await self._underlay.queue_bind(queue, exchange, routes[-1], timeout=RPC_TIMEOUT_S)
+                await self._channel.queue_bind(queue, exchange, route, nowait=True)
+            await self._channel.queue_bind(queue, exchange, routes[-1], timeout=RPC_TIMEOUT_S)
 
     async def unbind(self, queue: str, exchange: str, route: str) -> None:
         """Take one binding back."""
         with self._rpc():
-            await self._underlay.queue_unbind(queue, exchange, route, timeout=RPC_TIMEOUT_S)
+            await self._channel.queue_unbind(queue, exchange, route, timeout=RPC_TIMEOUT_S)
 
     async def delete_queue(self, name: str) -> None:
         """Delete a queue; a missing one is no error."""
         with self._rpc():
             await self._channel.queue_delete(name, timeout=RPC_TIMEOUT_S)
 
-    async def get(self, queue: str) -> AbstractIncomingMessage | None:
+    async def get(self, queue: str) -> DeliveredMessage | None:
         """Take one message, which returns to its place when the channel is closed; None: no message."""
         with self._rpc():
-            found = await self._channel.get_queue(queue, ensure=False)
-            return await found.get(fail=False, timeout=RPC_TIMEOUT_S)
+            message = await self._channel.basic_get(queue, timeout=RPC_TIMEOUT_S)
+        return None if isinstance(message.delivery, spec.Basic.GetEmpty) else message
 
     async def limit(self, letters: int) -> None:
         """Let so many letters of each queue be out."""
         with self._rpc():
-            await self._channel.set_qos(letters, timeout=RPC_TIMEOUT_S)
+            await self._channel.basic_qos(prefetch_count=letters, timeout=RPC_TIMEOUT_S)
 
     async def consume(self, queue: str, sink: Sink, *, exclusive: bool = False, no_ack: bool = False) -> None:
         """Have ``sink`` called with each message, in order.
@@ -339,30 +342,34 @@ class AmqpChannel:
             AccessRefused: ``exclusive``, and another one consumes.
         """
 
-        async def take(message: AbstractIncomingMessage) -> None:
+        async def take(message: DeliveredMessage) -> None:
             try:
                 await sink(message)
             except LinkDown:
                 pass
             except Exception:  # noqa: BLE001 - logged below
                 # One message ends here: it comes again with the next opening of its queue.
-                _log.exception("delivery.broken", queue=queue, id=message.message_id)
+                _log.exception("delivery.broken", queue=queue, id=message.header.properties.message_id)
 
         with self._rpc(queue):
-            consumed = await self._channel.get_queue(queue, ensure=False)
-            await consumed.consume(take, exclusive=exclusive, no_ack=no_ack, timeout=RPC_TIMEOUT_S)
+            await self._channel.basic_consume(
+                queue, take, exclusive=exclusive, no_ack=no_ack, timeout=RPC_TIMEOUT_S
+            )
 
-    async def ack(self, message: AbstractIncomingMessage) -> None:
+    async def ack(self, message: DeliveredMessage) -> None:
         """Acknowledge one of its messages.
 
         Raises:
             LinkDown: the channel is closed: the message comes again.
         """
         with self._rpc():
-            await message.ack()
+            # Written with what else this pass of the loop writes: to wait for that would tell nothing more.
+            await self._channel.basic_ack(message.delivery_tag or 0, wait=False)
 
-    async def publish(self, sending: Sending, *, mandatory: bool = True) -> None:
+    async def publish(self, sending: Sending, *, mandatory: bool = True, wait: bool = False) -> None:
         """Send; on a channel with confirms return when the broker has stored it.
+
+        Where it is to ``wait``, the next one is sent when this one is written: one each pass of the loop.
 
         Raises:
             LinkDown: the channel is closed; the outcome is unknown.
@@ -372,10 +379,14 @@ class AmqpChannel:
         """
         with self._rpc():
             try:
-                if (exchange := self._exchanges.get(sending.exchange)) is None:
-                    exchange = await self._channel.get_exchange(sending.exchange, ensure=False)
-                    self._exchanges[sending.exchange] = exchange
-                await exchange.publish(sending.message(), sending.route, mandatory=mandatory)
+                await self._channel.basic_publish(
+                    sending.body,
+                    exchange=sending.exchange,
+                    routing_key=sending.route,
+                    properties=sending.properties(),
+                    mandatory=mandatory,
+                    wait=wait,
+                )
             except aiormq.exceptions.PublishError:
                 raise Unroutable("no queue is bound there") from None
             except aiormq.exceptions.DeliveryError:
@@ -389,15 +400,15 @@ class AmqpChannel:
             try:
                 async with asyncio.timeout(CLOSE_TIMEOUT_S):
                     with _Renamed(self._url):
-                        await self._channel.close()
+                        await self._channel.close(aiormq.ChannelClosed(0, cause))
             except TimeoutError:
                 # A broker that does not read frees the letters at the connection's end alone.
                 await self._link.close()
 
     @property
     def is_closed(self) -> bool:
-        """Whether the library counts it as closed, which ``ended`` follows a moment later."""
-        return self._underlay.is_closed
+        """Whether the broker closed it or it is closed here, which ``ended`` follows some passes later."""
+        return self._channel.is_closed or not self._link.has(self._channel)
 
     def _rpc(self, about: str = "") -> _Renamed:
         return _Renamed(self._url, about, self)
@@ -407,22 +418,62 @@ class AmqpChannel:
         self.cause = "the broker cancelled the consumer"
         self.ended.set()
 
-    def _on_closed(self, _: object, error: BaseException | None) -> None:
+    def _on_closed(self, closing: asyncio.Future[Any]) -> None:
+        error = None if closing.cancelled() else closing.exception()
         if not self.cause:
             self.cause = plain_words(error, self._url) if error is not None else "closed"
             self.kind = _kind_of(error)
         self.ended.set()
 
 
-class _StrippingTransport(aiormq.TransportFactory):
-    """A transport whose reader takes the properties off messages that the library cannot decode."""
+class _Transport(aiormq.TransportFactory):
+    """Opens a socket whose writes are joined; one that ``strips`` reads what cannot be decoded without it."""
 
-    def __init__(self, context: ssl.SSLContext | None) -> None:
-        self._context = context
+    def __init__(self, context: ssl.SSLContext | None, *, strips: bool) -> None:
+        self._context, self._strips = context, strips
 
     async def create(self, url: Any, **_: Any) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        reader, writer = await asyncio.open_connection(url.host, url.port, ssl=self._context)
-        return _StrippingReader(reader), writer
+        loop, reader = asyncio.get_running_loop(), asyncio.StreamReader()
+        protocol = asyncio.StreamReaderProtocol(reader)
+        try:
+            opened = await loop.create_connection(lambda: protocol, url.host, url.port, ssl=self._context)
+        except OSError as error:
+            raise aiormq.AMQPConnectionError(*error.args) from error
+        writer = _JoiningWriter(opened[0], protocol, reader, loop)
+        return _StrippingReader(reader) if self._strips else reader, writer
+
+
+class _JoiningWriter(asyncio.StreamWriter):
+    """Writes to the socket once a pass of the loop; the library writes each frame by itself."""
+
+    def __init__(
+        self,
+        transport: asyncio.WriteTransport,
+        protocol: asyncio.StreamReaderProtocol,
+        reader: asyncio.StreamReader,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        super().__init__(transport, protocol, reader, loop)
+        self._call_soon = loop.call_soon
+        self._parts: list[bytes] = []
+
+    def write(self, data: Any) -> None:
+        if not self._parts:
+            self._call_soon(self._flush)
+        self._parts.append(data)
+
+    def write_eof(self) -> None:
+        self._flush()
+        super().write_eof()
+
+    def close(self) -> None:
+        self._flush()
+        super().close()
+
+    def _flush(self) -> None:
+        if self._parts and not self.is_closing():
+            super().write(b"".join(self._parts))
+        self._parts.clear()
 
 
 class _StrippingReader(asyncio.StreamReader):
@@ -433,10 +484,10 @@ class _StrippingReader(asyncio.StreamReader):
 
     def __init__(self, reader: asyncio.StreamReader) -> None:
         super().__init__()
-        self._reader, self._read = reader, b""
+        self._frames, self._read = reader, b""
 
     def at_eof(self) -> bool:
-        return not self._read and self._reader.at_eof()
+        return not self._read and self._frames.at_eof()
 
     async def readexactly(self, n: int) -> bytes:
         while len(self._read) < n:
@@ -445,9 +496,9 @@ class _StrippingReader(asyncio.StreamReader):
         return part
 
     async def _frame(self) -> bytes:
-        head = await self._reader.readexactly(self._HEAD.size)
+        head = await self._frames.readexactly(self._HEAD.size)
         kind, channel, size = self._HEAD.unpack(head)
-        whole = head + await self._reader.readexactly(size + 1)
+        whole = head + await self._frames.readexactly(size + 1)
         if kind != self._CONTENT_HEADER:
             return whole
         try:
@@ -495,7 +546,8 @@ class _Renamed:
         self._url, self._about, self._channel = url, about, channel
 
     def __enter__(self) -> None:
-        if self._channel is not None and self._channel.ended.is_set():
+        # A frame on a channel whose end the library has confirmed would end the connection.
+        if self._channel is not None and (self._channel.ended.is_set() or self._channel.is_closed):
             raise LinkDown("the channel is closed")
         self._task = asyncio.current_task()
         self._before = self._task.cancelling() if self._task else 0

@@ -14,15 +14,14 @@ from contextlib import asynccontextmanager
 from typing import Final
 
 import structlog
-from aio_pika.abc import AbstractIncomingMessage
+from aiormq.abc import DeliveredMessage
 
 import durable
 from durable import first_of
 from gateway.errors import LetterLost, MailboxDown
-from gateway.queue.feed import LetterFeed
-from gateway.queue.held import HeldBytes
+from gateway.queue.feed import HeldBytes, LetterFeed
 from gateway.queue.mailbox import INBOUND, NO_HEADERS, InMemory, Letter, carried_in
-from gateway.queue.rabbitmq.connection import AccessRefused, AmqpChannel, Link, LinkDown, NotFound
+from gateway.queue.rabbitmq.connection import AccessRefused, AmqpChannel, Link, LinkDown, NotFound, headers_of
 from gateway.queue.rabbitmq.topology import PROBE
 
 # How many letters of a queue may be out, everywhere and for ever: a quorum queue hands out what came back in
@@ -35,44 +34,31 @@ LETTER_BYTES: Final = 1024
 _log = structlog.get_logger()
 
 
-class RabbitLetter:
+class RabbitLetter(Letter):
     """A letter of one opening of a queue."""
 
-    __slots__ = (
-        "at",
-        "body",
-        "box",
-        "headers",
-        "id",
-        "key",
-        "message",
-        "parked_at",
-        "parked_id",
-        "settled",
-        "stream",
-        "suspect",
-    )
+    __slots__ = ("at", "message", "parked_at", "parked_id", "settled", "stream")
 
-    def __init__(self, stream: Stream, message: AbstractIncomingMessage, at: float) -> None:
-        self.stream, self.box = stream, stream.box
-        self.message, self.id, self.body = message, message.message_id or "", message.body
-        self.suspect = bool(message.redelivered)
-        self.headers = carried_in(message.headers) if len(message.headers) > 1 else NO_HEADERS
-        key = message.headers.get("key")
-        self.key = key if isinstance(key, str) else None
-        self.at = at
+    def __init__(self, stream: Stream, message: DeliveredMessage, at: float) -> None:
+        headers = headers_of(message)
+        key = headers.get("key")
+        super().__init__(
+            stream.box,
+            message.header.properties.message_id or "",
+            message.body,
+            key=key if isinstance(key, str) else None,
+            headers=carried_in(headers) if len(headers) > 1 else NO_HEADERS,
+            suspect=bool(message.redelivered),
+        )
+        self.stream, self.message, self.at = stream, message, at
         self.settled = False
         # Parked again, it is the same message to the broker.
         self.parked_id = self.parked_at = ""
 
     @property
     def lost(self) -> bool:
-        """Whether its delivery ended before it was settled."""
+        """Whether its channel was closed before it was settled."""
         return not self.settled and self.stream.closed
-
-    def begin(self) -> bool:
-        """Say that work on it begins; False where it is lost."""
-        return not self.lost
 
     async def ack(self) -> None:
         """Remove it from its queue; again is no error.
@@ -160,12 +146,12 @@ class Stream:
         """When the oldest unsettled letter was delivered, on the loop's clock."""
         return next(iter(self._open)).at if self._open else None
 
-    async def deliver(self, message: AbstractIncomingMessage) -> None:
+    async def deliver(self, message: DeliveredMessage) -> None:
         """Take in what the broker sends."""
         # What is not taken here returns to the queue when the channel is closed.
         if self.closed:
             return
-        if PROBE in message.headers:
+        if PROBE in headers_of(message):
             await self._channel.ack(message)
             return
         cost = cost_of(message.body)

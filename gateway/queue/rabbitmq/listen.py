@@ -12,10 +12,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import asynccontextmanager
 
 import structlog
-from aio_pika.abc import AbstractIncomingMessage
+from aiormq.abc import DeliveredMessage
 
 from durable import first_of
-from gateway.queue.fanout import Fanout
+from gateway.queue.feed import Fanout
 from gateway.queue.mailbox import Topic
 from gateway.queue.rabbitmq.connection import AmqpChannel, Link, LinkDown, NotFound
 from gateway.queue.rabbitmq.topology import Names, slot_route
@@ -130,6 +130,6 @@ class ListenQueue:
             self._bound = wanted
             self._settled.notify_all()
 
-    async def _heard(self, told: AbstractIncomingMessage) -> None:
+    async def _heard(self, told: DeliveredMessage) -> None:
         topic: Topic = "control" if told.exchange == self._names.control else "events"
         self._listeners.tell(topic, self._slots.get(told.routing_key or "", -1), told.body)

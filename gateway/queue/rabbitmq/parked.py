@@ -8,12 +8,12 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from aio_pika.abc import AbstractIncomingMessage
+from aiormq.abc import DeliveredMessage
 
 import durable
 from channels.message import MAX_KEY_BYTES
 from gateway.queue.mailbox import Parked, ParkedAs
-from gateway.queue.rabbitmq.connection import AmqpChannel, Link, NotFound, Sending
+from gateway.queue.rabbitmq.connection import AmqpChannel, Link, NotFound, Sending, headers_of
 from gateway.queue.rabbitmq.consumer import RabbitLetter
 from gateway.queue.rabbitmq.topology import PROBE, Names, exclusively
 
@@ -27,7 +27,7 @@ _Send = Callable[[tuple[str, str], Sending], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class _Held:
-    message: AbstractIncomingMessage
+    message: DeliveredMessage
     parked: Parked
 
     def is_copy_of(self, other: _Held) -> bool:
@@ -125,7 +125,7 @@ class ParkedQueue:
     async def _read_all(self, reading: _Reading) -> None:
         try:
             while (message := await reading.channel.get(self._names.parked)) is not None:
-                if PROBE not in message.headers:
+                if PROBE not in headers_of(message):
                     reading.held.append(_Held(message, self._parked(message)))
         except NotFound as error:
             # Somebody deleted it, and what was in it: it is made anew with the next letter. One whose node is
@@ -145,13 +145,13 @@ class ParkedQueue:
         finally:
             await channel.close()
 
-    def _parked(self, message: AbstractIncomingMessage) -> Parked:
-        headers = message.headers
+    def _parked(self, message: DeliveredMessage) -> Parked:
+        headers = headers_of(message)
         origin = _text(headers, "from")
         key = headers.get("key")
         attempts = headers.get("attempts")
         return Parked(
-            id=message.message_id or "",
+            id=message.header.properties.message_id or "",
             box=self._names.box_of(origin),
             key=key if isinstance(key, str) else None,
             reason=_text(headers, "reason"),

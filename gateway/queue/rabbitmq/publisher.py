@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 
@@ -26,20 +27,33 @@ ALARM = "the broker takes no messages: memory or disk alarm"
 REFUSED_S = 300.0
 MENDS_EACH_S = 1.0
 # Messages that may be lost, and are not written to the socket yet.
-TELLING_MAX = 1_000
+TOLD_MAX = 1_000
+TOLD_AT_ONCE = 32
 _log = structlog.get_logger()
 
 
 class _Flight:
     """A message sent and not yet confirmed. It goes on when its callers give up."""
 
-    __slots__ = ("begun", "line", "outcome", "sending", "task")
+    __slots__ = ("_waiting", "begun", "line", "sending", "task")
 
     def __init__(self, line: tuple[str, str], sending: Sending, begun: float) -> None:
         self.line, self.sending, self.begun = line, sending, begun
-        # None once it is stored, else why it may not be; made anew after those who waited heard of an alarm.
-        self.outcome: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
+        self._waiting: list[asyncio.Future[Exception | None]] = []
         self.task: asyncio.Task[None] | None = None
+
+    async def outcome(self) -> Exception | None:
+        """Return None once it is stored, else why it may not be."""
+        waiting: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(waiting)
+        return await waiting
+
+    def tell(self, error: Exception | None) -> None:
+        """Have those who wait now go on."""
+        for waiting in self._waiting:
+            if not waiting.done():
+                waiting.set_result(error)
+        self._waiting.clear()
 
 
 class Publisher:
@@ -66,7 +80,8 @@ class Publisher:
         self._incomplete = asyncio.Event()
         self._flights: dict[str, _Flight] = {}
         self._lines: dict[tuple[str, str], _Flight] = {}
-        self._telling: set[asyncio.Task[None]] = set()
+        self._told: deque[Sending] = deque()
+        self._telling: asyncio.Task[None] | None = None
 
     async def run(self, on_up: Callable[[], None]) -> None:
         """Connect, set the broker up, and serve until the connection is lost.
@@ -114,7 +129,7 @@ class Publisher:
         # One id twice in flight on a channel gives a false confirmation, and two letters of one line could
         # change places where the first is refused.
         while (ahead := self._flights.get(sending.id) or self._lines.get(line)) is not None:
-            error = await asyncio.shield(ahead.outcome)
+            error = await ahead.outcome()
             # Anybody may publish two messages under one id: only a repeat of the same one shares its outcome.
             shared = ahead.sending == sending and ahead.line == line
             if error is not None and (shared or self._lines.get(ahead.line) is ahead):
@@ -131,7 +146,7 @@ class Publisher:
         flight = _Flight(line, sending, asyncio.get_running_loop().time())
         self._flights[sending.id] = self._lines[line] = flight
         flight.task = asyncio.create_task(self._fly(flight, channel))
-        if (error := await asyncio.shield(flight.outcome)) is not None:
+        if (error := await flight.outcome()) is not None:
             raise error
 
     async def _fly(self, flight: _Flight, channel: AmqpChannel) -> None:
@@ -141,22 +156,25 @@ class Publisher:
         except (MailboxDown, ValueError) as failed:
             error = failed
         del self._flights[flight.sending.id], self._lines[flight.line]
-        flight.outcome.set_result(error)
+        flight.tell(error)
 
     def tell(self, exchange: str, route: str, body: bytes) -> None:
         """Send a message that may be lost; dropped while the broker is away or takes none."""
         channel = self._transient
-        behind = len(self._telling) >= TELLING_MAX
+        behind = len(self._told) >= TOLD_MAX
         if channel is None or channel.ended.is_set() or self.blocked or behind:
             return
+        self._told.append(Sending(exchange, route, body, transient=True))
+        if self._telling is None or self._telling.done():
+            self._telling = asyncio.create_task(self._tell(), name="broker tell")
 
-        async def send() -> None:
-            with suppress(MailboxDown):
-                await channel.publish(Sending(exchange, route, body, transient=True), mandatory=False)
-
-        task = asyncio.create_task(send())
-        self._telling.add(task)
-        task.add_done_callback(self._telling.discard)
+    async def _tell(self) -> None:
+        while self._told:
+            told, channel = self._told.popleft(), self._transient
+            if channel is not None:
+                with suppress(MailboxDown, ValueError):
+                    wait = len(self._told) % TOLD_AT_ONCE == 0
+                    await channel.publish(told, mandatory=False, wait=wait)
 
     @asynccontextmanager
     async def _mending(self, link: Link, told: AmqpChannel) -> AsyncIterator[None]:
@@ -217,8 +235,7 @@ class Publisher:
         for flight in overdue:
             # Under an alarm the message lies in the socket and will be stored when the alarm ends: it
             # stays in flight, and whoever puts it again joins it instead of sending it twice.
-            flight.outcome.set_result(MailboxDown(ALARM))
-            flight.outcome = asyncio.get_running_loop().create_future()
+            flight.tell(MailboxDown(ALARM))
             # When the alarm ends it has its full time once more.
             flight.begun = now
 

@@ -30,6 +30,7 @@ from gateway.queue.rabbitmq.connection import (
     NotFound,
     Sending,
     Unroutable,
+    headers_of,
 )
 from session.transcript.key import SLOTS, slot_of
 
@@ -465,7 +466,7 @@ async def _last_record(link: Link, queue: str) -> int | None:
     channel = await link.channel()
     try:
         while (message := await channel.get(queue)) is not None:
-            if PROBE not in message.headers:
+            if PROBE not in headers_of(message):
                 last = message.body
     finally:
         await channel.close()

@@ -59,7 +59,7 @@ def test_a_command_imports_no_more_than_it_needs(args: list[str], modules: set[s
 
 def test_help_loads_nothing_heavy(tmp_path: Path) -> None:
     """A shell completes at each press of a key, so no model, no log and no SDK is imported for it."""
-    heavy = {"pydantic", "structlog", "litellm", "aio_pika", "fastapi", "httpx", "rich", "prompt_toolkit"}
+    heavy = {"pydantic", "structlog", "litellm", "aiormq", "fastapi", "httpx", "rich", "prompt_toolkit"}
 
     assert loaded([[command, "--help"] for command in COMMANDS], heavy, tmp_path) == {}
 

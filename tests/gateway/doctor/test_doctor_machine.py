@@ -175,7 +175,7 @@ def test_the_locked_packages_are_within_range() -> None:
     level, text = (found := machine.versions()).level, found.text
 
     assert (level, text.startswith("chat-gateway ")) == ("ok", True)
-    for name in ("Python 3.", "SQLite 3.", "aio-pika ", "litellm ", "discord.py ", "mcp "):
+    for name in ("Python 3.", "SQLite 3.", "aiormq ", "litellm ", "discord.py ", "mcp "):
         assert name in text
 
 

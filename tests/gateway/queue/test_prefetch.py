@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.queue.held import HeldBytes
+from gateway.queue.feed import HeldBytes
 from gateway.queue.mailbox import INBOUND, Letter, Mailbox
 from gateway.queue.rabbitmq.consumer import LETTER_BYTES, PREFETCH, cost_of
 from tests.contracts.posts import ADA, BOB, collect, post

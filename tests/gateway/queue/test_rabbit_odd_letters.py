@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import aio_pika
 import pytest
-from aio_pika.abc import AbstractIncomingMessage
+from aiormq.abc import DeliveredMessage
 
 from gateway.queue.mailbox import CARRIED_MAX_CHARS, INBOUND, ParkedAs, Post, carried, carried_in, outbound
 from gateway.queue.rabbitmq.connection import Link, Sending, Unroutable
@@ -174,7 +174,7 @@ async def test_a_delivery_that_breaks_ends_nothing_but_itself(link: Link) -> Non
     came: list[bytes] = []
     all_came = asyncio.Event()
 
-    async def sink(message: AbstractIncomingMessage) -> None:
+    async def sink(message: DeliveredMessage) -> None:
         came.append(message.body)
         if message.body == b"odd":
             raise RuntimeError("a body that nobody thought of")

@@ -31,7 +31,7 @@ from tests.support.until import until
 class Hangs(EmbeddedMailbox):
     """A queue that never says how much waits."""
 
-    async def depths(self, channels: Collection[str] = ()) -> Mapping[str, Depth]:
+    async def depths(self, channels: Collection[str] = (), *, recent: bool = False) -> Mapping[str, Depth]:
         await asyncio.Event().wait()
         raise AssertionError
 

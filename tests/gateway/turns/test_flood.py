@@ -88,7 +88,7 @@ class Slow(EmbeddedMailbox):
         lost = [letter for letter in self.out.values() if not letter.gone]
         again = []
         for each in lost:
-            each.lost = True
+            each.given_back = True
             row = QueueRow(each.row, each.key, each.id, each.body, each.headers)
             again.append(EmbeddedLetter(each.box, row, suspect=True))
         return again

@@ -80,7 +80,7 @@ class LosesParking(EmbeddedMailbox):
     async def park(self, letter: Letter, listed: ParkedAs, **how: Any) -> None:
         await super().park(letter, listed, **how)
         assert isinstance(letter, EmbeddedLetter)
-        letter.lost = True
+        letter.given_back = True
         self._lost.add(letter.id)
         raise LetterLost("it is another daemon's by now")
 

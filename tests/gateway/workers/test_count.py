@@ -14,9 +14,9 @@ from prometheus_client.core import Metric
 from gateway.config.load import load, load_values, of_values
 from gateway.config.settings import Settings
 from gateway.errors import ConfigError
-from gateway.workers.count import ALONE, count, remarks
 from gateway.workers.line import encoded
 from gateway.workers.merging import lasting, merged, packed
+from gateway.workers.workers import ALONE, count, remarks
 
 
 def settings(tmp_path: Path, **variables: str) -> Settings:
