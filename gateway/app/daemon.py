@@ -233,7 +233,6 @@ async def _main(
     settings: Settings, server: Callable[[Application], Server | None], role: Role, team: Team
 ) -> None:
     logs.catch_loop_errors(asyncio.get_running_loop())
-    logs.gather(asyncio.get_running_loop())
     metrics = Metrics()
     others = tracers(settings, role)
     # Each message pays for whoever looks on.

@@ -114,7 +114,6 @@ def _end_behind(descriptor: int) -> None:
 
 async def _main(settings: Settings, partitions: Collection[int], end: socket.socket) -> None:
     logs.catch_loop_errors(asyncio.get_running_loop())
-    logs.gather(asyncio.get_running_loop())
     metrics = Metrics()
     others = tracers(settings, "session")
     observer = Observers([metrics, *others]) if others else metrics
