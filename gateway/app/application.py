@@ -18,10 +18,9 @@ from channels.message import Inbound
 from gateway.app import state_folder, status
 from gateway.app.daemons import others
 from gateway.app.status import Role, status_of
-from gateway.app.wiring_agents import letter_rules
 from gateway.app.wiring_broker import RepliedChannels, awaited_files, open_mailbox
 from gateway.app.wiring_cron import Clock, Outcomes
-from gateway.app.wiring_session import SessionServices, build_session_services
+from gateway.app.wiring_session import SessionServices, letter_rules
 from gateway.app.wiring_tools import Deciders, warn_of_unknown
 from gateway.config.agents import agents_of, commands_of, described, settings_of
 from gateway.config.finding import operator_command
@@ -208,7 +207,7 @@ class Application:
     def _open_session(self, group: asyncio.TaskGroup, tasks: list[asyncio.Task[None]]) -> None:
         files = SubagentFiles(self.settings.state, clock=self._clock)
         spawning = Spawning(files, self.mailbox, self._asking)
-        services = self.services = build_session_services(
+        services = self.services = SessionServices(
             self.settings,
             status=self._status_lines,
             spawning=spawning,

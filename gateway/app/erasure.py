@@ -22,7 +22,6 @@ from channels.cron.jobs_file import CronFile
 from channels.errors import ChannelError
 from channels.pairing import Pairing
 from channels.storage import read_rows
-from gateway.app.wiring_agents import end_all
 from gateway.app.wiring_broker import awaited_at_once, files_named
 from gateway.app.wiring_session import SessionServices
 from gateway.config.settings import Settings
@@ -31,6 +30,7 @@ from gateway.outbound import send_log
 from gateway.queue.embedded.mailbox import EmbeddedMailbox
 from gateway.queue.mailbox import Mailbox
 from gateway.turns.open_letters import OpenLetter, OpenLetters
+from gateway.turns.spawning import Spawning
 from session.approvals.files import ApprovalFiles
 from session.disk.local_files import homes_of
 from session.disk.threads import start_thread
@@ -42,8 +42,26 @@ from session.kept.rows import forget_usage
 from session.kept.subject import Subject, Subjects, check_text
 from session.store.enclosed import AwaitedFiles, Named, let_go
 from session.store.store import Store
+from session.subagents.records import SubagentFiles
 from session.transcript.key import SessionKey, split
 from session.transcript.line import dump
+
+
+async def end_all(spawning: Spawning | None, state: Path, key: str) -> None:
+    """End the subagents of a conversation for good, and drop their results.
+
+    Args:
+        spawning: tells other daemons; None: none runs.
+        state: the folder ``state/`` of the workspace.
+        key: the conversation.
+
+    Raises:
+        StoreError: call it again.
+    """
+    if spawning is not None:
+        await spawning.end(key, results=True)
+    else:
+        await asyncio.to_thread(partial(SubagentFiles(state).end, key, results=True))
 
 
 async def clear(

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import durable
 from channels.message import key_fault
-from gateway.app.wiring_session import SessionServices, build_session_services
+from gateway.app.wiring_session import SessionServices
 from gateway.cli import attach, output, takeover, takeover_texts
 from gateway.cli.config import settings_of
 from gateway.cli.root import GlobalOptions
@@ -163,7 +163,7 @@ async def _import(
     names: dict[str, str] = {}
     last: dict[str, Conversation] = {}
     ids: dict[str, str] = {}
-    async with aclosing(build_session_services(settings, status=lambda *_: [])) as services:
+    async with aclosing(SessionServices(settings, status=lambda *_: [])) as services:
         for conversation in sorted(found, key=lambda one: not one.has_ended):
             target = SessionKey(key or _key_of(conversation))
             if (again or not conversation.lines) and await _is_here(services.store, target, conversation):

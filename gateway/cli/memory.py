@@ -300,9 +300,9 @@ def _said(report: Report, *, newest: int) -> list[str]:
 
 @asynccontextmanager
 async def _services(settings: Settings) -> AsyncIterator[SessionServices]:
-    from gateway.app.wiring_session import build_session_services
+    from gateway.app.wiring_session import SessionServices
 
-    services = build_session_services(settings, status=lambda *_: [])
+    services = SessionServices(settings, status=lambda *_: [])
     try:
         yield services
     finally:

@@ -76,7 +76,7 @@ def show(opts: GlobalOptions, target: str, as_json: bool) -> None:
 def new(opts: GlobalOptions, key: str) -> None:
     """Close the session and start a new one, like /new."""
     from channels.message import key_fault
-    from gateway.app.wiring_agents import end_all
+    from gateway.app.erasure import end_all
 
     async def work(settings: Settings) -> bool:
         async with _services(settings) as services, services.store.open(SessionKey(key)) as session:
@@ -102,7 +102,7 @@ def new(opts: GlobalOptions, key: str) -> None:
 @key
 def close(opts: GlobalOptions, key: str) -> None:
     """Close the session of a chat."""
-    from gateway.app.wiring_agents import end_all
+    from gateway.app.erasure import end_all
     from session.store import switch_session
 
     async def work(settings: Settings) -> str | None:
@@ -132,7 +132,7 @@ def resume(opts: GlobalOptions, key: str, ulid: str) -> None:
 
     The active session is archived first, and can be reopened later.
     """
-    from gateway.app.wiring_agents import end_all
+    from gateway.app.erasure import end_all
     from session.store import switch_session
 
     async def work(settings: Settings) -> Swap:
@@ -331,9 +331,9 @@ def _store(settings: Settings) -> aclosing[Store]:
 
 
 def _services(settings: Settings) -> aclosing[SessionServices]:
-    from gateway.app.wiring_session import build_session_services
+    from gateway.app.wiring_session import SessionServices
 
-    return aclosing(build_session_services(settings, status=lambda *_: []))
+    return aclosing(SessionServices(settings, status=lambda *_: []))
 
 
 async def _awaited(settings: Settings) -> AwaitedFiles:

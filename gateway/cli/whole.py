@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 import durable
-from gateway.app.wiring_session import SessionServices, build_session_services
+from gateway.app.wiring_session import SessionServices
 from gateway.cli import attach, output
 from gateway.cli.config import settings_of
 from gateway.cli.root import GlobalOptions
@@ -165,7 +165,7 @@ async def _erasure(
         mailbox = None
         if queue and not _has_no_queue(settings):
             mailbox = await stack.enter_async_context(attach.queue(settings))
-        services = build_session_services(settings, status=lambda *_: [])
+        services = SessionServices(settings, status=lambda *_: [])
         stack.push_async_callback(services.aclose)
         yield Erasure(settings, services, mailbox=mailbox), services
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from channels.tables import Platform
-from gateway.app.wiring_agents import queue_rules
+from gateway.app.wiring_session import queue_rules
 from gateway.config.load import effective_compaction, effective_history, find_file, load
 from gateway.config.schema import lines_of
 from gateway.errors import ConfigError
