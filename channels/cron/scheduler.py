@@ -6,14 +6,14 @@ import asyncio
 import heapq
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from datetime import datetime, timedelta, tzinfo
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Final, NoReturn
 
 import structlog
 
 import durable
-from channels.base import Chunk, Pulse, Rendered
+from channels.base import Pulse
 from channels.cron.heartbeat import NOTHING, TextOf, message_of
 from channels.cron.job import CHANNEL, CLOCK_WAS_WRONG, CronJob, Ran, due, letter
 from channels.cron.jobs_file import Contents, CronFile, Damaged
@@ -43,31 +43,6 @@ async def pause(event: asyncio.Event, seconds: float) -> None:
     await durable.first_of(event.wait(), timeout_s=seconds)
 
 
-def build(
-    state: Path,
-    workspace: Path,
-    *,
-    pulse: Pulse,
-    zone: tzinfo,
-    clock: Callable[[], datetime],
-    put: Put,
-    text_of: TextOf,
-) -> CronScheduler:
-    """Make the clock of a workspace.
-
-    Args:
-        state: the folder of our own files, where its lease lies.
-        workspace: the folder with ``cron/jobs.json``.
-        pulse: where it says that it lives.
-        zone: of expressions that name none.
-        clock: UTC; it may jump.
-        put: returns once the letter is durable, however long that takes.
-        text_of: says what a job asks now; None: nothing, no letter is put.
-    """
-    file = CronFile(workspace, zone=zone, clock=clock)
-    return CronScheduler(file, state, pulse=pulse, clock=clock, put=put, text_of=text_of)
-
-
 class CronScheduler:
     """Runs the jobs of one workspace; several may try, the one with the lease does.
 
@@ -75,12 +50,14 @@ class CronScheduler:
     the same id.
 
     Args:
+        state: the folder of our own files, where its lease lies.
+        pulse: where it says that it lives.
+        clock: UTC; it may jump.
+        put: returns once the letter is durable, however long that takes.
+        text_of: says what a job asks now; None: nothing, no letter is put.
         pause: waits for an event for at most some seconds.
         access: held while the file is read or written and what it holds is adopted.
     """
-
-    name = CHANNEL
-    safe_to_repeat = True
 
     def __init__(
         self,
@@ -384,16 +361,3 @@ class CronScheduler:
             self._file.note(ran, plans)
         except ChannelError as error:
             log.warning("jobs.unwritten", error=str(error), hint=error.hint)
-
-    # -- the other way -----------------------------------------------------------------------------
-
-    def split(self, text: str) -> list[Rendered]:
-        """Return the text as it is; see ``send``."""
-        return [Rendered(text)]
-
-    async def send(self, chunk: Chunk) -> str:
-        """Take an answer that goes to no chat: it stands in the job's own session."""
-        return ""
-
-    async def aclose(self) -> None:
-        """Hold nothing back."""

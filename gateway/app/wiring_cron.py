@@ -19,7 +19,7 @@ from channels.cron.job import CronJob, letter_slot, new_row
 from channels.cron.jobs_file import CronFile
 from channels.cron.owner import Asker, Owner
 from channels.cron.schedule import asked, in_words, instant_of
-from channels.cron.scheduler import build
+from channels.cron.scheduler import CronScheduler
 from channels.errors import ChannelError
 from channels.message import Inbound
 from channels.tables import Platform
@@ -135,11 +135,10 @@ class Clock:
         tries = 0
         while True:
             try:
-                await build(
+                await CronScheduler(
+                    CronFile(self._settings.workspace, zone=self._settings.zone),
                     self._settings.state,
-                    self._settings.workspace,
                     pulse=self.pulse,
-                    zone=self._settings.zone,
                     clock=durable.now,
                     put=self._put,
                     text_of=Texts(self._settings),
