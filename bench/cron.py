@@ -18,6 +18,7 @@ from bench.application import settings
 from bench.place import folder
 from bench.row import Row, quantile
 from channels.base import Pulse
+from channels.cron.jobs_file import CronFile
 from channels.cron.schedule import ms_of
 from channels.cron.scheduler import CronScheduler
 from channels.message import Inbound

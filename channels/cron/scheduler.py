@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import heapq
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -14,8 +15,18 @@ import structlog
 
 import durable
 from channels.base import Pulse
-from channels.cron.heartbeat import NOTHING, TextOf, message_of
-from channels.cron.job import CHANNEL, CLOCK_WAS_WRONG, CronJob, Ran, due, letter
+from channels.cron.jobs import (
+    CHANNEL,
+    CLOCK_WAS_WRONG,
+    NO_TASK,
+    BadJob,
+    CronJob,
+    Ran,
+    TextOf,
+    due,
+    letter,
+    message_of,
+)
 from channels.cron.jobs_file import Contents, CronFile, Damaged
 from channels.cron.schedule import missed, ms_of, newest, next_after, slot_name
 from channels.errors import ChannelError
@@ -273,7 +284,7 @@ class CronScheduler:
         try:
             text = await self._text_of(job)
             if text is None:
-                self._note(Ran(job.id, slot, "skipped", at, NOTHING))
+                self._note(Ran(job.id, slot, "skipped", at, NO_TASK))
                 return
             await self._put(letter(job, slot, at=at, text=text))
         except Exception as refused:
@@ -361,3 +372,34 @@ class CronScheduler:
             self._file.note(ran, plans)
         except ChannelError as error:
             log.warning("jobs.unwritten", error=str(error), hint=error.hint)
+
+
+async def run_now(file: CronFile, job_id: str, put: Put, text_of: TextOf = message_of) -> dict[str, str]:
+    """Note a run of a job, and put its letter at once, beside its schedule.
+
+    Returns:
+        ``id`` and ``key`` of the letter, which is durable.
+
+    Raises:
+        NoJob, BadJob: there is none of this id that can run, or it asks nothing now; and whatever ``put``
+            and ``text_of`` raise.
+    """
+    job = await asyncio.to_thread(file.job, job_id)
+    if not job.asks:
+        raise BadJob(f"the job {job_id} has no message", hint="only nanobot itself can run it")
+    text = await text_of(job)
+    if text is None:
+        raise BadJob(NO_TASK, hint="write a task in it")
+    at = durable.now()
+    inbound = letter(job, None, at=at, run_id=durable.new_id(), text=text)
+    # Noted first: a turn that fails at once is noted after it. The job runs all the same; a damaged file or a
+    # full disk is told elsewhere.
+    with contextlib.suppress(ChannelError):
+        await asyncio.to_thread(file.note, [Ran(job_id, None, "ok", at)])
+    try:
+        await put(inbound)
+    except Exception as error:
+        with contextlib.suppress(ChannelError):
+            await asyncio.to_thread(file.failed, job_id, None, f"{type(error).__name__}: {error}")
+        raise
+    return {"id": inbound.id, "key": inbound.key}

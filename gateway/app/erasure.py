@@ -16,9 +16,9 @@ import orjson
 import structlog
 
 import durable
-from channels.cron.actions_file import Left
-from channels.cron.job import read_job
+from channels.cron.jobs import read_job
 from channels.cron.jobs_file import CronFile
+from channels.cron.nanobot_jobs import Left
 from channels.errors import ChannelError
 from channels.pairing import Pairing
 from channels.storage import read_rows

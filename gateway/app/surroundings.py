@@ -13,7 +13,7 @@ from typing import Any
 import structlog
 
 import durable
-from channels.cron.job import CronJob
+from channels.cron.jobs import CronJob
 from channels.cron.jobs_file import CronFile, Seen
 from channels.errors import ChannelError
 from channels.plugins import enabled

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import durable
-from channels.cron import jobs_text
-from channels.cron.actions_file import merged
+from channels.cron import nanobot_jobs
 from channels.cron.jobs_file import CronFile
+from channels.cron.nanobot_jobs import merged
 from channels.errors import ChannelError
 from gateway.cli import output
 from gateway.config import edit
@@ -234,7 +234,7 @@ def take_cron(place: NanobotWorkspace, settings: Settings) -> list[Refused]:
     for folder in place.cron:
         path, left = (folder / name for name in _JOBS_FILES)
         written, waiting = (_optional(folder.parent, one, refused) for one in (path, left))
-        document = jobs_text.decode(written or b'{"version": 1, "jobs": []}')
+        document = nanobot_jobs.decode(written or b'{"version": 1, "jobs": []}')
         if document.fault is not None:
             refused.append((f"{path} is damaged: {document.fault.text}", document.fault.cure))
         refused += [(f"{path}: {lost.text}", lost.cure) for lost in document.lost]

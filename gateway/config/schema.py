@@ -95,6 +95,7 @@ class Schema:
     """Every key of a tree of models, as a path from its root."""
 
     def __init__(self, root: type[BaseModel]) -> None:
+        self._root: object = root
         self._fields = dict(_walk(root, ()))
         secrets = [path for path, info in self._fields.items() if _kind(info) is SecretStr]
         self.secrets: tuple[KeyPath, ...] = (*ADDRESSES, *secrets)
@@ -105,40 +106,17 @@ class Schema:
         if path in self._names or self.field(path) is not None:
             return True
         # A secret within a table whose name people choose may be given as a file's name as well.
-        secret = self._deeper((*path[:-1], path[-1].removesuffix("_file")))
+        secret = self.field((*path[:-1], path[-1].removesuffix("_file")))
         return path[-1].endswith("_file") and secret is not None and _kind(secret) is SecretStr
 
     def field(self, path: KeyPath) -> FieldInfo | None:
-        """Return what is known of a key; that of the whole table for a key that people choose."""
-        if path in self._fields:
-            return self._fields[path]
-        above = self._fields.get(path[:-1])
-        if above is None:
-            found = _within(self._fields.get(path[:-2]), path[-1]) if len(path) > 2 else None
-            return found or self._deeper(path)
-        if _takes_any(above):
-            return FieldInfo.from_annotation(_extra_of(_kind(above)))
-        if get_origin(_kind(above)) is Mapping:
-            return FieldInfo.from_annotation(get_args(_kind(above))[-1])
-        return None
-
-    def _deeper(self, path: KeyPath) -> FieldInfo | None:
-        """Return a key of a table within one whose name people choose, such as ``[agents.NAME.model]``."""
-        table = self._table_at(path[:-1])
-        return table.get(path[-1]) if table is not None else None
-
-    def _table_at(self, path: KeyPath) -> Mapping[str, FieldInfo] | None:
-        """Return the keys of a table whose name people choose, or of one within it."""
-        for size in range(1, len(path)):
-            info = self._fields.get(path[:size])
-            if info is None or get_origin(_kind(info)) is not Mapping:
-                continue
-            kind: object = get_args(_kind(info))[-1]
-            for name in path[size + 1 :]:
-                fields = kind.model_fields if _is_table(kind) else {}  # type: ignore[attr-defined]
-                kind = _kind(fields[name]) if name in fields else None
-            return kind.model_fields if _is_table(kind) else None  # type: ignore[attr-defined]
-        return None
+        """Return what is known of a key; where people choose its name, what holds for each of them."""
+        info, kind = None, self._root
+        for name in path:
+            if (info := _below(kind, name)) is None:
+                return None
+            kind = _kind(info)
+        return info
 
     def misspelt(self, name: str) -> KeyPath | None:
         """Return the key whose parts, joined by one underscore each, make ``name``: ``http_port``."""
@@ -148,7 +126,9 @@ class Schema:
     def nearest(self, path: KeyPath, *, whole: bool) -> KeyPath | None:
         """Return the key that ``path`` was most likely meant to be; only neighbours unless ``whole``."""
         neighbours = {name[-1]: name for name in self._names if name[:-1] == path[:-1]}
-        neighbours |= {name: (*path[:-1], name) for name in self._table_at(path[:-1]) or ()}
+        above = self.field(path[:-1])
+        table = _kind(above) if above is not None else None
+        neighbours |= {name: (*path[:-1], name) for name in (_fields(table) if _is_table(table) else ())}
         cutoff = 0.6 if whole else 0.8
         if close := difflib.get_close_matches(path[-1], neighbours, 1, cutoff):
             return neighbours[close[0]]
@@ -238,15 +218,17 @@ def _collection(text: str, *, as_list: bool) -> object:
     return [word.strip() for word in text.split(",") if word.strip()] if as_list else text
 
 
-def _walk(model: type[BaseModel], above: KeyPath) -> list[tuple[KeyPath, FieldInfo]]:
+def _walk(model: object, above: KeyPath) -> list[tuple[KeyPath, FieldInfo]]:
     found: list[tuple[KeyPath, FieldInfo]] = []
-    for name, info in model.model_fields.items():
-        path = (*above, info.alias or name)
-        found.append((path, info))
-        kind = _kind(info)
-        if isinstance(kind, type) and issubclass(kind, BaseModel):
-            found.extend(_walk(kind, path))
+    for name, info in _fields(model).items():
+        found.append(((*above, name), info))
+        if _is_table(_kind(info)):
+            found.extend(_walk(_kind(info), (*above, name)))
     return found
+
+
+def _fields(table: Any) -> dict[str, FieldInfo]:
+    return {info.alias or name: info for name, info in table.model_fields.items()}
 
 
 def _kind(info: FieldInfo) -> object:
@@ -257,23 +239,17 @@ def _kind(info: FieldInfo) -> object:
     return kind
 
 
-def _within(info: FieldInfo | None, name: str) -> FieldInfo | None:
-    """Return a key of one of the tables whose names people choose, such as ``url`` of ``[mcp.NAME]``.
-
-    The keys may be theirs to choose as well, such as the tools in ``[tools.policy.people.NAME]``.
-    """
-    kind = _kind(info) if info is not None else None
-    each = get_args(kind)[-1] if get_origin(kind) is Mapping else None
-    if get_origin(each) is Mapping:
-        return FieldInfo.from_annotation(get_args(each)[-1])
-    return each.model_fields.get(name) if isinstance(each, type) and issubclass(each, BaseModel) else None
-
-
-def _takes_any(info: FieldInfo) -> bool:
-    kind = _kind(info)
-    return (
-        isinstance(kind, type) and issubclass(kind, BaseModel) and kind.model_config.get("extra") == "allow"
-    )
+def _below(kind: Any, name: str) -> FieldInfo | None:
+    """Return a key of a table, whose keys people may choose."""
+    if get_origin(kind) is Mapping:
+        each = get_args(kind)[-1]
+        # Names of environment variables are told apart by case, which those of ours are not.
+        return None if each is SecretStr else FieldInfo.from_annotation(each)
+    if not _is_table(kind):
+        return None
+    if kind.model_config.get("extra") == "allow":
+        return _fields(kind).get(name) or FieldInfo.from_annotation(_extra_of(kind))
+    return _fields(kind).get(name)
 
 
 def _extra_of(table: object) -> Any:

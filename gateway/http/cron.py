@@ -11,10 +11,10 @@ from pydantic import BaseModel, ConfigDict
 from starlette.responses import Response
 
 import durable
-from channels.cron.by_hand import run_now
-from channels.cron.job import CHANNEL, BadJob, coming, new_row, runs, shown
+from channels.cron.jobs import CHANNEL, BadJob, coming, new_row, runs, shown
 from channels.cron.jobs_file import CronFile, NoJob
 from channels.cron.schedule import BadSchedule, asked, slot_name
+from channels.cron.scheduler import run_now
 from channels.errors import ChannelError
 from gateway.app.wiring_cron import Texts
 from gateway.config.agents import agents_of, no_agent

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from channels.cron.job import CHANNEL
+from channels.cron.jobs import CHANNEL
 from channels.message import Inbound
 from gateway.queue.mailbox import INBOUND, Post
 from gateway.turns.policy import Verdict

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from channels.cron.job import new_row
+from channels.cron.jobs import new_row
 from channels.cron.jobs_file import CronFile
 from channels.cron.schedule import At
 from channels.message import Attachment, Inbound

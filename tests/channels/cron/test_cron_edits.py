@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from channels.cron.by_hand import run_now
-from channels.cron.job import BadJob, new_row
+from channels.cron.jobs import BadJob, new_row
 from channels.cron.schedule import Every
+from channels.cron.scheduler import run_now
 from tests.channels.cron.cron_place import (
     HOUR,
     MINUTE,
