@@ -67,7 +67,6 @@ def _command(name: str, words: str) -> dict[str, Any]:
 
 
 def _components(buttons: Sequence[Button]) -> list[dict[str, Any]]:
-    """Put buttons into one row, in Discord's neutral style."""
     row = [
         {"type": 2, "style": 2, "label": each.label[:_MAX_LABEL], "custom_id": each.value} for each in buttons
     ]

@@ -100,7 +100,6 @@ def _cuts(blocks: list[_Block], end: int) -> Iterator[tuple[int, int, bool]]:
 
 
 def _is_apart(source: bytes, at: int) -> bool:
-    """Say whether the line before this place is blank."""
     before = source.rfind(b"\n", 0, max(at - 1, 0)) + 1
     return not source[before:at].strip(b" \t>\r\n")
 

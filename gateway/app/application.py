@@ -513,6 +513,5 @@ async def see_off(tasks: Iterable[asyncio.Task[Any]]) -> None:
 
 
 def _place(task: asyncio.Task[Any]) -> str:
-    """Return the line at which a task waits."""
     frames = task.get_stack(limit=1)
     return f"{frames[0].f_code.co_filename}:{frames[0].f_lineno}" if frames else ""

@@ -437,7 +437,6 @@ class Erasure:
         log.info("subject.erased", kinds=sorted(erased.removed))
 
     async def _journal(self, subject: Subject) -> tuple[int, int]:
-        """Count the entries of the subject's journals and their bytes."""
         journals = await self._store.state.journals(subject.lanes)
         sizes = [len(dump(entry)) for journal in journals.values() for entry in journal]
         return len(sizes), sum(sizes)
@@ -505,7 +504,6 @@ class Erasure:
         return found
 
     async def _letters(self, subject: Subject, erased: Erased) -> None:
-        """Remove the letters of the subject."""
         keys, bodies = subject.lanes, list[bytes]()
         if isinstance(self._mailbox, EmbeddedMailbox):
             bodies = await self._mailbox.erase(keys)
@@ -516,7 +514,6 @@ class Erasure:
         erased.add("letter", len(bodies), sum(map(len, bodies)))
 
     async def _rows(self, subject: Subject, erased: Erased) -> None:
-        """Remove the rows of files that are of all."""
         state, workspace = self._settings.state, self._settings.workspace
         # What a worker counted and nobody has committed yet would be written behind.
         if self._open is not None:

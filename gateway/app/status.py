@@ -260,7 +260,6 @@ def _of(said: Sequence[Mapping[str, Any]], name: str) -> list[Mapping[str, Any]]
 
 
 def _in_memory(held: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Add up what processes hold."""
     return {name: sum(each[name] for each in held) for name in ("letters", "bytes", "max_bytes")}
 
 

@@ -95,7 +95,6 @@ class SurroundingsReader:
             return known
 
     def _subagents(self, key: str) -> Iterator[OpenWork]:
-        """Name the subagents of a chat that work."""
         try:
             found = self._subagent_files.of(key)
         except StoreError as error:

@@ -274,7 +274,6 @@ async def _done(work: Awaitable[T]) -> T:
 
 
 def _agent(place: ToolPlace) -> str:
-    """Return the agent that works there, as people call it."""
     return shown(parted(place.scope)[0])
 
 

@@ -50,7 +50,6 @@ def faults(settings: Settings) -> Iterator[tuple[KeyPath, str]]:
 
 
 def _wrong(settings: Settings, by: str, value: str) -> str:
-    """Say what is wrong with what a binding names; empty: nothing."""
     channels = [*type(settings.channels).model_fields, "cli", "cron"]
     if by == "channel" and value not in channels:
         return f"no channel {value!r}{_nearest(value, channels)}"
@@ -181,7 +180,6 @@ def check_memory(settings: Settings) -> Finding:
 
 
 def _left_agent(settings: Settings) -> Finding | None:
-    """Find what is kept of an agent that is listed no more."""
     there = {path.parent.name for path in (settings.workspace / AGENTS).glob("*/memory")}
     gone = min(there - set(settings.agents), default=None)
     if gone is None:

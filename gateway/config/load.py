@@ -221,7 +221,6 @@ class _Reading:
                 self._put(path, _stand_in(path), "")
 
     def _of_agents(self) -> list[KeyPath]:
-        """List the secrets of the agents that somebody named."""
         named = self._values.get("agents")
         return [("agents", name, "model", "api_key") for name in (named if isinstance(named, dict) else ())]
 
@@ -376,7 +375,6 @@ class _Reading:
 
 
 def _of_state(settings: Settings) -> Iterator[tuple[KeyPath, str]]:
-    """Yield why a state database on PostgreSQL cannot be used."""
     if settings.state_table.url and settings.broker.embedded:
         yield ("state", "url"), 'needs RabbitMQ: set broker.url = "amqp://…", or remove state.url'
     if settings.state_table.url and find_spec("psycopg") is None:

@@ -211,7 +211,6 @@ def _flag(text: str) -> object:
 
 
 def _collection(text: str, *, as_list: bool) -> object:
-    """Read JSON, or for a list also words between commas."""
     if text.lstrip()[:1] in ("[", "{"):
         found: object = orjson.loads(text)
         return found

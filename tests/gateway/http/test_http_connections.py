@@ -12,7 +12,7 @@ import httpx
 import pytest
 from structlog.testing import capture_logs
 
-from gateway.app import daemon
+from gateway.app import daemons
 from gateway.http.guesses import MAX_ADDRESSES, MAX_IN_ALL, MAX_OF_ADDRESS, WINDOW_S, Guesses
 from gateway.http.rates import MAX_STREAMS, Streams
 from gateway.service.tokens import Tokens
@@ -200,7 +200,7 @@ def test_the_soft_limit_is_raised_to_the_hard_one() -> None:
     pid = os.fork()
     if not pid:
         resource.setrlimit(resource.RLIMIT_NOFILE, (64, 200))
-        os.write(writing, b"%d" % daemon.raise_limit())
+        os.write(writing, b"%d" % daemons.raise_limit())
         os._exit(0)
     os.waitpid(pid, 0)
     os.close(writing)
