@@ -16,7 +16,7 @@ from channels.cron.nanobot_jobs import merged
 from channels.errors import ChannelError
 from gateway.cli import output
 from gateway.config import edit
-from gateway.config.load import PREFIX
+from gateway.config.finding import PREFIX
 from gateway.config.settings import Settings
 from gateway.errors import GatewayError
 from session.context.profile import PROFILE_FILE

@@ -39,7 +39,7 @@ def faults(settings: Settings) -> Iterator[tuple[KeyPath, str]]:
     for number, binding in enumerate(settings.bindings):
         here = ("bindings", str(number))
         if binding.agent not in (known := [DEFAULT, *settings.agents]):
-            yield (*here, "agent"), f"no agent {binding.agent!r}{_nearest(binding.agent, known)}"
+            yield (*here, "agent"), f"no agent {binding.agent!r}{nearest(binding.agent, known)}"
         by = next(name for name in BY if getattr(binding, name))
         value = getattr(binding, by)
         if words := _wrong(settings, by, value):
@@ -52,9 +52,9 @@ def faults(settings: Settings) -> Iterator[tuple[KeyPath, str]]:
 def _wrong(settings: Settings, by: str, value: str) -> str:
     channels = [*type(settings.channels).model_fields, "cli", "cron"]
     if by == "channel" and value not in channels:
-        return f"no channel {value!r}{_nearest(value, channels)}"
+        return f"no channel {value!r}{nearest(value, channels)}"
     if by == "person" and value not in settings.people:
-        return f"[people] has no {value!r}{_nearest(value, settings.people)}"
+        return f"[people] has no {value!r}{nearest(value, settings.people)}"
     if by == "command" and value in {*DESCRIPTIONS, *ALIASES}:
         return f"/{value} is a built-in command"
     if by in ("chat", "topic"):
@@ -68,7 +68,8 @@ def _wrong(settings: Settings, by: str, value: str) -> str:
     return ""
 
 
-def _nearest(name: str, known: Collection[str]) -> str:
+def nearest(name: str, known: Collection[str]) -> str:
+    """Say which name was probably meant, else which there are; empty: there is none."""
     near = difflib.get_close_matches(name, known, 1, 0.5)
     return f"; nearest: {near[0]!r}" if near else f"; available: {', '.join(known)}" if known else ""
 
@@ -76,7 +77,7 @@ def _nearest(name: str, known: Collection[str]) -> str:
 def no_agent(settings: Settings, name: str) -> str:
     """Say that there is no agent of this name, and which was probably meant; empty: there is one."""
     known = [DEFAULT, *settings.agents]
-    return f"there is no agent {name!r}{_nearest(name, known)}" if name and name not in known else ""
+    return f"there is no agent {name!r}{nearest(name, known)}" if name and name not in known else ""
 
 
 def agents_of(settings: Settings) -> Agents:

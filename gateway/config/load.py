@@ -26,25 +26,11 @@ from gateway.config.finding import (
     default_workspace,
     expand,
     find_file,
-    usual_file,
 )
 from gateway.config.schema import KeyPath, Schema, expected, got, lines_of, parse_text
-from gateway.config.settings import Channels, Settings, effective_compaction, effective_history
+from gateway.config.settings import Channels, Settings
 from gateway.errors import ConfigError
 from session.disk.local_files import overlap
-
-__all__ = [
-    "PREFIX",
-    "Settings",
-    "effective_compaction",
-    "effective_history",
-    "find_file",
-    "load",
-    "load_values",
-    "of_values",
-    "usual_file",
-    "with_tables",
-]
 
 # Yields a key and what is wrong with it.
 Faults = Callable[[Settings], Iterable[tuple[KeyPath, str]]]

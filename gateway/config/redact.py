@@ -14,8 +14,7 @@ from pydantic import BaseModel, SecretStr
 
 from channels.tables import HIDDEN
 from gateway.config.agents import settings_of
-from gateway.config.load import effective_compaction, effective_history
-from gateway.config.settings import Broker, Settings, State
+from gateway.config.settings import Broker, Settings, State, effective_compaction, effective_history
 
 MASK = "***"
 # Shorter ones would black out ordinary text: recognised only within an address.
