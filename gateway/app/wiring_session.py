@@ -126,7 +126,7 @@ class SessionServices:
         near = Nearness(self.embeddings, cost_meter=self.spending) if self.embeddings is not None else None
         self.recall = Recall(self.circles, store=self.store, nearness=near)
         extraction = self._build_facts(settings)
-        self.former = FormerMemory(self.memory, self.known, store=self.store)
+        self.former = FormerMemory(self.memory, self.known_facts, store=self.store)
         files = JobFiles(settings.workspace / "state")
         self.jobs = Background(self.memory, store=self.store, files=files, facts=extraction, quiet_s=QUIET_S)
         self.mcp = _servers(settings, self.scopes)
@@ -154,27 +154,29 @@ class SessionServices:
 
     def _build_facts(self, settings: Settings) -> FactExtraction | None:
         """Build what keeps facts; return what draws them, None where none are drawn or told."""
-        self.known = KnownFacts(
+        self.known_facts = KnownFacts(
             self.store,
             embeddings=self.embeddings,
             cost_meter=self.spending,
             versions=self.memory.rules.versions,
         )
         self.remembered = Remembered(
-            self.known, settings.state, notes=self.memory.text, scope_of=self.circles.of
+            self.known_facts, settings.state, notes=self.memory.text, scope_of=self.circles.of
         )
         facts = settings.facts
         self._draws_facts = facts.enabled
         rules = FactRules(facts.idle_s, facts.max_turns, facts.confidence)
         scope_of = self.circles.of_session
-        extraction = FactExtraction(self.memory, self.known, store=self.store, scope_of=scope_of, rules=rules)
+        extraction = FactExtraction(
+            self.memory, self.known_facts, store=self.store, scope_of=scope_of, rules=rules
+        )
         return extraction if facts.enabled else None
 
     async def facts_told(self, scope: Scope, session: Session | None, request: Request) -> list[str]:
         """Return the facts that a message is told with, the nearest first; see ``KnownFacts.nearest``."""
         if not self._draws_facts:
             return []
-        return await self.known.nearest(scope, session, request.text, payer=request.payer)
+        return await self.known_facts.nearest(scope, session, request.text, payer=request.payer)
 
     def _retention(self, settings: Settings) -> Retention:
         return Retention(

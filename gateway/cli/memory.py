@@ -150,7 +150,7 @@ def facts(opts: GlobalOptions, key: str, agent: str | None, as_json: bool) -> No
 
     async def work(settings: Settings) -> Sequence[Fact]:
         async with _services(settings) as services:
-            return await services.facts.known.facts(await services.scope_with(key, agent))
+            return await services.known_facts.facts(await services.scope_with(key, agent))
 
     found = attach.complete(work(settings_of(opts)))
     if as_json:
@@ -171,7 +171,7 @@ def forget(opts: GlobalOptions, key: str, id: str, agent: str | None) -> None:
 
     async def work(settings: Settings) -> Fact | None:
         async with _services(settings) as services:
-            return await services.facts.known.forget(key, await services.scope_with(key, agent), id)
+            return await services.known_facts.forget(key, await services.scope_with(key, agent), id)
 
     gone = attach.complete(work(settings_of(opts)))
     if gone is None:
