@@ -19,10 +19,9 @@ import structlog
 from durable import first_of
 from gateway.app import daemons, wiring_tools
 from gateway.app import logging as logs
-from gateway.app.application import Application
+from gateway.app.application import Application, Role
 from gateway.app.daemons import DaemonRegistry
 from gateway.app.metrics import Metrics
-from gateway.app.status import Role
 from gateway.app.wiring_tools import lacking
 from gateway.config import agents
 from gateway.config.settings import Settings

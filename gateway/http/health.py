@@ -7,6 +7,7 @@ from typing import Any, Literal
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from gateway.app.status import readiness_of, status_of
 from gateway.http.errors import json_response
 from gateway.http.security import Gate
 from gateway.http.shape import ErrorOut, Open, Shape, needs
@@ -107,7 +108,7 @@ def routes(chats: ChatService, gate: Gate) -> APIRouter:
         **needs(None, _503=ReadyOut | ErrorOut),
     )
     async def get_readyz(request: Request) -> Response:
-        ready, parts = chats.application.readiness()
+        ready, parts = readiness_of(chats.application)
         up = {"up": True, "since": chats.application.started_at.isoformat(), "error": ""}
         parts |= {"http": up}
         if not gate.carries_token(request.scope):
@@ -123,6 +124,6 @@ def routes(chats: ChatService, gate: Gate) -> APIRouter:
     )
     async def get_status() -> Response:
         most = chats.application.settings.media.max_mb * 2**20
-        return json_response(await chats.application.status() | {"max_file_bytes": most})
+        return json_response(await status_of(chats.application) | {"max_file_bytes": most})
 
     return router

@@ -9,6 +9,7 @@ from typing import Any, Literal
 from fastapi import APIRouter
 from starlette.responses import Response
 
+from gateway.app.status import status_of
 from gateway.config.redact import shown_settings
 from gateway.http.errors import json_response
 from gateway.http.shape import Open, Shape, needs
@@ -65,7 +66,7 @@ def routes(chats: ChatService) -> APIRouter:
         from gateway.doctor.checks import examine
 
         async def daemon() -> Mapping[str, Any]:
-            return await chats.application.status()
+            return await status_of(chats.application)
 
         found: list[dict[str, Any]] = []
         complete = True
