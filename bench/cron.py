@@ -18,8 +18,9 @@ from bench.application import settings
 from bench.place import folder
 from bench.row import Row, quantile
 from channels.base import Pulse
+from channels.cron.jobs_file import CronFile
 from channels.cron.schedule import ms_of
-from channels.cron.scheduler import build
+from channels.cron.scheduler import CronScheduler
 from channels.message import Inbound
 from gateway.app import logging as logs
 from gateway.inbound.pipeline import Intake
@@ -103,11 +104,10 @@ async def _clock(workspace: Path, late: list[float]) -> AsyncIterator[None]:
         slot = datetime.fromisoformat(inbound.id.partition("@")[2])
         late.append((datetime.now(UTC) - slot).total_seconds())
 
-    clock = build(
+    clock = CronScheduler(
+        CronFile(workspace),
         workspace / "state",
-        workspace,
         pulse=Pulse(),
-        zone=UTC,
         clock=lambda: datetime.now(UTC),
         put=put,
     )

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from bisect import bisect_right, insort
+from bisect import insort
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
+from weakref import WeakValueDictionary
 
 from channels.base import steady_s
 
@@ -48,14 +49,6 @@ def rates_of(name: str) -> Rates:
     return _KNOWN.get(name, _OTHER)
 
 
-@dataclass(slots=True)
-class _Claim:
-    """When one send may go: by the rates of its chat, and by the one over all."""
-
-    chat: float | None = None
-    all: float | None = None
-
-
 async def _forgotten(chat: str, after_s: float) -> None:
     return
 
@@ -84,26 +77,28 @@ class Limiter:
         self._noted = noted
         self._clock = clock
         self._sleep = sleep
-        # When something was sent, and until when nothing may be, by chat.
+        # When something was sent, in order, and until when nothing may be, by chat.
         self._sent: dict[str, list[float]] = {}
         self._until = {_of(chat): clock() + left_s for chat, left_s in paused}
-        # Those that wait: their instants, in order.
-        self._queues: dict[str, list[float]] = {}
+        # Who waits goes in the order of asking: in its chat, then among all chats.
+        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         for chat, ago_s in sent:
             self._count(_of(chat), clock() - ago_s)
 
     async def wait(self, chat_id: str, *, group: bool) -> None:
         """Return when one send to a chat may go; a topic (``-100:topic:5``) counts with its chat."""
-        chat = _of(chat_id)
-        claim = _Claim()
-        rates = [self._rates.chat]
+        chat, rates = _of(chat_id), [self._rates.chat]
         if group and self._rates.group is not None:
             rates.append(self._rates.group)
-        try:
-            while (after_s := self._step(chat, rates, claim)) > 0:
-                await self._sleep(after_s)
-        finally:
-            self._leave(chat, claim)
+        async with self._turn(chat):
+            while True:
+                await self._free(chat, rates)
+                async with self._turn(_ALL):
+                    await self._free(_ALL, [self._rates.overall])
+                    # The chat may have been paused meanwhile; then others go first.
+                    if self._left_s(chat, rates) <= 0:
+                        self._count(chat, self._clock())
+                        return
 
     async def pause(self, chat_id: str | None, after_s: float) -> None:
         """Send nothing to this chat (None: to any) for ``after_s`` seconds, as the platform asked."""
@@ -113,59 +108,30 @@ class Limiter:
             self._until[chat] = until
             await self._noted(chat, after_s)
 
-    # ── decisions ─────────────────────────────────────────────────────────────────────────────────────────
+    def _turn(self, chat: str) -> asyncio.Lock:
+        return self._turns.setdefault(chat, asyncio.Lock())
+
+    async def _free(self, chat: str, rates: Sequence[Rate]) -> None:
+        while (left_s := self._left_s(chat, rates)) > 0:
+            await self._sleep(left_s)
+
+    def _left_s(self, chat: str, rates: Sequence[Rate]) -> float:
+        """Return the seconds until one more send may go; 0 or less: now."""
+        sent = self._sent.get(chat, [])
+        free = [sent[-rate.count] + rate.per_s for rate in rates if len(sent) >= rate.count]
+        return max([self._until.get(chat, 0.0), *free]) - self._clock()
 
     def _count(self, chat: str, at: float) -> None:
-        for queue in (chat, _ALL):
-            insort(self._sent.setdefault(queue, []), at)
-
-    def _forget(self, now: float) -> None:
-        older = now - self._rates.window_s
-        self._sent = {
-            chat: kept for chat, times in self._sent.items() if (kept := [at for at in times if at > older])
-        }
-        self._until = {chat: until for chat, until in self._until.items() if until > now}
-
-    def _step(self, chat: str, rates: Sequence[Rate], claim: _Claim) -> float:
-        """Return the seconds until it is worth to look again; 0: it goes now, and is counted."""
+        """Count a send, and forget what is older than any window."""
+        for each in (chat, _ALL):
+            insort(self._sent.setdefault(each, []), at)
         now = self._clock()
-        self._forget(now)
-        claim.chat = self._claim(chat, rates, claim.chat, now=now)
-        if claim.chat > now:
-            self._forsake(_ALL, claim.all)
-            claim.all = None
-            return claim.chat - now
-        claim.all = self._claim(_ALL, [self._rates.overall], claim.all, now=now)
-        if claim.all > now:
-            return claim.all - now
-        self._leave(chat, claim)
-        self._count(chat, now)
-        return 0.0
-
-    def _claim(self, queue: str, rates: Sequence[Rate], own: float | None, *, now: float) -> float:
-        """Take the first free instant of a queue, behind all that came before; a claim is kept."""
-        self._forsake(queue, own)
-        waiting = self._queues.setdefault(queue, [])
-        ahead = waiting if own is None else waiting[: bisect_right(waiting, own)]
-        before = sorted([*self._sent.get(queue, ()), *ahead])
-        at = max(now, own or 0.0, self._until.get(queue, 0.0))
-        for rate in rates:
-            if len(before) >= rate.count:
-                at = max(at, before[-rate.count] + rate.per_s)
-        insort(waiting, at)
-        return at
-
-    def _forsake(self, queue: str, own: float | None) -> None:
-        waiting = self._queues.get(queue, [])
-        if own is not None and own in waiting:
-            waiting.remove(own)
-        if not waiting:
-            self._queues.pop(queue, None)
-
-    def _leave(self, chat: str, claim: _Claim) -> None:
-        self._forsake(chat, claim.chat)
-        self._forsake(_ALL, claim.all)
-        claim.chat = claim.all = None
+        recent = {
+            each: [at for at in times if at > now - self._rates.window_s]
+            for each, times in self._sent.items()
+        }
+        self._sent = {each: times for each, times in recent.items() if times}
+        self._until = {each: until for each, until in self._until.items() if until > now}
 
 
 def _of(chat_id: str) -> str:

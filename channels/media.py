@@ -148,7 +148,6 @@ class MediaFolder:
         return FileRefused(f"[{file.kind} not loaded: over {self._max_mb} MB]", "large")
 
     async def _fetch(self, file: File, settle: Settle) -> Attachment:
-        """Try again where the platform may give it later."""
         tries = 0
         while True:
             try:
@@ -193,7 +192,6 @@ class MediaFolder:
         return made.model_copy(update={"ref": known.relative_to(self._workspace).as_posix()})
 
     def _set_ahead(self, temp: Path, file: File, digest: str, size: int, head: bytes) -> Attachment:
-        """Put a whole file where it waits for its message."""
         made = self._described(file, digest, size, head)
         durable.settle(temp, self._ahead(Path(made.ref).name))
         return made

@@ -177,7 +177,9 @@ async def lease(
 
     The lock is the kernel's: it is free as soon as its holder is dead, whatever killed it. The file stays.
     """
-    fd = await asyncio.to_thread(_open, _path(state, name))
+    path = state / f"{name}.lease"
+    await asyncio.to_thread(durable.make_folder, path.parent)
+    fd = await asyncio.to_thread(durable.open_private, path)
     try:
         while not durable.try_lock(fd):
             await sleep(TRY_S)
@@ -193,19 +195,10 @@ async def lease(
 def held(state: Path, name: str) -> bool:
     """Say whether some process, perhaps this one, holds a lease now; others who ask do not count."""
     try:
-        fd = os.open(_path(state, name), os.O_RDWR | os.O_CLOEXEC)
+        fd = os.open(state / f"{name}.lease", os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:
         return False
     try:
         return not durable.try_lock(fd, shared=True)
     finally:
         os.close(fd)
-
-
-def _path(state: Path, name: str) -> Path:
-    return state / f"{name}.lease"
-
-
-def _open(path: Path) -> int:
-    durable.make_folder(path.parent)
-    return durable.open_private(path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any, Final, Literal
 from urllib.parse import urlsplit, urlunsplit
 
@@ -46,16 +47,20 @@ def _as_ids(value: object) -> object:
     return tuple(str(item) if type(item) is int else item for item in value)
 
 
+def is_address(value: str, schemes: Sequence[str]) -> bool:
+    """Say whether ``value`` is the address of a server, of one of these schemes."""
+    try:
+        parts = urlsplit(value)
+        sound = parts.scheme in schemes and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
+    # ``urlsplit`` leaves out tabs and line ends; whoever connects may not.
+    return sound and value.isprintable() and " " not in value
+
+
 def _address_of(*schemes: str) -> AfterValidator:
     def check(value: str) -> str:
-        if not value:
-            return value
-        try:
-            parts = urlsplit(value)
-            sound = parts.scheme in schemes and bool(parts.hostname) and parts.port != 0
-        except ValueError:
-            sound = False
-        if not sound or not value.isprintable() or " " in value:
+        if value and not is_address(value, schemes):
             beginnings = " or ".join(f"{scheme}://" for scheme in schemes)
             raise ValueError(f"expected an address that begins with {beginnings}")
         return value

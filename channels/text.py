@@ -7,8 +7,9 @@ import unicodedata
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
+import pyromark
 import regex
 
 from durable import is_blank
@@ -53,6 +54,13 @@ _MARKS: Final = re.compile(rb"([*_~])")
 _MARKS_AND_BACKSLASH: Final = re.compile(rb"([*_~\\])")
 _CODE: Final = re.compile(rb"(?<!`)(`{1,9})(?!`)[^`\n]*\1(?!`)")
 _BARE_BAR: Final = re.compile(rb"(?<!\\)\|")
+
+
+def events(markdown: str, options: Any) -> Iterator[tuple[str, Any, Range]]:
+    """Read Markdown: yield the name of each event, what it is about, and the bytes where it stands."""
+    for event, where in pyromark.events_with_range(markdown, options=options):
+        name, about = next(iter(event.items())) if isinstance(event, dict) else (event, None)
+        yield name, about, (where["start"], where["end"])
 
 
 def utf16_len(text: str) -> int:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -138,21 +139,15 @@ class Observers(Observer):
         """As ``Observer``; the headers of all."""
         headers: dict[str, str] = {}
         for each in self._observers:
-            try:
+            with _harmless("received"):
                 headers |= each.received(inbound)
-            except Exception:
-                # Who looks on must not keep a message from being taken.
-                log.exception("observer.crashed", heard="received")
         return headers
 
     def working(self, inbound: Inbound, headers: Mapping[str, str]) -> Mapping[str, str]:
         """As ``Observer``; each sees what the one before returned."""
         for each in self._observers:
-            try:
+            with _harmless("working"):
                 headers = each.working(inbound, headers)
-            except Exception:
-                # Who looks on must not keep a turn from running.
-                log.exception("observer.crashed", heard="working")
         return headers
 
     def model_called(self, call: ModelCall) -> None:
@@ -182,16 +177,19 @@ class Observers(Observer):
     def close(self) -> None:
         """As ``Observer``."""
         for each in self._observers:
-            try:
+            with _harmless("close"):
                 each.close()
-            except Exception:
-                # The others still have something to send.
-                log.exception("observer.crashed", heard="close")
 
     def _tell(self, heard: str, what: Any) -> None:
         for each in self._observers:
-            try:
+            with _harmless(heard):
                 getattr(each, heard)(what)
-            except Exception:
-                # Who looks on must not end a turn.
-                log.exception("observer.crashed", heard=heard)
+
+
+@contextlib.contextmanager
+def _harmless(heard: str) -> Iterator[None]:
+    """Log what an observer fails with: it must not end a turn, nor keep a message from being taken."""
+    try:
+        yield
+    except Exception:
+        log.exception("observer.crashed", heard=heard)

@@ -7,8 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from channels.cron.job import CHANNEL, BadJob, CronJob, Row, chat_of
-from channels.cron.owner import Asker, may_change, read_owner
+from channels.cron.jobs import CHANNEL, Asker, BadJob, CronJob, Row, chat_of, may_change, read_owner
 from channels.cron.schedule import BadSchedule, Every, Schedule
 
 # So many jobs that were made in a chat may be on at a time.

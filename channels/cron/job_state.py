@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime
 
-from channels.cron.job import MAX_HISTORY, Ran, Row, whole
+from channels.cron.jobs import MAX_HISTORY, Ran, Row, whole
 from channels.cron.schedule import At, Schedule, is_date, ms_of, next_after, slot_name
 
 

@@ -11,12 +11,10 @@ from typing import Any, Final
 
 import durable
 from channels import storage
-from channels.cron import chat_jobs, jobs_text
-from channels.cron.actions_file import Left, merged
-from channels.cron.job import BadJob, CronJob, Ran, Row, read_job, shown
+from channels.cron import chat_jobs, nanobot_jobs
 from channels.cron.job_state import after_failure, after_run, planned, switched
-from channels.cron.jobs_text import Document, Fault, Lost
-from channels.cron.owner import Asker
+from channels.cron.jobs import Asker, BadJob, CronJob, Ran, Row, read_job, shown
+from channels.cron.nanobot_jobs import Document, Fault, Left, Lost, merged
 from channels.errors import ChannelError
 
 # Inode, size, mtime_ns: another value means that somebody wrote.
@@ -291,7 +289,7 @@ class CronFile:
 
     def _document(self) -> tuple[Document, Seen | None]:
         data, seen = self._bytes()
-        document = jobs_text.decode(data)
+        document = nanobot_jobs.decode(data)
         left, unread = self._changes()
         rows = merged(document.rows, left) if left else document.rows
         return replace(document, rows=rows, lost=(*document.lost, *unread)), seen
@@ -339,7 +337,7 @@ class CronFile:
 
     def _edit_once(self, change: Callable[[list[Any]], list[Any]], by_hand: bool) -> Contents | None:
         data, seen = self._bytes()
-        document = jobs_text.decode(data)
+        document = nanobot_jobs.decode(data)
         if document.fault is not None and (document.fault.newer or not by_hand):
             raise Damaged(f"cron/jobs.json: {document.fault.text}", hint=document.fault.cure)
         left, unread = self._changes()
@@ -357,7 +355,7 @@ class CronFile:
         try:
             if document.fault is not None and data and self.kept is None:
                 self.kept = self._keep(data)
-            written = durable.replace(self.path, jobs_text.encode(whole), check=check)
+            written = durable.replace(self.path, nanobot_jobs.encode(whole), check=check)
         except _Changed:
             return None
         except OSError as error:

@@ -3,19 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import heapq
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from datetime import datetime, timedelta, tzinfo
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Final, NoReturn
 
 import structlog
 
 import durable
-from channels.base import Chunk, Pulse, Rendered
-from channels.cron.heartbeat import NOTHING, TextOf, message_of
-from channels.cron.job import CHANNEL, CLOCK_WAS_WRONG, CronJob, Ran, due, letter
+from channels.base import Pulse
+from channels.cron.jobs import (
+    CHANNEL,
+    CLOCK_WAS_WRONG,
+    NO_TASK,
+    BadJob,
+    CronJob,
+    Ran,
+    TextOf,
+    due,
+    letter,
+    message_of,
+)
 from channels.cron.jobs_file import Contents, CronFile, Damaged
 from channels.cron.schedule import missed, ms_of, newest, next_after, slot_name
 from channels.errors import ChannelError
@@ -43,31 +54,6 @@ async def pause(event: asyncio.Event, seconds: float) -> None:
     await durable.first_of(event.wait(), timeout_s=seconds)
 
 
-def build(
-    state: Path,
-    workspace: Path,
-    *,
-    pulse: Pulse,
-    zone: tzinfo,
-    clock: Callable[[], datetime],
-    put: Put,
-    text_of: TextOf,
-) -> CronScheduler:
-    """Make the clock of a workspace.
-
-    Args:
-        state: the folder of our own files, where its lease lies.
-        workspace: the folder with ``cron/jobs.json``.
-        pulse: where it says that it lives.
-        zone: of expressions that name none.
-        clock: UTC; it may jump.
-        put: returns once the letter is durable, however long that takes.
-        text_of: says what a job asks now; None: nothing, no letter is put.
-    """
-    file = CronFile(workspace, zone=zone, clock=clock)
-    return CronScheduler(file, state, pulse=pulse, clock=clock, put=put, text_of=text_of)
-
-
 class CronScheduler:
     """Runs the jobs of one workspace; several may try, the one with the lease does.
 
@@ -75,12 +61,14 @@ class CronScheduler:
     the same id.
 
     Args:
+        state: the folder of our own files, where its lease lies.
+        pulse: where it says that it lives.
+        clock: UTC; it may jump.
+        put: returns once the letter is durable, however long that takes.
+        text_of: says what a job asks now; None: nothing, no letter is put.
         pause: waits for an event for at most some seconds.
         access: held while the file is read or written and what it holds is adopted.
     """
-
-    name = CHANNEL
-    safe_to_repeat = True
 
     def __init__(
         self,
@@ -296,7 +284,7 @@ class CronScheduler:
         try:
             text = await self._text_of(job)
             if text is None:
-                self._note(Ran(job.id, slot, "skipped", at, NOTHING))
+                self._note(Ran(job.id, slot, "skipped", at, NO_TASK))
                 return
             await self._put(letter(job, slot, at=at, text=text))
         except Exception as refused:
@@ -385,15 +373,33 @@ class CronScheduler:
         except ChannelError as error:
             log.warning("jobs.unwritten", error=str(error), hint=error.hint)
 
-    # -- the other way -----------------------------------------------------------------------------
 
-    def split(self, text: str) -> list[Rendered]:
-        """Return the text as it is; see ``send``."""
-        return [Rendered(text)]
+async def run_now(file: CronFile, job_id: str, put: Put, text_of: TextOf = message_of) -> dict[str, str]:
+    """Note a run of a job, and put its letter at once, beside its schedule.
 
-    async def send(self, chunk: Chunk) -> str:
-        """Take an answer that goes to no chat: it stands in the job's own session."""
-        return ""
+    Returns:
+        ``id`` and ``key`` of the letter, which is durable.
 
-    async def aclose(self) -> None:
-        """Hold nothing back."""
+    Raises:
+        NoJob, BadJob: there is none of this id that can run, or it asks nothing now; and whatever ``put``
+            and ``text_of`` raise.
+    """
+    job = await asyncio.to_thread(file.job, job_id)
+    if not job.asks:
+        raise BadJob(f"the job {job_id} has no message", hint="only nanobot itself can run it")
+    text = await text_of(job)
+    if text is None:
+        raise BadJob(NO_TASK, hint="write a task in it")
+    at = durable.now()
+    inbound = letter(job, None, at=at, run_id=durable.new_id(), text=text)
+    # Noted first: a turn that fails at once is noted after it. The job runs all the same; a damaged file or a
+    # full disk is told elsewhere.
+    with contextlib.suppress(ChannelError):
+        await asyncio.to_thread(file.note, [Ran(job_id, None, "ok", at)])
+    try:
+        await put(inbound)
+    except Exception as error:
+        with contextlib.suppress(ChannelError):
+            await asyncio.to_thread(file.failed, job_id, None, f"{type(error).__name__}: {error}")
+        raise
+    return {"id": inbound.id, "key": inbound.key}

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import pyromark
 
-from channels.text import Range, bars_escaped_in_code, fixed_width, meets, not_prose
+from channels.text import Range, bars_escaped_in_code, events, fixed_width, meets, not_prose
 from durable import is_blank
 
 _OPTIONS: Final = pyromark.Options.ENABLE_TABLES | pyromark.Options.ENABLE_TASKLISTS
@@ -70,10 +70,8 @@ class _Rewriter:
     kept: list[Range] = field(default_factory=list)
 
     def edits(self) -> Iterator[Edit]:
-        for event, where in pyromark.events_with_range(self.source.decode(), options=_OPTIONS):
-            name, about = next(iter(event.items())) if isinstance(event, dict) else (event, None)
+        for name, about, here in events(self.source.decode(), _OPTIONS):
             kind = next(iter(about)) if isinstance(about, dict) else about
-            here = (where["start"], where["end"])
             if name in ("Start", "End") and str(kind).startswith("Table"):
                 yield from self._table(name, str(kind), here)
             elif self.in_cell:

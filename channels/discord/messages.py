@@ -109,22 +109,26 @@ def read_message(raw: Raw, me: DiscordBot, location: Location, fetch: Fetch) -> 
 def _unreadable(raw: Raw, me: DiscordBot, location: Location, reason: str) -> Arrival | SkippedMessage:
     """Read who wrote a message that cannot be understood, and where, so that its channel can be told."""
     try:
-        number = str(id_number(raw["id"]))
-        return Arrival(
-            id=f"discord:{number}",
-            chat_id=location.channel,
-            text="",
-            platform_id=number,
-            sender=_sender(raw["author"], raw.get("member")),
-            from_bot=_from_program(raw),
-            group=bool(location.guild),
-            group_ids=location.group_ids,
-            mentioned=_mentions(raw, me),
-            sent_at=instant_of(number),
-            unreadable=reason,
-        )
+        return replace(_arrival(raw, me, location), unreadable=reason)
     except _FAULTS:
         return SkippedMessage("message", reason, strange=True)
+
+
+def _arrival(raw: Raw, me: DiscordBot, location: Location) -> Arrival:
+    """Read what all written messages have: who wrote, where and when."""
+    number = str(id_number(raw["id"]))
+    return Arrival(
+        id=f"discord:{number}",
+        chat_id=location.channel,
+        text="",
+        platform_id=number,
+        sender=_sender(raw["author"], raw.get("member")),
+        from_bot=_from_program(raw),
+        group=bool(location.guild),
+        group_ids=location.group_ids,
+        mentioned=_mentions(raw, me),
+        sent_at=instant_of(number),
+    )
 
 
 def read_opening(raw: Raw | None, me: DiscordBot, fetch: Fetch) -> Quote | None:
@@ -193,7 +197,6 @@ def _message(
         return SkippedMessage(kind, "our own")
     if int(raw.get("type", 0)) not in _SPOKEN:
         return SkippedMessage(kind, "not written by anybody")
-    number = str(id_number(raw["id"]))
     forward = _forward(raw)
     own = _words(raw)
     files = tuple(_files([raw] if own else [raw, *forward], fetch)) if fetch is not None else ()
@@ -207,25 +210,18 @@ def _message(
         quoted = Quote(_origin(raw, me), _words_of_all(forward), files=tuple(_files(forward, fetch)))
     elif fetch is not None and _replied(raw) is not None:
         quoted = _quote(raw.get("referenced_message"), me, fetch)
-    sent_at = instant_of(number)
+    found = _arrival(raw, me, location)
     if kind == "edit":
-        sent_at = datetime.fromisoformat(raw["edited_timestamp"])
-    return Arrival(
-        id=f"discord:{number}" if kind == "message" else f"discord:{number}:e{_ms(sent_at)}",
-        chat_id=location.channel,
+        edited_at = datetime.fromisoformat(raw["edited_timestamp"])
+        found = replace(found, id=f"{found.id}:e{_ms(edited_at)}", sent_at=edited_at)
+    return replace(
+        found,
         text=text,
         kind=kind,
-        platform_id=number,
-        sender=_sender(author, raw.get("member")),
-        from_bot=_from_program(raw),
-        group=bool(location.guild),
-        group_ids=location.group_ids,
-        mentioned=_mentions(raw, me),
         reply_to=_replied(raw),
         quoted=quoted,
         forwarded_from=_origin(raw, me) if forward and not own else "",
         long=any(0 <= most - len(str(raw.get("content") or "")) <= _NEAR_LIMIT_CHARS for most in _MAX_CHARS),
-        sent_at=sent_at,
         files=files,
     )
 

@@ -13,7 +13,6 @@ from itertools import accumulate, islice
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-import pyromark
 from telegramify_markdown import RenderConfig
 from telegramify_markdown.converter import STANDARD_OPTIONS, EventWalker, _parse
 
@@ -22,6 +21,7 @@ from channels.text import (
     Range,
     bars_escaped_in_code,
     best_cut,
+    events,
     fixed_width,
     is_boundary,
     meets,
@@ -72,10 +72,9 @@ def _blocks(source: bytes, markdown: str) -> tuple[list[_Block], bool]:
     """List the outermost blocks, and say whether a link of the text refers to a definition."""
     depth, linked = 0, False
     found: list[_Block] = []
-    for event, where in pyromark.events_with_range(markdown, options=STANDARD_OPTIONS):
-        name, about = next(iter(event.items())) if isinstance(event, dict) else (event, None)
+    for name, about, here in events(markdown, STANDARD_OPTIONS):
         if depth == 0 and name != "End":
-            start = source.rfind(b"\n", 0, where["start"]) + 1
+            start = source.rfind(b"\n", 0, here[0]) + 1
             found.append(_Block(start, isinstance(about, dict) and "CodeBlock" in about))
         depth += (name == "Start") - (name == "End")
         linked = linked or (name == "Start" and _refers(about))
@@ -101,7 +100,6 @@ def _cuts(blocks: list[_Block], end: int) -> Iterator[tuple[int, int, bool]]:
 
 
 def _is_apart(source: bytes, at: int) -> bool:
-    """Say whether the line before this place is blank."""
     before = source.rfind(b"\n", 0, max(at - 1, 0)) + 1
     return not source[before:at].strip(b" \t>\r\n")
 
@@ -213,10 +211,7 @@ class _Reading:
 
     def __init__(self, source: bytes) -> None:
         self.source = source
-        self.events: list[tuple[str, Any, Range]] = []
-        for event, where in pyromark.events_with_range(source.decode(), options=STANDARD_OPTIONS):
-            name, about = next(iter(event.items())) if isinstance(event, dict) else (event, None)
-            self.events.append((name, about, (where["start"], where["end"])))
+        self.events = list(events(source.decode(), STANDARD_OPTIONS))
 
     @cached_property
     def code(self) -> list[Range]:

@@ -414,8 +414,6 @@ class TelegramIngress:
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """What each update of a run needs."""
-
     me: TelegramBot
     since: datetime
     emit: Emit
@@ -427,7 +425,6 @@ def _carried(task: asyncio.Task[bool]) -> bool:
 
 
 def _pause(error: ChannelError, failures: int) -> float:
-    """Return how long to wait after a failure that others went before."""
     least_s, most_s = _CONFLICT_PAUSES_S if isinstance(error, Taken) else _PAUSES_S
     pause_s = min(least_s * 2.0 ** min(failures, 10), most_s)
     return max(pause_s, error.after_s) if isinstance(error, SendLater) else pause_s

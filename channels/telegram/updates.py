@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -459,22 +459,26 @@ def _unreadable(update: Raw, kind: str, me: TelegramBot, reason: str) -> Arrival
     """Read who wrote a message that cannot be understood, and where, so that its chat can be told."""
     try:
         message: Raw = update[kind]
-        group = message["chat"]["type"] != "private"
-        return Arrival(
-            id=_id(update, me),
-            chat_id=_chat_id(message),
-            text="",
-            platform_id=str(id_number(message["message_id"])),
-            sender=_sender(message),
-            from_bot=_from_bot(message),
-            group=group,
-            group_ids=(str(id_number(message["chat"]["id"])),) if group else (),
-            mentioned=_answers(_replied(message), me),
-            sent_at=_instant(message["date"]),
-            unreadable=reason,
-        )
+        mentioned = _answers(_replied(message), me)
+        return replace(_arrival(update, message, me), mentioned=mentioned, unreadable=reason)
     except _FAULTS:
         return SkippedUpdate(kind, reason, strange=True)
+
+
+def _arrival(update: Raw, message: Raw, me: TelegramBot) -> Arrival:
+    """Read what all arrivals have: who wrote, where and when."""
+    group = message["chat"]["type"] != "private"
+    return Arrival(
+        id=_id(update, me),
+        chat_id=_chat_id(message),
+        text="",
+        platform_id=str(id_number(message["message_id"])),
+        sender=_sender(message),
+        from_bot=_from_bot(message),
+        group=group,
+        group_ids=(str(id_number(message["chat"]["id"])),) if group else (),
+        sent_at=_instant(message["date"]),
+    )
 
 
 def bots_named(update: Raw) -> set[str]:
@@ -537,27 +541,20 @@ def _message(update: Raw, kind: str, me: TelegramBot, fetch: Fetch) -> Arrival |
         return strange if edited else _unreadable(update, kind, me, strange.reason)
     if edited and not (text or described):
         return SkippedUpdate(kind, "edit of a file without a text")
-    reply_to = _replied(message)
-    group = message["chat"]["type"] != "private"
-    chat = id_number(message["chat"]["id"])
-    return Arrival(
-        id=_id(update, me),
-        chat_id=_chat_id(message),
+    reply_to, found = _replied(message), _arrival(update, message, me)
+    album = message.get("media_group_id")
+    return replace(
+        found,
         text="\n".join(part for part in (text, described) if part),
         kind="edit" if edited else "message",
-        platform_id=str(id_number(message["message_id"])),
-        sender=_sender(message),
-        from_bot=_from_bot(message),
-        group=group,
-        group_ids=(str(chat),) if group else (),
         mentioned=bool(for_us) or _names(message, me) or _answers(reply_to, me),
         reply_to=str(id_number(reply_to["message_id"])) if reply_to else None,
         quoted=_quoted(message, me, fetch),
         forwarded_from=_origin(message["forward_origin"]) if message.get("forward_origin") else "",
-        part_of=f"telegram:{chat}:album:{album}" if (album := message.get("media_group_id")) else None,
+        part_of=f"telegram:{id_number(message['chat']['id'])}:album:{album}" if album else None,
         # Telegram's programs cut a long text at its last blank line, as far before the limit as half of it.
         long=utf16_len(message.get("text") or "") > _MAX_TEXT // 2,
-        sent_at=_instant(message["edit_date"] if edited and message.get("edit_date") else message["date"]),
+        sent_at=_instant(message["edit_date"]) if edited and message.get("edit_date") else found.sent_at,
         files=files,
     )
 

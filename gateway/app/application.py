@@ -8,20 +8,18 @@ from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import structlog
 
 import durable
 from channels import plugins
 from channels.message import Inbound
-from gateway.app import state_folder, status
+from gateway.app import state_folder
 from gateway.app.daemons import others
-from gateway.app.status import Role, status_of
-from gateway.app.wiring_agents import letter_rules
 from gateway.app.wiring_broker import RepliedChannels, awaited_files, open_mailbox
 from gateway.app.wiring_cron import Clock, Outcomes
-from gateway.app.wiring_session import SessionServices, build_session_services
+from gateway.app.wiring_session import SessionServices, letter_rules
 from gateway.app.wiring_tools import Deciders, warn_of_unknown
 from gateway.config.agents import agents_of, commands_of, described, settings_of
 from gateway.config.finding import operator_command
@@ -38,11 +36,10 @@ from gateway.queue.rabbitmq.topology import partition_of
 from gateway.state import open_state, watch_state
 from gateway.turns import messages
 from gateway.turns.events import Events
-from gateway.turns.failures import Confidants
+from gateway.turns.failures import Confidants, cause_of_lanes
 from gateway.turns.jobs import Jobs
 from gateway.turns.lanes import Entry, Lane
 from gateway.turns.open_letters import LettersHere, OpenLetter, OpenLetters
-from gateway.turns.policy import ModelStanding
 from gateway.turns.routing import AgentSet
 from gateway.turns.subagents import Spawning, Subagents
 from gateway.turns.worker import Worker
@@ -61,6 +58,8 @@ if TYPE_CHECKING:
 
 
 log = structlog.get_logger("application")
+
+Role = Literal["all", "channels", "session"]
 
 ADAPTERS_END_S = 8.0
 # Shorter than the command line waits for its answer.
@@ -207,7 +206,7 @@ class Application:
     def _open_session(self, group: asyncio.TaskGroup, tasks: list[asyncio.Task[None]]) -> None:
         files = SubagentFiles(self.settings.state, clock=self._clock)
         spawning = Spawning(files, self.mailbox, self._asking)
-        services = self.services = build_session_services(
+        services = self.services = SessionServices(
             self.settings,
             status=self._status_lines,
             spawning=spawning,
@@ -385,17 +384,12 @@ class Application:
 
     # -- what it shows -----------------------------------------------------------------------------
 
-    def readiness(self) -> tuple[bool, dict[str, dict[str, Any]]]:
-        """Say whether queue and lanes are up, and each part with since when and its last error."""
-        return status.readiness_of(self)
-
-    def model_standing(self) -> ModelStanding:
-        """Say whether the model answers, as far as that is known without asking it."""
-        return status.model_standing(self)
-
     def held(self, channel: str) -> str:
         """Say why letters of a channel wait for the workspace, "" of any; empty where none does."""
-        return status.held_of(self, channel)
+        if self.workers is None:
+            return cause_of_lanes(self.worker.lanes, channel or None) if self.worker is not None else ""
+        causes = (each.get("held", {}).get(channel, "") for each in self.workers.standings())
+        return "; ".join(dict.fromkeys(cause for cause in causes if cause))
 
     def _status_lines(self, key: str, model: Model) -> list[str]:
         if self.worker is None:
@@ -406,13 +400,6 @@ class Application:
     async def ask_workers(self, what: str, **arguments: Any) -> list[Any]:
         """Ask all of its workers that work; an empty list where it has none."""
         return await self.workers.ask(what, **arguments) if self.workers is not None else []
-
-    async def status(self) -> dict[str, Any]:
-        """Gather what ``status`` shows: lanes, queue depths, parked, model, tokens and cost today.
-
-        ``queues`` is None while the queue does not answer; its part then has the error.
-        """
-        return await status_of(self)
 
 
 async def _end(tasks: Sequence[asyncio.Task[None]]) -> None:
@@ -513,6 +500,5 @@ async def see_off(tasks: Iterable[asyncio.Task[Any]]) -> None:
 
 
 def _place(task: asyncio.Task[Any]) -> str:
-    """Return the line at which a task waits."""
     frames = task.get_stack(limit=1)
     return f"{frames[0].f_code.co_filename}:{frames[0].f_lineno}" if frames else ""

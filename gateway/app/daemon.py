@@ -17,12 +17,11 @@ from typing import Any, Protocol
 import structlog
 
 from durable import first_of
+from gateway.app import daemons, wiring_tools
 from gateway.app import logging as logs
-from gateway.app import wiring_tools
-from gateway.app.application import Application
+from gateway.app.application import Application, Role
 from gateway.app.daemons import DaemonRegistry
 from gateway.app.metrics import Metrics
-from gateway.app.status import Role
 from gateway.app.wiring_tools import lacking
 from gateway.config import agents
 from gateway.config.settings import Settings
@@ -32,37 +31,6 @@ from gateway.queue.embedded.mailbox import CURE, left_behind
 from gateway.systemd import Manager
 from gateway.workers.workers import Workers
 from session.store.state import workspace_state
-
-try:
-    import resource
-except ImportError:
-    # Windows has no such limit to ask for.
-    resource = None  # type: ignore[assignment]
-
-# macOS calls its hard limit infinite and yet refuses more than this.
-MOST_ON_MACOS = 10_240
-WITHOUT_A_LIMIT = 1_048_576
-
-
-def raise_limit() -> int:
-    """Raise the soft limit to the hard one; return how many descriptors this process may hold."""
-    if resource is None:
-        return WITHOUT_A_LIMIT
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    for wanted in (hard, MOST_ON_MACOS):
-        with contextlib.suppress(OSError, ValueError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-            break
-    return limit()
-
-
-def limit() -> int:
-    """Return how many descriptors this process may hold."""
-    if resource is None:
-        return WITHOUT_A_LIMIT
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return WITHOUT_A_LIMIT if soft == resource.RLIM_INFINITY else soft
-
 
 LAST_WORDS_S = 3.0
 
@@ -211,7 +179,7 @@ def run(
         GatewayError, SessionError, OSError: it cannot start, or a worker could not be started anew.
     """
     logs.setup(settings)
-    raise_limit()
+    daemons.raise_limit()
     leaving = threading.Timer(LEAVES_WITHIN_S, os._exit, (0,))
     leaving.daemon = True
     try:
@@ -233,7 +201,6 @@ async def _main(
     settings: Settings, server: Callable[[Application], Server | None], role: Role, team: Team
 ) -> None:
     logs.catch_loop_errors(asyncio.get_running_loop())
-    logs.gather(asyncio.get_running_loop())
     metrics = Metrics()
     others = tracers(settings, role)
     # Each message pays for whoever looks on.

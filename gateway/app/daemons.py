@@ -1,8 +1,9 @@
-"""``state/daemon.json``: which daemons of this workspace run now, and where they answer."""
+"""The processes of a workspace: which daemons run now and where they answer, how many files each may open."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager
@@ -15,6 +16,12 @@ import structlog
 import durable
 from durable import Damaged, LockHeld, decode_state, locked, replace
 from gateway.errors import NewerState
+
+try:
+    import resource
+except ImportError:
+    # Windows has no such limit to ask for.
+    resource = None  # type: ignore[assignment]
 
 log = structlog.get_logger("daemon")
 
@@ -176,3 +183,28 @@ def _space() -> str:
         return str(Path("/proc/self/ns/pid").stat().st_ino)
     except OSError:
         return ""
+
+
+# macOS calls its hard limit infinite and yet refuses more than this.
+MOST_ON_MACOS = 10_240
+WITHOUT_A_LIMIT = 1_048_576
+
+
+def raise_limit() -> int:
+    """Raise the soft limit to the hard one; return how many descriptors this process may hold."""
+    if resource is None:
+        return WITHOUT_A_LIMIT
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    for wanted in (hard, MOST_ON_MACOS):
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+            break
+    return limit()
+
+
+def limit() -> int:
+    """Return how many descriptors this process may hold."""
+    if resource is None:
+        return WITHOUT_A_LIMIT
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return WITHOUT_A_LIMIT if soft == resource.RLIM_INFINITY else soft

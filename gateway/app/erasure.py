@@ -16,13 +16,12 @@ import orjson
 import structlog
 
 import durable
-from channels.cron.actions_file import Left
-from channels.cron.job import read_job
+from channels.cron.jobs import read_job
 from channels.cron.jobs_file import CronFile
+from channels.cron.nanobot_jobs import Left
 from channels.errors import ChannelError
 from channels.pairing import Pairing
 from channels.storage import read_rows
-from gateway.app.wiring_agents import end_all
 from gateway.app.wiring_broker import awaited_at_once, files_named
 from gateway.app.wiring_session import SessionServices
 from gateway.config.settings import Settings
@@ -31,6 +30,7 @@ from gateway.outbound import send_log
 from gateway.queue.embedded.mailbox import EmbeddedMailbox
 from gateway.queue.mailbox import Mailbox
 from gateway.turns.open_letters import OpenLetter, OpenLetters
+from gateway.turns.subagents import Spawning
 from session.approvals.files import ApprovalFiles
 from session.disk.local_files import homes_of
 from session.disk.threads import start_thread
@@ -42,8 +42,26 @@ from session.kept.rows import forget_usage
 from session.kept.subject import Subject, Subjects, check_text
 from session.store.media import AwaitedFiles, Named, let_go
 from session.store.store import Store
+from session.subagents.records import SubagentFiles
 from session.transcript.key import SessionKey, split
 from session.transcript.line import dump
+
+
+async def end_all(spawning: Spawning | None, state: Path, key: str) -> None:
+    """End the subagents of a conversation for good, and drop their results.
+
+    Args:
+        spawning: tells other daemons; None: none runs.
+        state: the folder ``state/`` of the workspace.
+        key: the conversation.
+
+    Raises:
+        StoreError: call it again.
+    """
+    if spawning is not None:
+        await spawning.end(key, results=True)
+    else:
+        await asyncio.to_thread(partial(SubagentFiles(state).end, key, results=True))
 
 
 async def clear(
@@ -419,7 +437,6 @@ class Erasure:
         log.info("subject.erased", kinds=sorted(erased.removed))
 
     async def _journal(self, subject: Subject) -> tuple[int, int]:
-        """Count the entries of the subject's journals and their bytes."""
         journals = await self._store.state.journals(subject.lanes)
         sizes = [len(dump(entry)) for journal in journals.values() for entry in journal]
         return len(sizes), sum(sizes)
@@ -487,7 +504,6 @@ class Erasure:
         return found
 
     async def _letters(self, subject: Subject, erased: Erased) -> None:
-        """Remove the letters of the subject."""
         keys, bodies = subject.lanes, list[bytes]()
         if isinstance(self._mailbox, EmbeddedMailbox):
             bodies = await self._mailbox.erase(keys)
@@ -498,7 +514,6 @@ class Erasure:
         erased.add("letter", len(bodies), sum(map(len, bodies)))
 
     async def _rows(self, subject: Subject, erased: Erased) -> None:
-        """Remove the rows of files that are of all."""
         state, workspace = self._settings.state, self._settings.workspace
         # What a worker counted and nobody has committed yet would be written behind.
         if self._open is not None:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import atexit
+import contextlib
 import json
 import logging
-import select
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import TracebackType
 from typing import Literal, Protocol
 
@@ -96,21 +95,8 @@ def catch_loop_errors(loop: asyncio.AbstractEventLoop) -> None:
     loop.set_exception_handler(report)
 
 
-def gather(loop: asyncio.AbstractEventLoop) -> None:
-    """Let the lines of this thread's loop leave together at the end of its pass, from a warning on at once.
-
-    A write for each would let go of the interpreter each time, and wake threads that cannot go on yet.
-    """
-    lines = structlog.get_config()["logger_factory"]()
-    if isinstance(lines, _Lines):
-        lines.gather(loop)
-
-
 def say(line: str) -> None:
-    """Write a plain line for people and scripts among the events, without secrets and whole.
-
-    In one write, its end included: other processes of the gateway write there, too.
-    """
+    """Write a plain line for people and scripts among the events, without secrets and whole."""
     lines = structlog.get_config()["logger_factory"]()
     if not isinstance(lines, _Lines):
         lines = _Lines(Redactor.of(None), "console", None)
@@ -124,9 +110,6 @@ class _Lines:
         self._redactor = redactor
         self._stream = stream
         self._lock = threading.Lock()
-        self._waiting: list[str] = []
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread = 0
         target = self._target()
         terminal = target is not None and target.isatty()
         self._console: Callable[[WrappedLogger, str, EventDict], str] | None = None
@@ -167,61 +150,18 @@ class _Lines:
         """Write a line that is no event, at once."""
         self.msg(self._redactor.text(text))
 
-    def gather(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Hold back what this thread says below a warning until the end of the loop's pass."""
-        self._loop, self._thread = loop, threading.get_ident()
-        atexit.register(self._flush)
-
     def msg(self, line: str) -> None:
         """Write a rendered line; where stderr is gone or full, it is lost and nothing else is."""
-        with self._lock:
-            self._waiting.append(line + "\n")
-        self._flush()
+        with self._lock, contextlib.suppress(OSError, ValueError):
+            if (target := self._target()) is not None:
+                # Other processes of the gateway write there, too: the end of the line is in the same write.
+                target.write(line + "\n")
+                target.flush()
 
-    def later(self, line: str) -> None:
-        """Write a rendered line with the others of this pass of the loop, or at once where there is none."""
-        loop = self._loop
-        if loop is None or threading.get_ident() != self._thread or loop.is_closed():
-            self.msg(line)
-            return
-        with self._lock:
-            self._waiting.append(line + "\n")
-            is_first = len(self._waiting) == 1
-        if is_first:
-            loop.call_soon(self._flush)
-
-    def _flush(self) -> None:
-        with self._lock:
-            lines, self._waiting = self._waiting, []
-            target = self._target()
-            if target is None:
-                return
-            for text in _pieces(lines):
-                try:
-                    target.write(text)
-                    target.flush()
-                except (OSError, ValueError):
-                    continue
-
-    warning = warn = error = critical = fatal = exception = msg
-    debug = info = log = later
+    debug = info = warning = warn = error = critical = fatal = exception = log = msg
 
     def _target(self) -> Sink | None:
         return self._stream if self._stream is not None else sys.stderr
-
-
-def _pieces(lines: list[str]) -> Iterator[str]:
-    """Join lines as far as a pipe takes them whole: other processes of the gateway write there, too."""
-    piece, size = "", 0
-    for line in lines:
-        more = len(line.encode("utf-8", "surrogatepass"))
-        if piece and size + more > select.PIPE_BUF:
-            yield piece
-            piece, size = "", 0
-        piece += line
-        size += more
-    if piece:
-        yield piece
 
 
 class _Bridge(logging.Handler):

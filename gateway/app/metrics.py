@@ -6,14 +6,9 @@ No label holds the id of a chat, a person or a message, nor any text: only names
 from __future__ import annotations
 
 import asyncio
-from bisect import bisect_left
-from collections.abc import Iterator, Mapping
-from itertools import accumulate
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, generate_latest
-from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
-from prometheus_client.registry import Collector
 
 from gateway.observer import LetterSent, Observer, PlatformCall, TurnEnded
 from session.models.model import ModelCall
@@ -27,48 +22,19 @@ LAG_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5,
 LAG_EVERY_S: Final = 0.5
 
 
-class _Times:
-    """The seconds of what every message goes through: a tenth of the cost of the library's histograms."""
-
-    def __init__(self, name: str, words: str) -> None:
-        self._name, self._words = f"{PREFIX}_{name}", words
-        self._counts = [0] * (len(TURN_S) + 1)
-        self._sum_s = 0.0
-
-    def add(self, seconds: float) -> None:
-        """Count one."""
-        self._counts[bisect_left(TURN_S, seconds)] += 1
-        self._sum_s += seconds
-
-    def family(self) -> HistogramMetricFamily:
-        """Show it as the library does."""
-        bounds = [*(str(float(bound)) for bound in TURN_S), "+Inf"]
-        buckets = list(zip(bounds, accumulate(self._counts), strict=True))
-        return HistogramMetricFamily(self._name, self._words, buckets, self._sum_s)
-
-
-class _Turns(Collector):
-    def __init__(self, turns: Mapping[str, int], *times: _Times) -> None:
-        self._turns, self._times = turns, times
-
-    def collect(self) -> Iterator[Metric]:
-        ended = CounterMetricFamily(f"{PREFIX}_turns", "Finished messages, by outcome.", labels=("result",))
-        for result, count in self._turns.items():
-            ended.add_metric((result,), count)
-        yield ended
-        yield from (each.family() for each in self._times)
-
-
 class Metrics(Observer):
     """The counts of one process, in a registry of its own."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
-        self._turns: dict[str, int] = {}
-        self._turn_s = _Times("turn_seconds", "Time from the first attempt at a message to its end.")
-        self._wait_s = _Times("turn_wait_seconds", "Time from acceptance to the first attempt.")
-        self.registry.register(_Turns(self._turns, self._turn_s, self._wait_s))
+        self._turns = self._counter("turns", "Finished messages, by outcome.", "result")
+        self._turn_s = self._histogram(
+            "turn_seconds", "Time from the first attempt at a message to its end.", TURN_S
+        )
+        self._wait_s = self._histogram(
+            "turn_wait_seconds", "Time from acceptance to the first attempt.", TURN_S
+        )
         self._calls = self._counter("model_calls", "Model requests, by outcome.", "model", "result")
         self._model_s = self._histogram("model_seconds", "Duration of model requests.", CALL_S, "model")
         self._first_s = self._histogram(
@@ -132,10 +98,10 @@ class Metrics(Observer):
 
     def turn_ended(self, ended: TurnEnded) -> None:
         """Count a message that has ended."""
-        self._turns[ended.result] = self._turns.get(ended.result, 0) + 1
-        self._turn_s.add(ended.took_s)
+        self._turns.labels(ended.result).inc()
+        self._turn_s.observe(ended.took_s)
         if ended.waited_s is not None:
-            self._wait_s.add(ended.waited_s)
+            self._wait_s.observe(ended.waited_s)
 
     def redelivered(self, box: str) -> None:
         """Count a letter that may have come before."""

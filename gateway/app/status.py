@@ -4,28 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime
 from functools import cache
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import Any
 
 from channels.plugins import enabled, served
-from gateway.app.wiring_broker import RepliedChannels
-from gateway.app.wiring_cron import Clock
+from gateway.app.application import Application
 from gateway.app.wiring_session import SessionServices
 from gateway.config.agents import settings_of
-from gateway.config.settings import Settings
 from gateway.errors import MailboxDown
 from gateway.outbound.standing import standing
-from gateway.outbound.unserved import Row, unserved
-from gateway.queue.mailbox import INBOUND, Depth, Mailbox
+from gateway.outbound.unserved import unserved
+from gateway.queue.mailbox import INBOUND, Depth
 from gateway.turns.failures import cause_of_lanes
 from gateway.turns.lanes import Lanes
 from gateway.turns.policy import ModelStanding, of_part, standing_of
-from gateway.turns.worker import Worker
-from gateway.workers.workers import Workers
 from session.disk.layout import Layout
 from session.store.media import media_bytes
 from session.store.state import workspace_state
@@ -33,47 +28,17 @@ from session.subagents.records import shown as subagents_shown
 from session.tools import MAX_TOOLS
 from session.transcript.agent import shown
 
-if TYPE_CHECKING:
-    from gateway.outbound.adapters import Adapter
-
-
-Role = Literal["all", "channels", "session"]
-
-
-class Parts(Protocol):
-    """An application, by its parts; ``unserved`` are the outbound boxes nobody takes from, as last seen."""
-
-    settings: Settings
-    role: Role
-    started_at: datetime
-    mailbox: Mailbox
-    replied: RepliedChannels
-    services: SessionServices | None
-    worker: Worker | None
-    workers: Workers | None
-    ready: asyncio.Event
-    ready_at: datetime | None
-    adapters: list[Adapter]
-    clock: Clock | None
-    depths_within_s: float
-    unserved: list[Row]
-
-    async def ask_workers(self, what: str, **arguments: Any) -> Sequence[Any]:
-        """Ask all of its workers that work."""
-        ...
-
-
 Standing = dict[str, dict[str, Any]]
 
 
-def readiness_of(application: Parts) -> tuple[bool, Standing]:
-    """See ``Application.readiness``."""
+def readiness_of(application: Application) -> tuple[bool, Standing]:
+    """Say whether queue and lanes are up, and each part with since when and its last error."""
     parts, workers, settings = parts_of_turns(application), application.workers, application.settings
     up = application.ready.is_set()
     if workers is not None:
         parts = _joined(parts, workers.standings())
         if "lanes" in parts:
-            parts["lanes"]["error"] = held_of(application, "")
+            parts["lanes"]["error"] = application.held("")
         parts["workers"] = workers.part(application.started_at.isoformat())
         up = up and workers.any_up
     if settings.state_table.url and application.role != "channels":
@@ -88,7 +53,7 @@ def readiness_of(application: Parts) -> tuple[bool, Standing]:
     here = {adapter.name: adapter.part() for adapter in application.adapters}
     for kind, _ in enabled(settings.channels):
         part = here.get(kind.name) or standing(settings.state, kind.name)
-        if cause := held_of(application, kind.name):
+        if cause := application.held(kind.name):
             part |= {"up": False, "error": part["error"] or cause}
         parts[kind.name] = part
     if application.clock is not None:
@@ -96,7 +61,7 @@ def readiness_of(application: Parts) -> tuple[bool, Standing]:
     return parts["queue"]["up"] and up, parts
 
 
-def parts_of_turns(application: Parts) -> Standing:
+def parts_of_turns(application: Application) -> Standing:
     """Say how this very process stands: its queue and, where it has conversations, what they need."""
     health, services, worker = application.mailbox.health(), application.services, application.worker
     parts: Standing = {
@@ -129,25 +94,18 @@ def _notes(services: SessionServices) -> list[str]:
     return list(dict.fromkeys(notes))
 
 
-def standing_of_worker(application: Parts) -> dict[str, Any]:
+def standing_of_worker(application: Application) -> dict[str, Any]:
     """Say how a worker stands, to whoever started it: its ``parts``, and why channels are ``held``."""
     held = _held_by_channel(application.worker.lanes) if application.worker is not None else {}
     return {"parts": parts_of_turns(application), "held": held}
 
 
-def model_standing(application: Parts) -> ModelStanding:
-    """See ``Application.model_standing``."""
+def model_standing(application: Application) -> ModelStanding:
+    """Say whether the model answers, as far as that is known without asking it."""
     if application.workers is not None:
         return of_part(readiness_of(application)[1].get("model", {}))
     outage = application.worker.outage if application.worker is not None else None
     return standing_of(application.services.model if application.services is not None else None, outage)
-
-
-def held_of(application: Parts, channel: str) -> str:
-    """See ``Application.held``."""
-    if application.workers is not None:
-        return _cause_held(application.workers.standings(), channel)
-    return cause_of_lanes(application.worker.lanes, channel or None) if application.worker is not None else ""
 
 
 def _held_by_channel(lanes: Lanes) -> dict[str, str]:
@@ -156,11 +114,6 @@ def _held_by_channel(lanes: Lanes) -> dict[str, str]:
     channels = {first.inbound.channel for first in firsts if first.held}
     found = {channel: cause_of_lanes(lanes, channel) for channel in channels}
     return {"": cause_of_lanes(lanes), **found} if found else {}
-
-
-def _cause_held(standings: Iterable[Mapping[str, Any]], channel: str) -> str:
-    causes = (each.get("held", {}).get(channel, "") for each in standings)
-    return "; ".join(dict.fromkeys(cause for cause in causes if cause))
 
 
 def _joined(own: Standing, standings: Sequence[Mapping[str, Any]]) -> Standing:
@@ -182,8 +135,11 @@ def _joined(own: Standing, standings: Sequence[Mapping[str, Any]]) -> Standing:
 _ADDED = ("waiting", "facts_waiting", "running")
 
 
-async def status_of(application: Parts) -> dict[str, Any]:
-    """Gather lanes, queue depths, parked, model, tokens and cost today; see ``Application.status``."""
+async def status_of(application: Application) -> dict[str, Any]:
+    """Gather what ``status`` shows: lanes, queue depths, parked, model, tokens and cost today.
+
+    ``queues`` is None while the queue does not answer; its part then has the error.
+    """
     said = await application.ask_workers("status")
     queues, fault = await _depths(application, said)
     ready, parts = readiness_of(application)
@@ -218,7 +174,7 @@ def own_version() -> str:
     return version("chat-gateway")
 
 
-def own_lanes(application: Parts) -> list[dict[str, Any]]:
+def own_lanes(application: Application) -> list[dict[str, Any]]:
     """List what runs and waits in this very process."""
     return lane_rows(application.worker.lanes) if application.worker is not None else []
 
@@ -239,7 +195,7 @@ def lane_rows(lanes: Lanes) -> list[dict[str, Any]]:
 
 
 async def _depths(
-    application: Parts, said: Sequence[Mapping[str, Any]]
+    application: Application, said: Sequence[Mapping[str, Any]]
 ) -> tuple[dict[str, dict[str, Any]] | None, str]:
     """Count what waits by box; None and why, where the queue does not say so in time."""
     within_s = application.depths_within_s
@@ -267,7 +223,6 @@ def _of(said: Sequence[Mapping[str, Any]], name: str) -> list[Mapping[str, Any]]
 
 
 def _in_memory(held: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Add up what processes hold."""
     return {name: sum(each[name] for each in held) for name in ("letters", "bytes", "max_bytes")}
 
 
@@ -284,7 +239,7 @@ def _background(own: Mapping[str, Any], others: Sequence[Mapping[str, Any]]) -> 
     return {**joined, "budget": used["budget"]}
 
 
-def _agent_rows(application: Parts) -> list[dict[str, Any]]:
+def _agent_rows(application: Application) -> list[dict[str, Any]]:
     """List the agents that are configured, the default one first; none where there is no other."""
     settings = application.settings
     names = ("", *settings.agents) if settings.agents else ()

@@ -13,7 +13,7 @@ from typing import Any
 import structlog
 
 import durable
-from channels.cron.job import CronJob
+from channels.cron.jobs import CronJob
 from channels.cron.jobs_file import CronFile, Seen
 from channels.errors import ChannelError
 from channels.plugins import enabled
@@ -95,7 +95,6 @@ class SurroundingsReader:
             return known
 
     def _subagents(self, key: str) -> Iterator[OpenWork]:
-        """Name the subagents of a chat that work."""
         try:
             found = self._subagent_files.of(key)
         except StoreError as error:

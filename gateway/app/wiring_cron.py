@@ -14,12 +14,11 @@ import structlog
 import durable
 from channels import pairing
 from channels.base import Pulse
-from channels.cron import chat_jobs, heartbeat
-from channels.cron.job import CronJob, letter_slot, new_row
+from channels.cron import chat_jobs, jobs
+from channels.cron.jobs import Asker, CronJob, Owner, letter_slot, new_row
 from channels.cron.jobs_file import CronFile
-from channels.cron.owner import Asker, Owner
 from channels.cron.schedule import asked, in_words, instant_of
-from channels.cron.scheduler import build
+from channels.cron.scheduler import CronScheduler
 from channels.errors import ChannelError
 from channels.message import Inbound
 from channels.tables import Platform
@@ -43,7 +42,7 @@ from session.transcript.key import split
 log = structlog.get_logger("heartbeat")
 
 # A character takes four bytes at most.
-_MAX_BYTES = 4 * heartbeat.MAX_CHARS
+_MAX_BYTES = 4 * jobs.MAX_HEARTBEAT_CHARS
 
 
 class Texts:
@@ -64,7 +63,7 @@ class Texts:
         if not job.heartbeat:
             return job.message
         folders = [await self._files(job), self._settings.workspace]
-        return heartbeat.beat(job.message, await asyncio.to_thread(_tasks, folders))
+        return jobs.beat(job.message, await asyncio.to_thread(_tasks, folders))
 
     async def _files(self, job: CronJob) -> Path:
         store = Store(self._settings.workspace, zone=self._settings.zone)
@@ -87,7 +86,7 @@ def _tasks(folders: list[Path]) -> str:
     """Read the first of the files that is there; no link is followed."""
     for folder in folders:
         try:
-            fd = open_beneath(folder, heartbeat.FILE)
+            fd = open_beneath(folder, jobs.HEARTBEAT_FILE)
         except FileNotFoundError:
             continue
         with os.fdopen(fd, "rb") as file:
@@ -135,11 +134,10 @@ class Clock:
         tries = 0
         while True:
             try:
-                await build(
+                await CronScheduler(
+                    CronFile(self._settings.workspace, zone=self._settings.zone),
                     self._settings.state,
-                    self._settings.workspace,
                     pulse=self.pulse,
-                    zone=self._settings.zone,
                     clock=durable.now,
                     put=self._put,
                     text_of=Texts(self._settings),
@@ -276,7 +274,6 @@ async def _done(work: Awaitable[T]) -> T:
 
 
 def _agent(place: ToolPlace) -> str:
-    """Return the agent that works there, as people call it."""
     return shown(parted(place.scope)[0])
 
 

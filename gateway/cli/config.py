@@ -146,7 +146,7 @@ def schema(_: GlobalOptions) -> None:
     """Print a JSON Schema of the configuration, for editors."""
     from channels import plugins
     from gateway.config.load import with_tables
-    from gateway.config.reference import json_schema
+    from gateway.config.schema import json_schema
 
     output.document(json_schema(with_tables(plugins.installed().tables())))
 

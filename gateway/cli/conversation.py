@@ -517,7 +517,9 @@ class _Here:
         return [row(one) for one in await self._chats.application.mailbox.parked()]
 
     async def model(self) -> ModelStanding:
-        return self._chats.application.model_standing()
+        from gateway.app.status import model_standing
+
+        return model_standing(self._chats.application)
 
 
 async def ask_once(

@@ -17,7 +17,7 @@ from gateway.errors import MailboxDown, Unreachable
 from gateway.outbound.unserved import cure_of
 
 if TYPE_CHECKING:
-    from channels.cron.job import CronJob, Row
+    from channels.cron.jobs import CronJob, Row
     from channels.cron.jobs_file import CronFile
     from gateway.config.settings import Settings
 
@@ -94,7 +94,7 @@ def add(
 
     Exactly one of --every, --cron, --at and --heartbeat says when.
     """
-    from channels.cron.job import BadJob, new_row
+    from channels.cron.jobs import BadJob, new_row
     from gateway.config.agents import no_agent
     from gateway.service.zones import zone_for
 
@@ -185,7 +185,7 @@ def run(opts: GlobalOptions, id: str, as_json: bool) -> None:
             if client is not None:
                 return await client.run_job(id)
         # `cron` starts sooner without the scheduler where a daemon answers, or for another verb.
-        from channels.cron.by_hand import run_now
+        from channels.cron.scheduler import run_now
         from gateway.app.wiring_cron import Texts
         from gateway.inbound.pipeline import Intake
 

@@ -13,18 +13,17 @@ from pathlib import Path
 from typing import Any
 
 import durable
-from channels.cron import jobs_text
-from channels.cron.actions_file import merged
+from channels.cron import nanobot_jobs
 from channels.cron.jobs_file import CronFile
+from channels.cron.nanobot_jobs import merged
 from channels.errors import ChannelError
 from channels.message import key_fault
-from gateway.app.wiring_session import SessionServices, build_session_services
+from gateway.app.wiring_session import SessionServices
 from gateway.cli import output
 from gateway.cli.config import settings_of
 from gateway.cli.root import GlobalOptions
 from gateway.config import edit
-from gateway.config.finding import file_to_change
-from gateway.config.load import PREFIX
+from gateway.config.finding import PREFIX, file_to_change
 from gateway.config.settings import Settings
 from gateway.errors import GatewayError
 from session.background.adoption import adopt, check, is_busy, make_way, of_view
@@ -254,7 +253,7 @@ def take_cron(place: NanobotWorkspace, settings: Settings) -> list[Refused]:
     for folder in place.cron:
         path, left = (folder / name for name in _JOBS_FILES)
         written, waiting = (_optional(folder.parent, one, refused) for one in (path, left))
-        document = jobs_text.decode(written or b'{"version": 1, "jobs": []}')
+        document = nanobot_jobs.decode(written or b'{"version": 1, "jobs": []}')
         if document.fault is not None:
             refused.append((f"{path} is damaged: {document.fault.text}", document.fault.cure))
         refused += [(f"{path}: {lost.text}", lost.cure) for lost in document.lost]
@@ -573,7 +572,7 @@ async def _import(
     names: dict[str, str] = {}
     last: dict[str, Conversation] = {}
     ids: dict[str, str] = {}
-    async with aclosing(build_session_services(settings, status=lambda *_: [])) as services:
+    async with aclosing(SessionServices(settings, status=lambda *_: [])) as services:
         for conversation in sorted(found, key=lambda one: not one.has_ended):
             target = SessionKey(key or _key_of(conversation))
             if (again or not conversation.lines) and await _is_here(services.store, target, conversation):

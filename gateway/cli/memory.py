@@ -148,7 +148,7 @@ def facts(opts: GlobalOptions, key: str, agent: str | None, as_json: bool) -> No
     from session.memory.fact_store import active
 
     async def work(services: SessionServices) -> Sequence[Fact]:
-        return await services.facts.known.facts(await services.scope_with(key, agent))
+        return await services.known_facts.facts(await services.scope_with(key, agent))
 
     found = _asked(settings_of(opts), work)
     if as_json:
@@ -168,7 +168,7 @@ def forget(opts: GlobalOptions, key: str, id: str, agent: str | None) -> None:
     """Delete a fact for good."""
 
     async def work(services: SessionServices) -> Fact | None:
-        return await services.facts.known.forget(key, await services.scope_with(key, agent), id)
+        return await services.known_facts.forget(key, await services.scope_with(key, agent), id)
 
     gone = _asked(settings_of(opts), work)
     if gone is None:
@@ -299,9 +299,9 @@ def _asked(settings: Settings, work: Callable[[SessionServices], Awaitable[T]]) 
 
 @asynccontextmanager
 async def _services(settings: Settings) -> AsyncIterator[SessionServices]:
-    from gateway.app.wiring_session import build_session_services
+    from gateway.app.wiring_session import SessionServices
 
-    services = build_session_services(settings, status=lambda *_: [])
+    services = SessionServices(settings, status=lambda *_: [])
     try:
         yield services
     finally:

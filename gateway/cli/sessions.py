@@ -72,7 +72,7 @@ def show(opts: GlobalOptions, target: str, as_json: bool) -> None:
 def new(opts: GlobalOptions, key: str) -> None:
     """Close the session and start a new one, like /new."""
     from channels.message import key_fault
-    from gateway.app.wiring_agents import end_all
+    from gateway.app.erasure import end_all
 
     settings = settings_of(opts)
 
@@ -100,7 +100,7 @@ def new(opts: GlobalOptions, key: str) -> None:
 @key
 def close(opts: GlobalOptions, key: str) -> None:
     """Close the session of a chat."""
-    from gateway.app.wiring_agents import end_all
+    from gateway.app.erasure import end_all
     from session.store import rollover
 
     settings = settings_of(opts)
@@ -131,7 +131,7 @@ def resume(opts: GlobalOptions, key: str, ulid: str) -> None:
 
     The active session is archived first, and can be reopened later.
     """
-    from gateway.app.wiring_agents import end_all
+    from gateway.app.erasure import end_all
     from session.store import rollover
 
     settings = settings_of(opts)
@@ -324,10 +324,10 @@ def _in_store(settings: Settings, work: Callable[[Store], Awaitable[T]]) -> T:
 
 def _in_services(settings: Settings, work: Callable[[SessionServices], Awaitable[T]]) -> T:
     """Return what ``work`` does with the whole session side of the workspace."""
-    from gateway.app.wiring_session import build_session_services
+    from gateway.app.wiring_session import SessionServices
 
     async def run() -> T:
-        async with aclosing(build_session_services(settings, status=lambda *_: [])) as services:
+        async with aclosing(SessionServices(settings, status=lambda *_: [])) as services:
             return await work(services)
 
     return asyncio.run(run())

@@ -26,7 +26,7 @@ from typing import Any, Final
 import structlog
 
 import durable
-from gateway.app import daemon
+from gateway.app import daemons
 from gateway.app import logging as logs
 from gateway.app.application import Application
 from gateway.app.daemon import END_BEYOND_DRAIN_S, Ending, loop_factory, tracers
@@ -70,7 +70,7 @@ def main() -> int:
     threading.Thread(target=_end_behind, args=(end.fileno(),), name="gateway", daemon=True).start()
     logs.setup(settings)
     structlog.contextvars.bind_contextvars(worker=number)
-    daemon.raise_limit()
+    daemons.raise_limit()
     try:
         with (
             contextlib.suppress(asyncio.CancelledError),
@@ -114,7 +114,6 @@ def _end_behind(descriptor: int) -> None:
 
 async def _main(settings: Settings, partitions: Collection[int], end: socket.socket) -> None:
     logs.catch_loop_errors(asyncio.get_running_loop())
-    logs.gather(asyncio.get_running_loop())
     metrics = Metrics()
     others = tracers(settings, "session")
     observer = Observers([metrics, *others]) if others else metrics

@@ -38,7 +38,7 @@ def faults(settings: Settings) -> Iterator[tuple[KeyPath, str]]:
     for number, binding in enumerate(settings.bindings):
         here = ("bindings", str(number))
         if binding.agent not in (known := [DEFAULT, *settings.agents]):
-            yield (*here, "agent"), f"no agent {binding.agent!r}{_nearest(binding.agent, known)}"
+            yield (*here, "agent"), f"no agent {binding.agent!r}{nearest(binding.agent, known)}"
         by = next(name for name in BY if getattr(binding, name))
         value = getattr(binding, by)
         if words := _wrong(settings, by, value):
@@ -49,12 +49,11 @@ def faults(settings: Settings) -> Iterator[tuple[KeyPath, str]]:
 
 
 def _wrong(settings: Settings, by: str, value: str) -> str:
-    """Say what is wrong with what a binding names; empty: nothing."""
     channels = [*type(settings.channels).model_fields, "cli", "cron"]
     if by == "channel" and value not in channels:
-        return f"no channel {value!r}{_nearest(value, channels)}"
+        return f"no channel {value!r}{nearest(value, channels)}"
     if by == "person" and value not in settings.people:
-        return f"[people] has no {value!r}{_nearest(value, settings.people)}"
+        return f"[people] has no {value!r}{nearest(value, settings.people)}"
     if by == "command" and value in {*DESCRIPTIONS, *ALIASES}:
         return f"/{value} is a built-in command"
     if by in ("chat", "topic"):
@@ -68,7 +67,8 @@ def _wrong(settings: Settings, by: str, value: str) -> str:
     return ""
 
 
-def _nearest(name: str, known: Collection[str]) -> str:
+def nearest(name: str, known: Collection[str]) -> str:
+    """Say which name was probably meant, else which there are; empty: there is none."""
     near = difflib.get_close_matches(name, known, 1, 0.5)
     return f"; nearest: {near[0]!r}" if near else f"; available: {', '.join(known)}" if known else ""
 
@@ -76,7 +76,7 @@ def _nearest(name: str, known: Collection[str]) -> str:
 def no_agent(settings: Settings, name: str) -> str:
     """Say that there is no agent of this name, and which was probably meant; empty: there is one."""
     known = [DEFAULT, *settings.agents]
-    return f"there is no agent {name!r}{_nearest(name, known)}" if name and name not in known else ""
+    return f"there is no agent {name!r}{nearest(name, known)}" if name and name not in known else ""
 
 
 def agents_of(settings: Settings) -> Agents:
@@ -180,7 +180,6 @@ def check_memory(settings: Settings) -> Finding:
 
 
 def _left_agent(settings: Settings) -> Finding | None:
-    """Find what is kept of an agent that is listed no more."""
     there = {path.parent.name for path in (settings.workspace / AGENTS).glob("*/memory")}
     gone = min(there - set(settings.agents), default=None)
     if gone is None:

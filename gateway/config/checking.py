@@ -17,7 +17,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
-from gateway.config.agents import settings_of
+from gateway.config.agents import nearest, settings_of
 from gateway.config.finding import SERVICE_ENVIRONMENT, SERVICE_FILE, contents, in_the_way, named_files
 from gateway.config.redact import Redactor, secrets_of
 from gateway.config.settings import Settings, Tools
@@ -152,7 +152,7 @@ def _tools(
         if name not in channels:
             yield (
                 (*above, "tools", "policy", "channels", name),
-                f"no channel {name!r}{_nearest(name, channels)}",
+                f"no channel {name!r}{nearest(name, sorted(channels))}",
             )
 
 
@@ -162,13 +162,10 @@ def _unknown_tool(name: str, settings: Settings) -> str:
         return ""
     if name.startswith("mcp."):
         server = name.split(".")[1]
-        return "" if server in settings.mcp else f"no server {server!r}{_nearest(server, settings.mcp)}"
-    return f"no tool {name!r}{_nearest(name, _TOOLS)}"
-
-
-def _nearest(name: str, known: Collection[str]) -> str:
-    near = difflib.get_close_matches(name, known, 1, 0.5)
-    return f"; nearest: {near[0]!r}" if near else f"; available: {', '.join(sorted(known))}" if known else ""
+        return (
+            "" if server in settings.mcp else f"no server {server!r}{nearest(server, sorted(settings.mcp))}"
+        )
+    return f"no tool {name!r}{nearest(name, sorted(_TOOLS))}"
 
 
 @cache

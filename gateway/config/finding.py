@@ -8,9 +8,10 @@ import os
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from gateway.errors import ConfigError, GatewayError
+if TYPE_CHECKING:
+    from gateway.errors import GatewayError
 
 PREFIX = "CHAT_GATEWAY_"
 DEFAULT_WORKSPACE = "~/.chat-gateway"
@@ -211,6 +212,9 @@ def in_the_way(workspace: Path) -> Path | None:
 
 def explain(workspace: Path, fault: BaseException) -> GatewayError | None:
     """Put into words what the system refused in a workspace; None where the fault is of another kind."""
+    # Help and usage answer at once because nothing of this is imported for them.
+    from gateway.errors import ConfigError, GatewayError
+
     blocking = in_the_way(workspace)
     if blocking is not None:
         return ConfigError(

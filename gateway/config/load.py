@@ -26,25 +26,11 @@ from gateway.config.finding import (
     default_workspace,
     expand,
     find_file,
-    usual_file,
 )
 from gateway.config.schema import KeyPath, Schema, expected, got, lines_of, parse_text
-from gateway.config.settings import Channels, Settings, effective_compaction, effective_history
+from gateway.config.settings import Channels, Settings
 from gateway.errors import ConfigError
 from session.disk.local_files import overlap
-
-__all__ = [
-    "PREFIX",
-    "Settings",
-    "effective_compaction",
-    "effective_history",
-    "find_file",
-    "load",
-    "load_values",
-    "of_values",
-    "usual_file",
-    "with_tables",
-]
 
 # Yields a key and what is wrong with it.
 Faults = Callable[[Settings], Iterable[tuple[KeyPath, str]]]
@@ -221,7 +207,6 @@ class _Reading:
                 self._put(path, _stand_in(path), "")
 
     def _of_agents(self) -> list[KeyPath]:
-        """List the secrets of the agents that somebody named."""
         named = self._values.get("agents")
         return [("agents", name, "model", "api_key") for name in (named if isinstance(named, dict) else ())]
 
@@ -376,7 +361,6 @@ class _Reading:
 
 
 def _of_state(settings: Settings) -> Iterator[tuple[KeyPath, str]]:
-    """Yield why a state database on PostgreSQL cannot be used."""
     if settings.state_table.url and settings.broker.embedded:
         yield ("state", "url"), 'needs RabbitMQ: set broker.url = "amqp://…", or remove state.url'
     if settings.state_table.url and find_spec("psycopg") is None:

@@ -14,8 +14,7 @@ from pydantic import BaseModel, SecretStr
 
 from channels.tables import HIDDEN
 from gateway.config.agents import settings_of
-from gateway.config.load import effective_compaction, effective_history
-from gateway.config.settings import Broker, Settings, State
+from gateway.config.settings import Broker, Settings, State, effective_compaction, effective_history
 
 MASK = "***"
 # Shorter ones would black out ordinary text: recognised only within an address.
@@ -44,8 +43,6 @@ class Redactor:
         # Longest first: of two secrets, one of which begins the other, none may leave its rest standing.
         self._pattern = re.compile("|".join([*map(_pattern_of, ordered), _USER_INFO]))
         self._plain = re.compile("|".join(map(_pattern_of, ordered))) if ordered else None
-        data = [_pattern_of(form).encode() for form in ordered]
-        self._data_pattern = re.compile(b"|".join([*data, _USER_INFO.encode()]))
 
     @classmethod
     def of(cls, settings: Settings | None = None, environ: Mapping[str, str] | None = None) -> Redactor:
@@ -64,30 +61,9 @@ class Redactor:
             return self._pattern.sub(_masked, text)
         return text if self._plain is None else self._plain.sub(MASK, text)
 
-    def data(self, data: bytes) -> bytes:
-        """Return ``data`` without secrets."""
-        return self._data_pattern.sub(_masked_data, data)
-
     def error(self, error: BaseException) -> str:
         """Return the traceback of ``error``, its causes included, without secrets."""
         return self.text("".join(traceback.format_exception(error)).rstrip("\n"))
-
-    def value(self, value: object) -> object:
-        """Return a value of any nesting without secrets; an object that shows one becomes clean text."""
-        if value is None or isinstance(value, (bool, float)):
-            return value
-        if isinstance(value, str):
-            return self.text(value)
-        if isinstance(value, (bytes, bytearray)):
-            return self.data(bytes(value))
-        if isinstance(value, Mapping):
-            return {self.value(key): self.value(item) for key, item in value.items()}
-        if isinstance(value, (list, tuple, set, frozenset)):
-            items = [self.value(item) for item in value]
-            return tuple(items) if isinstance(value, tuple) else items
-        shown = repr(value)
-        clean = self.text(shown)
-        return value if clean == shown else clean
 
 
 def secrets_of(settings: Settings) -> dict[str, str]:
@@ -160,11 +136,6 @@ def _masked(match: re.Match[str]) -> str:
     return MASK if user is None else f"{user}:{MASK}@"
 
 
-def _masked_data(match: re.Match[bytes]) -> bytes:
-    user = match["user"]
-    return MASK.encode() if user is None else user + b":" + MASK.encode() + b"@"
-
-
 def shown_settings(settings: Settings) -> dict[str, object]:
     """Return the whole configuration as plain values, effective, with every secret hidden."""
     redactor = Redactor.of(settings)
@@ -207,4 +178,6 @@ def _shown(value: object, redactor: Redactor) -> object:
         # Many a server has its key there.
         address, mark, _ = value.partition("?")
         return redactor.text(address) + (f"?{HIDDEN}" if mark else "")
-    return redactor.value(value)
+    if isinstance(value, tuple):
+        return tuple(_shown(item, redactor) for item in value)
+    return redactor.text(value) if isinstance(value, str) else value

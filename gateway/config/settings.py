@@ -38,6 +38,7 @@ from channels.tables import (
     TelegramTable,
     Web,
     hide_password,
+    is_address,
     sound_secret,
 )
 from session.compaction.rules import Numbers, Preset, numbers_of
@@ -184,17 +185,13 @@ Bindings = Annotated[
 ]
 
 
-def is_address(value: str, schemes: Sequence[str]) -> bool:
-    """Say whether ``value`` is the address of a server, of one of these schemes."""
-    try:
-        parts = urlsplit(value)
-        sound = parts.scheme in schemes and bool(parts.hostname) and parts.port != 0
-    except ValueError:
+def is_server(value: str, schemes: Sequence[str]) -> bool:
+    """Say whether ``value`` is the address of a server that may hold a password."""
+    if not is_address(value, schemes):
         return False
+    parts = urlsplit(value)
     # A raw "#", "?" or "/" in the password would end the address before its host.
-    sound = sound and "@" not in f"{parts.path}{parts.query}{parts.fragment}"
-    # ``urlsplit`` leaves out tabs and line ends; whoever connects may not.
-    return sound and value.isprintable() and " " not in value
+    return "@" not in f"{parts.path}{parts.query}{parts.fragment}"
 
 
 class Metrics(ConfigTable):
@@ -235,7 +232,23 @@ class Shell(ConfigTable):
     """Time limit for a command, in seconds."""
 
 
-class State(ConfigTable):
+class _Server(ConfigTable):
+    """A server at an address that may hold a password: show ``shown_url`` instead of ``url``."""
+
+    url: str
+
+    @property
+    def password(self) -> str:
+        """The password within ``url``, decoded; empty where it has none."""
+        return unquote(urlsplit(self.url).password or "")
+
+    @property
+    def shown_url(self) -> str:
+        """``url`` with its password hidden."""
+        return hide_password(self.url)
+
+
+class State(_Server):
     """Where the gateway keeps what nobody is meant to read."""
 
     url: str = Field(default="", repr=False, json_schema_extra=_POSTGRES)
@@ -262,22 +275,12 @@ class State(ConfigTable):
     @field_validator("url")
     @classmethod
     def _known_kind(cls, value: str) -> str:
-        if value and not is_address(value, ("postgresql", "postgres")):
+        if value and not is_server(value, ("postgresql", "postgres")):
             raise ValueError(
                 'expected postgresql://user:password@host:5432/database, with "%23" for "#" and so on; '
                 "empty: a file in the workspace"
             )
         return value
-
-    @property
-    def password(self) -> str:
-        """The password within ``url``, decoded; empty where it has none."""
-        return unquote(urlsplit(self.url).password or "")
-
-    @property
-    def shown_url(self) -> str:
-        """``url`` with its password hidden."""
-        return hide_password(self.url)
 
 
 Decision = Literal["allow", "ask", "deny"]
@@ -348,7 +351,7 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-class Broker(ConfigTable):
+class Broker(_Server):
     """The message queue between the platforms and the model."""
 
     url: str = Field(default="embedded", repr=False, json_schema_extra=_BROKER)
@@ -371,7 +374,7 @@ class Broker(ConfigTable):
     @field_validator("url")
     @classmethod
     def _known_kind(cls, value: str) -> str:
-        if value != "embedded" and not is_address(value, ("amqp", "amqps")):
+        if value != "embedded" and not is_server(value, ("amqp", "amqps")):
             raise ValueError(
                 'expected "embedded" or amqp://user:password@host:5672/vhost (or amqps://), '
                 'with "%23" for "#" and so on'
@@ -389,16 +392,6 @@ class Broker(ConfigTable):
     def embedded(self) -> bool:
         """Whether the queue lives in the daemon's own process."""
         return self.url == "embedded"
-
-    @property
-    def password(self) -> str:
-        """The password within ``url``, decoded; empty where it has none."""
-        return "" if self.embedded else unquote(urlsplit(self.url).password or "")
-
-    @property
-    def shown_url(self) -> str:
-        """``url`` with its password hidden."""
-        return hide_password(self.url)
 
 
 class ModelSettings(ConfigTable):

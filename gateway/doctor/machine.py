@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 import durable
-from gateway.app import daemon
+from gateway.app import daemons
 from gateway.doctor.finding import Check
 from session.disk.local_files import FUSE, MAGICS, magic_of
 from session.store.derived import searches_texts
@@ -95,7 +95,7 @@ def check(workspace: Path, local_dir: Path | None = None) -> Iterator[Check]:
         yield file_system(workspace, look_at(workspace))
     if local_dir is not None:
         yield local_files(local_dir)
-    limit = daemon.limit()
+    limit = daemons.limit()
     if limit < OPEN_FILES:
         cure = "raise it: ulimit -n, or LimitNOFILE= of the unit"
         yield Check("open files", "warn", f"each process of this user may have only {limit} open", cure)

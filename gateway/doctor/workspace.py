@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Final
 
 import durable
-from channels.cron.actions_file import Left
-from channels.cron.job import CHANNEL
+from channels.cron.jobs import CHANNEL
 from channels.cron.jobs_file import Contents, CronFile
+from channels.cron.nanobot_jobs import Left
 from channels.errors import ChannelError
 from channels.storage import held
 from durable import make_folder

@@ -10,10 +10,10 @@ from fastapi import APIRouter, Query
 from starlette.responses import Response
 
 import durable
-from channels.cron.by_hand import run_now
-from channels.cron.job import CHANNEL, BadJob, coming, new_row, runs, shown
+from channels.cron.jobs import CHANNEL, BadJob, coming, new_row, runs, shown
 from channels.cron.jobs_file import CronFile
 from channels.cron.schedule import BadSchedule, asked, slot_name
+from channels.cron.scheduler import run_now
 from gateway.app.wiring_cron import Texts
 from gateway.config.agents import agents_of, no_agent
 from gateway.config.settings import Settings

@@ -14,7 +14,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.types import Scope
 
-from channels.cron.job import BadJob
+from channels.cron.jobs import BadJob
 from channels.cron.jobs_file import NoJob
 from channels.cron.schedule import BadSchedule
 from channels.errors import ChannelError

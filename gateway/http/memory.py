@@ -155,7 +155,7 @@ def _add_facts(router: APIRouter, chats: ChatService) -> None:
     )
     async def patch_fact(id: FactId, key: Key, body: FactIn, agent: AgentName = None) -> Response:
         services, scope = await scope_of(chats, key, agent)
-        fact = await services.facts.known.edit(key, scope, id, body.text)
+        fact = await services.known_facts.edit(key, scope, id, body.text)
         if fact is None:
             raise _no_fact(key, id)
         return json_response(fact.as_dict())
@@ -167,7 +167,7 @@ def _add_facts(router: APIRouter, chats: ChatService) -> None:
     )
     async def delete_fact(id: FactId, key: Key, agent: AgentName = None) -> Response:
         services, scope = await scope_of(chats, key, agent)
-        gone = await services.facts.known.forget(key, scope, id)
+        gone = await services.known_facts.forget(key, scope, id)
         if gone is None:
             raise _no_fact(key, id)
         return json_response(gone.as_dict())
@@ -175,7 +175,7 @@ def _add_facts(router: APIRouter, chats: ChatService) -> None:
 
 async def _facts(services: SessionServices, scope: Scope, limit: int, cursor: str | None) -> dict[str, Any]:
     """Return a page of a scope's facts. An id stands for when a fact was stored."""
-    facts = await services.facts.known.facts(scope)
+    facts = await services.known_facts.facts(scope)
     found, following = page(
         facts, lambda fact: (fact.id, digest(fact.text, fact.created_at)), limit=limit, cursor=cursor
     )

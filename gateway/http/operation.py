@@ -14,6 +14,7 @@ from pydantic import ConfigDict, Field
 from starlette.responses import PlainTextResponse, Response
 
 import durable
+from gateway.app.status import readiness_of, status_of
 from gateway.config.redact import shown_settings
 from gateway.http.errors import json_response
 from gateway.http.openapi import ErrorOut, Metrics, Open, Shape, needs
@@ -120,7 +121,7 @@ def add_health_routes(router: APIRouter, chats: ChatService, gate: Gate) -> None
         **needs(None, ReadyOut, _503=ReadyOut | ErrorOut),
     )
     async def get_readyz(request: Request) -> Response:
-        ready, parts = chats.application.readiness()
+        ready, parts = readiness_of(chats.application)
         up = {"up": True, "since": chats.application.started_at.isoformat(), "error": ""}
         parts |= {"http": up}
         if not gate.carries_token(request.scope):
@@ -156,7 +157,7 @@ def _add_status(router: APIRouter, chats: ChatService) -> None:
     )
     async def get_status() -> Response:
         most = chats.application.settings.media.max_mb * 2**20
-        return json_response(await chats.application.status() | {"max_file_bytes": most})
+        return json_response(await status_of(chats.application) | {"max_file_bytes": most})
 
     @router.get(
         "/v1/lanes",
@@ -331,7 +332,7 @@ def _add_checks(router: APIRouter, chats: ChatService) -> None:
         from gateway.doctor.checks import examine
 
         async def daemon() -> Mapping[str, Any]:
-            return await chats.application.status()
+            return await status_of(chats.application)
 
         found: list[dict[str, Any]] = []
         complete = True

@@ -19,7 +19,7 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 from websockets.exceptions import InvalidState
 
 import durable
-from gateway.app import daemon
+from gateway.app import daemons
 from gateway.errors import GatewayError
 from gateway.http import (
     completions,
@@ -94,7 +94,7 @@ class HttpServer:
         self._socket: socket.socket | None = None
         self.bound = asyncio.Event()
         self.chats = ChatService(application)
-        self.descriptors = daemon.limit()
+        self.descriptors = daemons.limit()
         self._gate = Gate(
             host=http.host,
             allowed_hosts=http.allowed_hosts,

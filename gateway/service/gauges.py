@@ -15,7 +15,7 @@ from prometheus_client.registry import Collector
 import durable
 from durable import SYNC_BOUNDS_S, sync_counts
 from gateway.app.metrics import PREFIX
-from gateway.app.status import own_version, with_letters
+from gateway.app.status import own_version, readiness_of, with_letters
 from gateway.errors import MailboxDown
 from gateway.queue.mailbox import Depth
 from gateway.workers.merging import merged
@@ -46,7 +46,7 @@ async def metrics(application: Application) -> bytes:
     depths = await _depths(application, in_hand)
     services = application.services
     waiting = await start_thread(lambda: _waiting(application), name="metrics") if services else None
-    ready, parts = application.readiness()
+    ready, parts = readiness_of(application)
     built = GaugeMetricFamily(
         f"{PREFIX}_build_info", "Version and role; always 1.", labels=("version", "python", "role")
     )

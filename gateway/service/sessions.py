@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from gateway.app.erasure import clear
-from gateway.app.wiring_agents import end_all
+from gateway.app.erasure import clear, end_all
 from gateway.app.wiring_broker import awaited_at_once
 from gateway.errors import MailboxDown
 from gateway.service.pages import page

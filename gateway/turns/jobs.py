@@ -19,7 +19,7 @@ import structlog
 
 import durable
 from channels import storage
-from channels.cron.job import ABOUT, ALL, CHANNEL, letter_slot
+from channels.cron.jobs import ABOUT, ALL, CHANNEL, letter_slot
 from channels.errors import ChannelError
 from channels.message import Inbound, now_text
 from gateway.queue.mailbox import INBOUND, Post

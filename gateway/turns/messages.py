@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final
 
-from channels.cron.job import ABOUT
+from channels.cron.jobs import ABOUT
 from channels.message import Inbound, Quoted, times
 from gateway.queue.mailbox import carried
 from session.approvals.answers import COUNTED

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from channels.tables import MOST
-from gateway.config.reference import is_table, json_schema, keys
+from gateway.config.schema import is_table, json_schema, keys
 from gateway.config.settings import Settings
 
 DOCS = Path(__file__).resolve().parent.parent.parent / "docs"

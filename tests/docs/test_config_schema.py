@@ -12,7 +12,7 @@ import pytest
 from jsonschema import Draft7Validator, Draft202012Validator
 
 from gateway.__main__ import main
-from gateway.config.reference import keys
+from gateway.config.schema import keys
 from tests.docs import configuration_page as made
 from tests.docs.page import read
 

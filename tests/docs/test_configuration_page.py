@@ -12,7 +12,7 @@ import pytest
 from channels.tables import Platform
 from gateway.__main__ import main
 from gateway.config.load import load
-from gateway.config.reference import json_schema, keys
+from gateway.config.schema import json_schema, keys
 from gateway.config.settings import Settings
 from tests.docs import configuration_page as made
 from tests.docs.page import unknown_keys

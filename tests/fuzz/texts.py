@@ -20,7 +20,7 @@ from channels.text import split_markdown, utf16_len
 from durable import is_blank
 from gateway.config.load import load
 from gateway.config.redact import shown_settings
-from gateway.config.reference import json_schema
+from gateway.config.schema import json_schema
 from gateway.config.settings import Settings
 from gateway.errors import ConfigError
 from session.transcript import pages

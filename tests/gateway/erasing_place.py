@@ -9,13 +9,13 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from channels.cron.job import new_row
+from channels.cron.jobs import new_row
 from channels.cron.jobs_file import CronFile
 from channels.cron.schedule import At
 from channels.message import Attachment, Inbound
 from channels.pairing import Pairing
 from gateway.app.erasure import Erasure
-from gateway.app.wiring_session import SessionServices, build_session_services
+from gateway.app.wiring_session import SessionServices
 from gateway.config.settings import Settings
 from gateway.outbound.send_log import SendLog
 from gateway.queue.mailbox import INBOUND, ParkedAs, Post, outbound
@@ -187,7 +187,7 @@ async def spent(store: Store) -> None:
 async def eraser(workspace: Path, **more: Any) -> AsyncIterator[tuple[Erasure, SessionServices]]:
     """Open what erases, with the queue of the workspace, as a command without a daemon does."""
     settings = configured(workspace, **more)
-    services = build_session_services(settings, status=lambda *_: [])
+    services = SessionServices(settings, status=lambda *_: [])
     try:
         async with opened(settings.state) as mailbox:
             yield Erasure(settings, services, mailbox=mailbox), services

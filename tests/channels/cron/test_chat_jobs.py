@@ -10,11 +10,10 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from channels.cron import heartbeat
+from channels.cron import jobs
 from channels.cron.chat_jobs import MOST_OF_A_CHAT, NotAllowed, check_wish, job_id_of, own_job
-from channels.cron.job import BadJob, letter, new_row, read_job
+from channels.cron.jobs import Asker, BadJob, Owner, letter, new_row, read_job
 from channels.cron.jobs_file import CronFile, Damaged
-from channels.cron.owner import Asker, Owner
 from channels.cron.schedule import At, BadSchedule, Every, asked
 from channels.message import read_inbound
 from tests.channels.cron.cron_place import NOON, put
@@ -254,12 +253,12 @@ def test_the_jobs_of_a_chat_that_moved_go_with_it(file: CronFile) -> None:
     ],
 )
 def test_a_file_without_a_task_asks_nothing(text: str) -> None:
-    assert heartbeat.beat("look", text) is None
+    assert jobs.beat("look", text) is None
 
 
 @pytest.mark.parametrize("text", ["water", "# T\n- [ ] water", "<!-- x --> water", "#water", "1. water"])
 def test_a_file_with_a_task_is_asked(text: str) -> None:
-    assert heartbeat.beat("look", text) == f"look\n\n{text}"
+    assert jobs.beat("look", text) == f"look\n\n{text}"
 
 
 def test_a_heartbeat_is_a_job_like_any_other() -> None:

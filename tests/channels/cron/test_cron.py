@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from channels.cron.job import Ran, due, new_row
+from channels.cron.jobs import Owner, Ran, due, new_row
 from channels.cron.jobs_file import CronFile
-from channels.cron.owner import Owner
 from channels.cron.schedule import At, cron
 from channels.message import Inbound
 from tests.channels.cron.cron_place import (

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from channels.cron.by_hand import run_now
-from channels.cron.job import BadJob, new_row
+from channels.cron.jobs import BadJob, new_row
 from channels.cron.schedule import Every
+from channels.cron.scheduler import run_now
 from tests.channels.cron.cron_place import (
     HOUR,
     MINUTE,
@@ -163,8 +163,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from channels.base import Pulse
-from channels.cron.heartbeat import message_of
-from channels.cron.scheduler import build
+from channels.cron.jobs_file import CronFile
+from channels.cron.scheduler import CronScheduler
 
 async def put(inbound):
     os.write(log, f"{inbound.id}\\n".encode())
@@ -173,8 +173,7 @@ async def put(inbound):
 workspace = Path(sys.argv[1])
 log = os.open(workspace / "put.log", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 clock = lambda: datetime.now(UTC)
-place = (workspace / "state", workspace)
-scheduler = build(*place, pulse=Pulse(), zone=UTC, clock=clock, put=put, text_of=message_of)
+scheduler = CronScheduler(CronFile(workspace), workspace / "state", pulse=Pulse(), clock=clock, put=put)
 asyncio.run(scheduler.run())
 """
 

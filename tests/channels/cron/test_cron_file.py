@@ -16,9 +16,8 @@ from typing import Any
 import pytest
 
 import durable
-from channels.cron.job import BadJob, Ran, due, letter, new_row, runs
+from channels.cron.jobs import BadJob, Owner, Ran, due, letter, new_row, runs
 from channels.cron.jobs_file import CronFile, Damaged
-from channels.cron.owner import Owner
 from channels.cron.schedule import At, Every, cron
 from channels.errors import ChannelError
 from tests.channels.cron.cron_place import MINUTE, NOON, Place, Theirs, every, job, ms, on_disk, put

@@ -9,7 +9,6 @@ import io
 import json
 import logging
 import os
-import select
 import socket
 import subprocess
 import sys
@@ -236,54 +235,6 @@ def test_a_full_disk_behind_stderr_ends_nothing() -> None:
     assert ["third" in line for line in stream.getvalue().splitlines()] == [True]
 
 
-class Written(io.StringIO):
-    """Keeps what came in one write each."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.pieces: list[str] = []
-
-    def write(self, text: str) -> int:
-        self.pieces.append(text)
-        return super().write(text)
-
-
-async def test_the_lines_of_a_pass_leave_together() -> None:
-    """One write takes what several turns said in one pass of the loop, whole lines as far as a pipe does."""
-    stream = logging_to(Written())
-    logs.gather(asyncio.get_running_loop())
-
-    for number in range(3):
-        structlog.get_logger().info("turn.ended", number=number)
-    before = list(stream.pieces)
-    await asyncio.sleep(0)
-    together = list(stream.pieces)
-    for number in range(9):
-        structlog.get_logger().info("turn.ended", number=number, text="é" * 500)
-    await asyncio.sleep(0)
-
-    assert before == []
-    assert [piece.count("\n") for piece in together] == [3]
-    assert all(piece.endswith("\n") for piece in stream.pieces)
-    assert max(len(piece.encode()) for piece in stream.pieces) <= select.PIPE_BUF
-    assert [line["number"] for line in events(stream)] == [0, 1, 2, *range(9)]
-
-
-async def test_a_warning_leaves_at_once_behind_what_was_said_before_and_so_does_a_thread() -> None:
-    """What goes wrong is there even where the loop does not move any more, which no thread waits for."""
-    stream = logging_to(Written())
-    logs.gather(asyncio.get_running_loop())
-
-    structlog.get_logger().info("turn.ended")
-    structlog.get_logger().warning("turn.failed")
-
-    thread = threading.Thread(target=lambda: structlog.get_logger().info("disk.done"))
-    thread.start()
-    thread.join()
-
-    assert [line["event"] for line in events(stream)] == ["turn.ended", "turn.failed", "disk.done"]
-
-
 PLAIN = """
 from gateway.app import logging as logs
 from gateway.cli import output
@@ -309,7 +260,7 @@ def test_a_plain_line_is_one_write_with_its_end() -> None:
 
 def test_a_plain_line_stands_behind_what_was_said_before_and_tells_no_secret() -> None:
     """It is for scripts as much as the events are."""
-    stream = logging_to(Written())
+    stream = logging_to(io.StringIO())
 
     structlog.get_logger().info("turn.ended")
     logs.say(f"ready {SECRET}")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.app.wiring_session import build_session_services
+from gateway.app.wiring_session import SessionServices
 from gateway.app.wiring_tools import EXTRACTION_CURE, NO_EXTRACTION, OptionalTools, granted, lacking
 from gateway.config.load import load
 from gateway.config.settings import Settings
@@ -55,7 +55,7 @@ def test_without_the_library_web_fetch_is_not_offered_and_the_cure_is_told(
 
 async def test_a_tool_that_was_switched_off_after_a_crash_may_have_acted(tmp_path: Path) -> None:
     """Its call is told as of unknown outcome, and never as one of a tool that is none."""
-    services = build_session_services(settings(tmp_path), status=lambda *_: [])
+    services = SessionServices(settings(tmp_path), status=lambda *_: [])
     try:
         toolbox = services.turns.toolbox
         assert toolbox.get("shell") is None

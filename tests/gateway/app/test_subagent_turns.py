@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import fields
 from pathlib import Path
 
-from gateway.app.wiring_agents import build_store
-from gateway.app.wiring_session import build_session_services
+from gateway.app.wiring_session import SessionServices
 from gateway.config.load import load
 from session.context.request import Asking
 from session.memory.scope_resolver import PARENT
@@ -33,7 +32,7 @@ edit = "ask"
 async def test_they_share_everything_else_with_those_of_chats(tmp_path: Path) -> None:
     """Whatever turns come to have, those of subagents have it too."""
     model = {"CHAT_GATEWAY_MODEL__NAME": "openai/big", "CHAT_GATEWAY_MODEL__EMBEDDING": "openai/small"}
-    services = build_session_services(load(None, tmp_path, model, tables={}), status=lambda *_: [])
+    services = SessionServices(load(None, tmp_path, model, tables={}), status=lambda *_: [])
     subagent_turns = services.agents[""].subagent_turns
     try:
         parts = {each.name for each in fields(services.turns)}
@@ -52,12 +51,12 @@ async def test_what_the_policy_says_of_a_job_holds_for_its_subagent(tmp_path: Pa
     config = tmp_path / "config.toml"
     config.write_text(POLICY)
     settings = load(config, tmp_path, {}, tables={})
-    services = build_session_services(settings, status=lambda *_: [])
+    services = SessionServices(settings, status=lambda *_: [])
     turns = services.agents[""].subagent_turns
     call = Call("cron:1", "01J", "m1", "c1")
     origin = {"answer_to": "telegram:1", "source": "cron"}
     begun = SubagentFiles(settings.state).begin(call, task="look", label="look", origin=origin)
-    own = build_store(settings)
+    own = services.subagent_store
     try:
         async with own.open(SessionKey(begun.key)) as session:
             await session.remember({PARENT: begun.parent})

@@ -45,7 +45,7 @@ def test_every_secret_of_the_configuration_is_known() -> None:
     }
 
 
-def test_secrets_go_from_text_bytes_errors_and_nested_values() -> None:
+def test_secrets_go_from_text_and_errors() -> None:
     """Wherever one stands, three stars remain."""
     redactor = Redactor.of(planted(), {})
 
@@ -53,17 +53,13 @@ def test_secrets_go_from_text_bytes_errors_and_nested_values() -> None:
     assert redactor.text(f"GET /bot{quote(TELEGRAM, safe='')}/getMe") == "GET /bot***/getMe"
     assert redactor.text("br0ker/pass br0ker%2Fpass") == "*** ***"
     assert redactor.text(f"only {TELEGRAM.partition(':')[2]}") == "only ***"
-    assert redactor.data(b"Bearer http-secret-token") == b"Bearer ***"
-    nested = {"a": ["sk-model-secret", {"sk-model-secret": (b"sk-model-secret", 1, None, True)}]}
-    assert redactor.value(nested) == {"a": ["***", {"***": (b"***", 1, None, True)}]}
     try:
         try:
             raise ValueError("sk-model-secret")
         except ValueError as cause:
             raise RuntimeError(f"call failed: {TELEGRAM}") from cause
     except RuntimeError as error:
-        shown, value = redactor.error(error), redactor.value(error)
-    assert value == "RuntimeError('call failed: ***')"
+        shown = redactor.error(error)
     assert "ValueError: ***" in shown
     assert "RuntimeError: call failed: ***" in shown
 
@@ -93,7 +89,6 @@ def test_a_password_in_any_address_is_hidden() -> None:
     assert redactor.text("via http://ada:unknown@proxy:3128/ and https://host:80/a@b") == (
         "via http://ada:***@proxy:3128/ and https://host:80/a@b"
     )
-    assert redactor.data(b"amqp://ada:x@h") == b"amqp://ada:***@h"
 
 
 def test_short_secrets_are_whole_words_or_named_as_unguarded() -> None:

@@ -13,7 +13,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from gateway.config.load import load
-from gateway.config.reference import json_schema, keys
+from gateway.config.schema import json_schema, keys
 from gateway.config.settings import Settings
 from gateway.errors import ConfigError
 from tests.support.examples import share_of

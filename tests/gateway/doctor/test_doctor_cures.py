@@ -12,7 +12,7 @@ import pytest
 
 from gateway.app.daemons import DaemonRegistry
 from gateway.app.erasure import Erasure
-from gateway.app.wiring_session import build_session_services
+from gateway.app.wiring_session import SessionServices
 from gateway.config.settings import Settings
 from gateway.doctor.checks import examine
 from gateway.doctor.finding import Check, bounded
@@ -118,7 +118,7 @@ async def test_doctor_names_an_erasure_that_is_not_whole(tmp_path: Path) -> None
     """Of a chat and of a person, each with the command that ends it; nothing when it has ended."""
     settings = Settings.model_validate({"workspace": tmp_path, "people": {"ada": ["web:ada"]}})
     before = await erasures(settings)
-    services = build_session_services(settings, status=lambda *_: [])
+    services = SessionServices(settings, status=lambda *_: [])
     erasure = Erasure(settings, services, mailbox=None)
     owed = Owed(settings.state)
     owed.keep(await erasure.subject(key="web:bob"))

@@ -14,6 +14,7 @@ import orjson
 import pytest
 
 from gateway.app import logging as logs
+from gateway.app.status import status_of
 from gateway.errors import MailboxDown
 from gateway.http.completions import Diverged, Written
 from gateway.service.chats import ChatService
@@ -320,7 +321,7 @@ async def test_a_store_that_refuses(place: Place) -> None:
 
     whole = [await place.http.post("/v1/chat/completions", json=asked("hello", user="ada")) for _ in "ab"]
     assert {answer.status_code for answer in whole} == {503}
-    assert (await place.application.status())["queues"]["inbound"]["count"] == 0
+    assert (await status_of(place.application))["queues"]["inbound"]["count"] == 0
 
     streamed = await place.http.post("/v1/chat/completions", json=asked("hello", user="ada", stream=True))
     *_, last = streamed.text.strip().split("\n\n")

@@ -12,7 +12,7 @@ import httpx
 import pytest
 from structlog.testing import capture_logs
 
-from gateway.app import daemon
+from gateway.app import daemons
 from gateway.http.security import (
     MAX_ADDRESSES,
     MAX_IN_ALL,
@@ -207,7 +207,7 @@ def test_the_soft_limit_is_raised_to_the_hard_one() -> None:
     pid = os.fork()
     if not pid:
         resource.setrlimit(resource.RLIMIT_NOFILE, (64, 200))
-        os.write(writing, b"%d" % daemon.raise_limit())
+        os.write(writing, b"%d" % daemons.raise_limit())
         os._exit(0)
     os.waitpid(pid, 0)
     os.close(writing)

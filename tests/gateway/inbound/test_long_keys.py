@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from channels.cron.job import BadJob, new_row
+from channels.cron.jobs import BadJob, new_row
 from channels.cron.schedule import asked
 from channels.message import MAX_KEY_BYTES
 from gateway.service.client_message import NoAddress, inbound

@@ -18,6 +18,7 @@ from channels.storage import lease
 from gateway.__main__ import main
 from gateway.app.application import Application
 from gateway.app.daemons import DaemonRegistry
+from gateway.app.status import readiness_of
 from gateway.config.settings import Settings
 from gateway.http.server import HttpServer
 from gateway.outbound.standing import set_standing
@@ -155,11 +156,11 @@ async def test_a_session_process_turns_the_channel_down(tmp_path: Path) -> None:
     ):
         # As the process that runs the adapter leaves it.
         set_standing(state, "telegram", {"up": True, "since": "2027-01-01", "error": ""})
-        before = place.application.readiness()[1]["telegram"]
+        before = readiness_of(place.application)[1]["telegram"]
         await place.application.mailbox.put(Post(INBOUND, letter.key, letter.id, letter.to_bytes()))
 
         def held() -> dict[str, Any] | None:
-            part = place.application.readiness()[1]["telegram"]
+            part = readiness_of(place.application)[1]["telegram"]
             return part if "1 chat waits" in part["error"] else None
 
         part = await until(held)

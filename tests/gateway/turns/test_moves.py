@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from channels.cron.job import new_row
+from channels.cron.jobs import new_row
 from channels.cron.jobs_file import CronFile
 from channels.cron.schedule import Every
 from gateway.turns import routing

@@ -164,13 +164,13 @@ async def test_a_worker_that_cannot_be_replaced_for_want_of_descriptors_is_later
         await running
 
 
-async def scraped(workers: Workers) -> float:
+async def scraped(workers: Workers, monkeypatch: pytest.MonkeyPatch) -> float:
     """Read the count of a gateway that has nothing but these workers."""
+    monkeypatch.setattr(gauges, "readiness_of", lambda _: (True, {}))
     found = SimpleNamespace(
         workers=workers,
         services=None,
         role="all",
-        readiness=lambda: (True, {}),
         mailbox=SimpleNamespace(in_memory=lambda: SimpleNamespace(letters=0, bytes=0)),
         worker=None,
         metrics=None,
@@ -198,11 +198,11 @@ async def test_a_worker_that_dies_while_the_queues_are_counted_counts_once(
 
     monkeypatch.setattr(gauges, "_depths", depths)
     async with at_work(tmp_path, 1, silent_s=600) as (workers, _):
-        before = await scraped(workers)
+        before = await scraped(workers, monkeypatch)
         dies = True
-        beside = await scraped(workers)
+        beside = await scraped(workers, monkeypatch)
         dies = False
         await until(lambda: workers.any_up)
-        behind = await scraped(workers)
+        behind = await scraped(workers, monkeypatch)
 
     assert (before, beside, behind) == (1000, 1010, 2010)

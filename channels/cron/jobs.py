@@ -1,15 +1,14 @@
-"""One cron job as ``cron/jobs.json`` holds it (nanobot's schema): read, made, moved on, put into words."""
+"""One job as ``cron/jobs.json`` holds it (nanobot's schema): read, made, changed; who may change it."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta, tzinfo
 from typing import Any, Final, Literal
 
 import durable
-from channels.cron.owner import Owner, read_agent, read_owner
 from channels.cron.schedule import (
     POLICIES,
     At,
@@ -27,6 +26,84 @@ from channels.cron.schedule import (
 from channels.errors import ChannelError
 from channels.message import MAX_TEXT_BYTES, Inbound, key_fault, now_text
 from durable import whole_text
+
+# The names that agents have, that of the sections outside of ``[agents]`` included.
+_AGENT: Final = re.compile(r"[a-z][a-z0-9_-]{0,31}")
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """Who made a job in a chat.
+
+    Args:
+        chat: key of the chat.
+        id: the person's id on that platform; empty where it has none.
+        name: as the platform showed it then.
+        message_id: the message by which it was made.
+    """
+
+    chat: str
+    id: str = ""
+    name: str = ""
+    message_id: str = ""
+
+    def as_row(self) -> dict[str, str]:
+        """Return it as a job holds it."""
+        return {"chat": self.chat, "id": self.id, "name": self.name, "message_id": self.message_id}
+
+
+def read_owner(value: object) -> Owner | None:
+    """Read what a job says of its owner; None where nothing sound stands there."""
+    if not isinstance(value, Mapping):
+        return None
+    fields = {name: _text(value.get(name)) for name in ("chat", "id", "name", "message_id")}
+    return Owner(**fields) if fields["chat"] else None
+
+
+def read_agent(value: object) -> str | None:
+    """Read which agent a job is of; empty where it says nothing, None where no agent can have that name."""
+    if value is None or value == "":
+        return ""
+    return value if isinstance(value, str) and _AGENT.fullmatch(value) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Asker:
+    """Who wants to see or change the jobs of a chat.
+
+    Args:
+        chat: key of the chat in which it is asked.
+        id: the person's id there.
+        group: whether others read along and may ask as well.
+        trusted: the operator let the person in, or nobody but the operator reaches this chat.
+        job: the job in whose own turn it is asked; empty where a person does.
+    """
+
+    chat: str
+    id: str = ""
+    group: bool = False
+    trusted: bool = False
+    job: str = ""
+
+
+def may_change(job_id: str, owner: Owner | None, asker: Asker) -> bool:
+    """Say whether a job of a chat may be changed by whoever asks there.
+
+    A job changes no job but itself. A trusted person changes all of the chat, an owner those of his own, and
+    in a direct chat whoever writes there those that were made there.
+    """
+    if asker.job:
+        return asker.job == job_id
+    if asker.trusted:
+        return True
+    if owner is None or owner.chat != asker.chat:
+        return False
+    return not asker.group or bool(asker.id and asker.id == owner.id)
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else ""
+
 
 Row = dict[str, Any]
 Status = Literal["ok", "error", "skipped"]
@@ -399,3 +476,31 @@ def whole(value: object) -> int:
 def _encodable(text: str) -> bool:
     """Say whether it is text of UTF-8, which half of a surrogate pair is not."""
     return whole_text(text) == text
+
+
+# What a job has_task now; None: nothing.
+TextOf = Callable[[CronJob], Awaitable[str | None]]
+HEARTBEAT_FILE: Final = "HEARTBEAT.md"
+# What stands behind it is not asked.
+MAX_HEARTBEAT_CHARS: Final = 32_000
+NO_TASK: Final = "HEARTBEAT.md contains no task"
+_COMMENT: Final = re.compile(r"<!--.*?(?:-->|\Z)", re.DOTALL)
+# A heading, the mark of an item without a text, a rule.
+_EMPTY: Final = re.compile(r"(?:#{1,6}(?:\s.*)?|[-*+](?:\s*\[[ xX]?\])?|\d+[.)]|-{3,}|\*{3,}|_{3,})?")
+
+
+async def message_of(job: CronJob) -> str | None:
+    """Return what stands in the file as the job's message: what every job but a heartbeat has_task."""
+    return job.message
+
+
+def has_task(text: str) -> bool:
+    """Say whether there is a task: more than headings, comments and items without a text."""
+    return not all(
+        _EMPTY.fullmatch(line.strip()) for line in _COMMENT.sub("", text[:MAX_HEARTBEAT_CHARS]).splitlines()
+    )
+
+
+def beat(message: str, tasks: str) -> str | None:
+    """Return what a beat has_task: the job's message, below it the tasks. None: there is no task."""
+    return f"{message}\n\n{tasks[:MAX_HEARTBEAT_CHARS].strip()}" if has_task(tasks) else None
