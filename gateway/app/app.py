@@ -43,7 +43,7 @@ from gateway.turns import messages
 from gateway.turns.events import Events
 from gateway.turns.failures import Confidants
 from gateway.turns.jobs import Jobs
-from gateway.turns.lanes import Entry, Lane
+from gateway.turns.lanes import Lane, PendingMessage
 from gateway.turns.open_letters import LettersHere, OpenLetter, OpenLetters
 from gateway.turns.policy import ModelStanding
 from gateway.turns.routing import AgentSet
@@ -438,7 +438,7 @@ def lane_lines(lane: Lane | None) -> list[str]:
     return [*lines, f"waiting: {waiting} message{'s' * (waiting != 1)}"]
 
 
-def _is_status(entry: Entry) -> bool:
+def _is_status(entry: PendingMessage) -> bool:
     command = messages.command(entry.inbound)
     return command is not None and command.name == "status"
 
