@@ -38,7 +38,7 @@ from gateway.turns import messages
 from gateway.turns.events import Events
 from gateway.turns.failures import Confidants, cause_of_lanes
 from gateway.turns.jobs import Jobs
-from gateway.turns.lanes import Entry, Lane
+from gateway.turns.lanes import Lane, PendingMessage
 from gateway.turns.open_letters import LettersHere, OpenLetter, OpenLetters
 from gateway.turns.routing import AgentSet
 from gateway.turns.subagents import Spawning, Subagents
@@ -423,7 +423,7 @@ def lane_lines(lane: Lane | None) -> list[str]:
     return [*lines, f"waiting: {waiting} message{'s' * (waiting != 1)}"]
 
 
-def _is_status(entry: Entry) -> bool:
+def _is_status(entry: PendingMessage) -> bool:
     command = messages.command(entry.inbound)
     return command is not None and command.name == "status"
 

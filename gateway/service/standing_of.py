@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-
 from gateway.outbound.send_log import SentMessage
 from gateway.queue.mailbox import INBOUND, Parked, Waiting
 from gateway.turns.events import LOCAL_CHANNELS
-from gateway.turns.lanes import Entry
+from gateway.turns.lanes import PendingMessage
 from session.store.trace import Step
 from session.transcript.key import SUBAGENTS, split
 
@@ -35,7 +34,7 @@ def standing_of(
     message_id: str,
     steps: Sequence[Step],
     *,
-    entry: Entry | None,
+    entry: PendingMessage | None,
     letters: Sequence[Waiting],
     parked: Sequence[Parked],
     sent: Sequence[SentMessage],
@@ -63,7 +62,7 @@ def standing_of(
     return _ended(key, steps, letters, sent, unknown)
 
 
-def _in_lane(entry: Entry) -> tuple[str, str]:
+def _in_lane(entry: PendingMessage) -> tuple[str, str]:
     if entry.asking:
         return "asking", f"waiting for an approval of {entry.asking}"
     if entry.begun_at:

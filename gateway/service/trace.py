@@ -12,7 +12,7 @@ from gateway.errors import GatewayError, MailboxError
 from gateway.outbound.send_log import SentChunk, SentMessage, sent_for
 from gateway.queue.mailbox import INBOUND, Mailbox, Parked, Waiting
 from gateway.service.standing_of import standing_of
-from gateway.turns.lanes import Entry, Lanes
+from gateway.turns.lanes import Lanes, PendingMessage
 from session.approvals.files import ApprovalFiles
 from session.approvals.record import Approval
 from session.disk.layout import Layout
@@ -142,7 +142,7 @@ class Tracer:
         keys |= await state.keys_naming(message_id)
         return keys
 
-    def _entry(self, key: str | None, message_id: str) -> Entry | None:
+    def _entry(self, key: str | None, message_id: str) -> PendingMessage | None:
         lane = self._lanes.get(key) if self._lanes is not None and key is not None else None
         return lane.find(message_id) if lane is not None else None
 
@@ -233,7 +233,7 @@ def _due(message_id: str) -> Iterator[Step]:
         yield Step(at if at.tzinfo else at.replace(tzinfo=UTC), "due", "the job was due", "id")
 
 
-def _waits(letters: Iterable[Waiting], entry: Entry | None) -> Iterator[Step]:
+def _waits(letters: Iterable[Waiting], entry: PendingMessage | None) -> Iterator[Step]:
     for each in letters:
         if each.box == INBOUND:
             words = "put into the queue" + (", not taken yet" if entry is None else "")

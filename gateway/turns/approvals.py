@@ -16,7 +16,7 @@ from durable import first_of
 from gateway.queue.mailbox import Mailbox
 from gateway.turns import messages, replies
 from gateway.turns.events import Spawn
-from gateway.turns.lanes import Entry, Lanes, RetryAfter
+from gateway.turns.lanes import Lanes, PendingMessage, RetryAfter
 from gateway.turns.replies import Notices
 from gateway.turns.routing import AgentSet
 from session.approvals.answers import Answers
@@ -172,7 +172,7 @@ class Approvals:
 
     # -- a turn that waits -------------------------------------------------------------------------
 
-    async def wait(self, entry: Entry, session: Session, approval: Approval) -> RetryAfter:
+    async def wait(self, entry: PendingMessage, session: Session, approval: Approval) -> RetryAfter:
         """Ask the chat, once, and say what the lane waits for."""
         if self._begins_anew(entry):
             # A fresh conversation was asked for meanwhile: nobody waits for this one any more.
@@ -208,7 +208,7 @@ class Approvals:
         await self._mailbox.put(post)
         await self._notices.show("notice", inbound, post, noted.text, noted.seq)
 
-    def _begins_anew(self, entry: Entry) -> bool:
+    def _begins_anew(self, entry: PendingMessage) -> bool:
         lane = self._lanes.get(entry.inbound.key)
         commands = (messages.command(each.inbound) for each in (lane.entries if lane is not None else ()))
         return any(command is not None and command.name == "new" for command in commands)

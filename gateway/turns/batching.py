@@ -12,7 +12,7 @@ from channels.tables import QueueMode
 from gateway.turns import messages
 from gateway.turns.context import MessageContext
 from gateway.turns.deduplication import stored
-from gateway.turns.lanes import Entry, Lanes, RetryAfter
+from gateway.turns.lanes import Lanes, PendingMessage, RetryAfter
 from gateway.turns.policy import SUSPECT_DEATHS
 from session.store.store import Session
 from session.transcript.key import SUBAGENTS
@@ -87,7 +87,7 @@ class QueueModes:
         if all(_together(entry.inbound, other.inbound) for other in self.behind(entry, most=None)):
             self.lanes.stop(inbound.key, inbound.id, interrupted=True)
 
-    def stands_in(self, entry: Entry, session: Session) -> bool:
+    def stands_in(self, entry: PendingMessage, session: Session) -> bool:
         """Say whether a deleted message has a turn all the same, which answers what was stopped for it.
 
         It has none where a message that waits will answer that.
@@ -113,7 +113,7 @@ class QueueModes:
             return None
         return Joining(self, entry, message.session, steer=mode == "steer")
 
-    def waiting(self, entry: Entry, session: Session) -> Iterator[Entry]:
+    def waiting(self, entry: PendingMessage, session: Session) -> Iterator[PendingMessage]:
         """Yield the messages behind ``entry`` that may enter its turn, up to the first that may not."""
         id_ = entry.inbound.id
         for other in self.behind(entry):
@@ -134,7 +134,7 @@ class QueueModes:
                 return
             yield other
 
-    def behind(self, entry: Entry, most: int | None = TOGETHER_MAX) -> Iterator[Entry]:
+    def behind(self, entry: PendingMessage, most: int | None = TOGETHER_MAX) -> Iterator[PendingMessage]:
         """Yield what waits behind the head of a lane, deleted messages left out."""
         lane = self.lanes.get(entry.inbound.key)
         entries = lane.entries if lane is not None and lane.entries and lane.entries[0] is entry else ()
@@ -167,7 +167,7 @@ class Batching:
         left_s = until + self._modes.rules.collect_s - asyncio.get_running_loop().time()
         return RetryAfter(left_s) if left_s > 0 and count < TOGETHER_MAX else None
 
-    def _parts_pause(self, entry: Entry, session: Session) -> RetryAfter | None:
+    def _parts_pause(self, entry: PendingMessage, session: Session) -> RetryAfter | None:
         """Say how long a message waits for the other parts of its album or long text; None: it may begin."""
         inbound = entry.inbound
         lane = self._modes.lanes.get(inbound.key)
@@ -188,7 +188,7 @@ class Batching:
 class Joining:
     """The messages that enter one try of a turn (``Joins``): at its beginning, with ``steer`` all along."""
 
-    def __init__(self, modes: QueueModes, entry: Entry, session: Session, *, steer: bool) -> None:
+    def __init__(self, modes: QueueModes, entry: PendingMessage, session: Session, *, steer: bool) -> None:
         self._modes = modes
         self._entry, self._session = entry, session
         self._steer = steer
@@ -206,7 +206,7 @@ class Joining:
         return [messages.request(other.inbound, queued_at=other.queued_at) for other in found]
 
 
-async def ask_apart(entry: Entry, session: Session, now: str) -> bool:
+async def ask_apart(entry: PendingMessage, session: Session, now: str) -> bool:
     """Have each message of a turn that failed, or died, asked alone; False where it is one message's.
 
     Raises:

@@ -22,7 +22,7 @@ from gateway.turns.context import Ending, MessageContext
 from gateway.turns.deduplication import CLEARED
 from gateway.turns.events import EventKind, Events
 from gateway.turns.jobs import HandedOn, Jobs
-from gateway.turns.lanes import SOON_S, Entry, RetryAfter
+from gateway.turns.lanes import SOON_S, PendingMessage, RetryAfter
 from gateway.turns.policy import UNANSWERED, Verdict
 from gateway.turns.replies import Notices
 from gateway.turns.subagents import Subagents
@@ -118,7 +118,7 @@ class Completion:
                     reply = await self._jobs.settled(inbound, reply)
                 return await self.send(entry, reply, behind=session.ahead)
 
-    async def acknowledged_again(self, entry: Entry) -> bool:
+    async def acknowledged_again(self, entry: PendingMessage) -> bool:
         """Acknowledge a message that has ended here and came again; False if it is another one."""
         letter, name = entry.letter, (entry.inbound.key, entry.inbound.id)
         # A message that is published again is answered again: only a delivery that comes again is let go.
@@ -130,17 +130,19 @@ class Completion:
         self._owed.pop(name, None)
         return True
 
-    def _is_owed(self, entry: Entry, name: tuple[str, str]) -> bool:
+    def _is_owed(self, entry: PendingMessage, name: tuple[str, str]) -> bool:
         # Another daemon may have let go of a parked one, and a person put it back: the journal knows that.
         return name in self._owed and (entry.parking is not None or not self._owed[name])
 
-    def lost(self, entry: Entry) -> RetryAfter | None:
+    def lost(self, entry: PendingMessage) -> RetryAfter | None:
         """Remember a message that was lost when it ended; None until it comes again."""
         self._owed[entry.inbound.key, entry.inbound.id] = entry.parking is not None
         # If it has come again meanwhile, that delivery is the one to let go of.
         return None if entry.letter.lost else RetryAfter(SOON_S)
 
-    async def send(self, entry: Entry, reply: Reply, *, behind: Behind | None = None) -> RetryAfter | None:
+    async def send(
+        self, entry: PendingMessage, reply: Reply, *, behind: Behind | None = None
+    ) -> RetryAfter | None:
         """Put the reply and acknowledge the delivery, both or neither; ``behind`` is durable before.
 
         Raises:
@@ -171,7 +173,7 @@ class Completion:
             await self._subagents.settled(inbound)
         return None
 
-    async def _hand_on(self, entry: Entry, to: HandedOn) -> RetryAfter | None:
+    async def _hand_on(self, entry: PendingMessage, to: HandedOn) -> RetryAfter | None:
         """Put a message into the lane in which its turn is to run and acknowledge it here, both or neither.
 
         Raises:
@@ -184,7 +186,7 @@ class Completion:
         log.info("letter.handed_on", to=to.letter.key)
         return None
 
-    async def _end_in_silence(self, entry: Entry, reply: Reply, behind: Behind | None) -> None:
+    async def _end_in_silence(self, entry: PendingMessage, reply: Reply, behind: Behind | None) -> None:
         inbound, together = entry.inbound, reply.reason == TOGETHER
         # Nobody waits for what a job has to say, and a chat that was told once is not told again.
         tells = reply.reason not in ("", QUIET) and reply.kind != "notice"
@@ -201,7 +203,7 @@ class Completion:
             event_id = f"{inbound.id}#notice.{reply.reason}"
             await self._events.tell("notice", inbound.key, inbound.id, text=text, event_id=event_id)
 
-    async def _failed(self, entry: Entry, verdict: Verdict) -> bool:
+    async def _failed(self, entry: PendingMessage, verdict: Verdict) -> bool:
         """Let a subagent's message that fails for good end in a result that says so; False: it is none.
 
         Raises:
@@ -216,7 +218,7 @@ class Completion:
 
     def _ended(
         self,
-        entry: Entry,
+        entry: PendingMessage,
         error: str,
         result: str = "parked",
         put_s: float = 0.0,
@@ -242,7 +244,13 @@ class Completion:
         )
 
     async def _settle(
-        self, entry: Entry, posts: Sequence[Post], reply: Reply, *, error: str, behind: Behind | None = None
+        self,
+        entry: PendingMessage,
+        posts: Sequence[Post],
+        reply: Reply,
+        *,
+        error: str,
+        behind: Behind | None = None,
     ) -> None:
         letter, began = entry.letter, durable.monotonic()
         result = "silent" if reply.silent else reply.kind
@@ -255,7 +263,7 @@ class Completion:
         entry.settled = letter
         self._ended(entry, error, result, durable.monotonic() - began, reply=reply)
 
-    def crashed(self, entry: Entry, error: Exception) -> bool:
+    def crashed(self, entry: PendingMessage, error: Exception) -> bool:
         """Count an error that nobody foresaw; say whether its message stays in its queue, to come much later.
 
         One that breaks again and again before its turn is to be parked. Where that breaks as well, its lane
@@ -271,11 +279,11 @@ class Completion:
         log.error("letter.left", key=entry.inbound.key, id=entry.inbound.id, tries=entry.tries.parkings)
         return True
 
-    def is_shut(self, entry: Entry) -> bool:
+    def is_shut(self, entry: PendingMessage) -> bool:
         """Say whether the conversation changes all the time, or cannot be opened: no journal is written."""
         return entry.tries.fenced >= self._fenced_tries or entry.tries.crashes > self._attempts + 1
 
-    async def park(self, entry: Entry, session: Session | None, verdict: Verdict) -> None:
+    async def park(self, entry: PendingMessage, session: Session | None, verdict: Verdict) -> None:
         """Notify the chat, park the message, and note in between that it is parked.
 
         A turn that its message may have spoilt is left out of what follows.
@@ -330,7 +338,7 @@ class Completion:
             await set_aside(session, inbound.id, self._now())
 
 
-def _tell(entry: Entry, reply: Reply, result: str, waited_s: float | None, took_s: float) -> None:
+def _tell(entry: PendingMessage, reply: Reply, result: str, waited_s: float | None, took_s: float) -> None:
     """Write the one line of a letter: what it ended in, and what that took; what is nothing is left out."""
     figures = entry.figures
     values: dict[str, Any] = {"result": result, "chars": len(reply.text), "took_s": round(took_s, 3)}
@@ -347,7 +355,7 @@ def _tell(entry: Entry, reply: Reply, result: str, waited_s: float | None, took_
     log.info("turn.replied" if result == "reply" else "turn.ended", **values)
 
 
-def _waited_s(entry: Entry, took_s: float) -> float | None:
+def _waited_s(entry: PendingMessage, took_s: float) -> float | None:
     """Return the seconds from the acceptance of a message to its first try; None where nobody noted that."""
     if not entry.inbound.received_at:
         return None

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from gateway.turns.jobs import HandedOn
-from gateway.turns.lanes import Entry, RetryAfter
+from gateway.turns.lanes import PendingMessage, RetryAfter
 from gateway.turns.policy import Verdict
 from session.models.model import Payer
 from session.store.store import Session
@@ -57,7 +57,7 @@ class MessageContext:
         leave: undone behind the steps, whatever they end in.
     """
 
-    entry: Entry
+    entry: PendingMessage
     session: Session
     command: Command | None = None
     answers: Answers | None = None

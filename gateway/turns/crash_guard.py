@@ -14,7 +14,7 @@ from gateway.errors import MailboxError
 from gateway.turns import messages
 from gateway.turns.batching import ask_apart
 from gateway.turns.context import Ending, MessageContext
-from gateway.turns.lanes import SOON_S, Entry, RetryAfter
+from gateway.turns.lanes import SOON_S, PendingMessage, RetryAfter
 from gateway.turns.policy import ATTEMPTS_SAID, SUSPECT_DEATHS, Verdict
 from session.approvals.gate import AwaitsApproval
 from session.errors import BadAnswer, Fenced, LineTooLong, ModelAway, RequestTooLarge, StoreError
@@ -114,7 +114,7 @@ class Attempt:
     counted.
     """
 
-    def __init__(self, entry: Entry, session: Session) -> None:
+    def __init__(self, entry: PendingMessage, session: Session) -> None:
         self._entry, self._session, self._tries = entry, session, entry.tries
         recorded = session.journal.attempts(entry.inbound.id)
         # A try that was fenced could not be struck out: its record serves this one.

@@ -14,7 +14,7 @@ from channels.message import Inbound, Sender
 from gateway.turns import messages
 from gateway.turns.batching import QueueModes
 from gateway.turns.context import Ending, MessageContext
-from gateway.turns.lanes import Entry, Lane
+from gateway.turns.lanes import Lane, PendingMessage
 from session.context.request import LONG_HISTORY
 from session.store.store import Session
 from session.transcript.history import new_texts, with_text
@@ -103,7 +103,7 @@ def emptied(inbound: Inbound) -> Inbound:
     return inbound.model_copy(update=nothing)
 
 
-async def overtaken(session: Session, entry: Entry, *, at: str) -> Reply | None:
+async def overtaken(session: Session, entry: PendingMessage, *, at: str) -> Reply | None:
     """End a message silently that was deleted before it was answered, or give one its new text.
 
     A deletion does not end a turn of which more is stored than questions, or that is to answer what was

@@ -21,7 +21,7 @@ from gateway.errors import MailboxError
 from gateway.queue.retry import back_off_s
 from gateway.turns import replies
 from gateway.turns.events import Spawn
-from gateway.turns.lanes import Entry, Hold, Lane, Lanes, RetryAfter
+from gateway.turns.lanes import Hold, Lane, Lanes, PendingMessage, RetryAfter
 from gateway.turns.policy import (
     OUTAGE_SAID,
     TELL_WITHIN_S,
@@ -170,24 +170,24 @@ class Outages:
             state = self._models[model] = _ModelState()
         return state
 
-    def begins(self, entry: Entry, model: Model) -> None:
+    def begins(self, entry: PendingMessage, model: Model) -> None:
         """Note that the turn of an entry asks a model now; its lane is held no longer."""
         if entry.hold is not None and entry.hold in (holds := self._of(entry.model).holds):
             holds.remove(entry.hold)
         entry.asking, entry.model, entry.hold = "", model, None
         entry.asked_at = asyncio.get_running_loop().time()
 
-    def over(self, entry: Entry) -> Verdict | None:
+    def over(self, entry: PendingMessage) -> Verdict | None:
         """Return why an entry is parked that waited for its model as long as it may."""
         if entry.away is None or self._left_s(entry) > 0 or entry.stop.pulled:
             return None
         return Verdict("outage", OUTAGE_SAID.format(self._outage_hours), cause_of(entry.away))
 
-    def _left_s(self, entry: Entry) -> float:
+    def _left_s(self, entry: PendingMessage) -> float:
         waited = self._clock() - (entry.away_at or self._clock())
         return (timedelta(hours=self._outage_hours) - waited).total_seconds()
 
-    async def wait(self, entry: Entry, session: Session, error: ModelError) -> RetryAfter | None:
+    async def wait(self, entry: PendingMessage, session: Session, error: ModelError) -> RetryAfter | None:
         """Keep the lane waiting after a failed try of its message; None: it is to be parked.
 
         An outage or a rate limit holds it up to ``limits.outage_hours``, any other failure for
@@ -217,7 +217,7 @@ class Outages:
         return await self._hold(entry, session, error, paced=limited)
 
     async def _hold(
-        self, entry: Entry, session: Session, error: ModelAway, *, paced: bool
+        self, entry: PendingMessage, session: Session, error: ModelAway, *, paced: bool
     ) -> RetryAfter | None:
         loop, state, entry.held = asyncio.get_running_loop(), self._of(entry.model), ""
         outage = state.outage
@@ -269,7 +269,7 @@ class Outages:
         state.holds.remove(hold)
         hold.released.set()
 
-    async def delay(self, entry: Entry, error: MailboxError | StoreError) -> RetryAfter:
+    async def delay(self, entry: PendingMessage, error: MailboxError | StoreError) -> RetryAfter:
         """Keep the lane waiting for queue or disk; of the disk its chat is told once."""
         entry.tries.waits += 1
         entry.held = str(error) if isinstance(error, StoreError) else ""
@@ -286,7 +286,7 @@ class Outages:
                 log.exception("notice.crashed")
         return RetryAfter(wait)
 
-    def fenced(self, entry: Entry, error: Fenced) -> RetryAfter | None:
+    def fenced(self, entry: PendingMessage, error: Fenced) -> RetryAfter | None:
         """Drop a lost delivery; try any other message again on the conversation as it is now, ever later.
 
         After ``fenced_tries`` it is parked: it would hold up its lane for ever.
@@ -302,7 +302,7 @@ class Outages:
             return RetryAfter(FENCED_S)
         return RetryAfter(wait_s)
 
-    def model_answers(self, model: Model, entry: Entry, *, answered: bool = True) -> None:
+    def model_answers(self, model: Model, entry: PendingMessage, *, answered: bool = True) -> None:
         """Note that a call succeeded: lanes that wait for this model go on, a few at a time.
 
         ``answered`` is false where the model refused the message: it is there, but answered none.
@@ -339,7 +339,7 @@ class Outages:
             with suppress(TimeoutError):
                 await asyncio.wait_for(over.wait(), TELL_WITHIN_S / 3)
 
-    async def _tell(self, entry: Entry, error: ModelAway, model: Model | None) -> None:
+    async def _tell(self, entry: PendingMessage, error: ModelAway, model: Model | None) -> None:
         inbound = entry.inbound
         reason, said = wait_words(error, named=self._confides(inbound))
         try:
@@ -351,7 +351,7 @@ class Outages:
             log.warning("notice.delayed", key=inbound.key, id=inbound.id, error=str(refused))
 
     @contextmanager
-    def _telling(self, entry: Entry, model: Model | None) -> Iterator[None]:
+    def _telling(self, entry: PendingMessage, model: Model | None) -> Iterator[None]:
         """Take a chat for told while it is; refused by queue or disk, it is told at the next try or look."""
         # Noted first: a try of the message itself may meet the outage meanwhile, and would tell it, too.
         key = entry.inbound.key

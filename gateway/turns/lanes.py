@@ -59,7 +59,7 @@ class Hold:
 
 
 @dataclass(eq=False, slots=True)
-class Entry:
+class PendingMessage:
     """A message in its lane with its delivery, from its arrival to its end.
 
     Args:
@@ -149,7 +149,7 @@ class RetryAfter:
     woken: asyncio.Event | None = None
 
 
-Work = Callable[[Entry], Awaitable[RetryAfter | None]]
+Work = Callable[[PendingMessage], Awaitable[RetryAfter | None]]
 
 
 @dataclass(eq=False, slots=True)
@@ -161,23 +161,23 @@ class Lane:
     """
 
     key: str
-    entries: deque[Entry] = field(default_factory=deque)
-    running: Entry | None = None
+    entries: deque[PendingMessage] = field(default_factory=deque)
+    running: PendingMessage | None = None
     nudge: asyncio.Event | None = None
     crowded: bool = False
     flooded: bool = False
-    _by_id: dict[str, Entry] = field(default_factory=dict)
+    _by_id: dict[str, PendingMessage] = field(default_factory=dict)
 
-    def find(self, message_id: str) -> Entry | None:
+    def find(self, message_id: str) -> PendingMessage | None:
         """Return the entry of this message, running or waiting."""
         return self._by_id.get(message_id)
 
-    def add(self, entry: Entry) -> None:
+    def add(self, entry: PendingMessage) -> None:
         """Put an entry at the end."""
         self.entries.append(entry)
         self._by_id[entry.inbound.id] = entry
 
-    def shift(self) -> Entry:
+    def shift(self) -> PendingMessage:
         """Take the first entry out and return it."""
         return self._by_id.pop(self.entries.popleft().inbound.id)
 
@@ -225,7 +225,7 @@ class Lanes:
         """Return the lane of ``key`` while it has messages."""
         return self._lanes.get(key)
 
-    def add(self, inbound: Inbound, letter: Letter) -> Entry | None:
+    def add(self, inbound: Inbound, letter: Letter) -> PendingMessage | None:
         """Put a message at the end of its lane.
 
         Returns:
@@ -240,7 +240,7 @@ class Lanes:
         else:
             lane.drop_lost()
         now = asyncio.get_running_loop().time()
-        entry = Entry(inbound, letter, now, heads=not lane.entries)
+        entry = PendingMessage(inbound, letter, now, heads=not lane.entries)
         lane.add(entry)
         if inbound.key not in self._tasks and not self._closing.is_set():
             self._idle.clear()
@@ -248,7 +248,7 @@ class Lanes:
             self._tasks[inbound.key] = task
         return entry
 
-    def stop(self, key: str, asked_id: str = "", *, interrupted: bool = False) -> Entry | None:
+    def stop(self, key: str, asked_id: str = "", *, interrupted: bool = False) -> PendingMessage | None:
         """Pull the switch of the turn that runs, or waits for its next try. None: nothing was stopped.
 
         ``interrupted``: its message is answered together with that of ``asked_id``.
@@ -262,7 +262,7 @@ class Lanes:
             nudge.set()
         return entry
 
-    def begun(self, key: str) -> Entry | None:
+    def begun(self, key: str) -> PendingMessage | None:
         """Return the entry whose turn runs, or waits for its next try, or for a place to have that."""
         lane = self._lanes.get(key)
         if lane is None or lane.running is not None:

@@ -27,7 +27,7 @@ from gateway.turns.completion import Completion
 from gateway.turns.context import Ending, MessageContext
 from gateway.turns.deduplication import stored
 from gateway.turns.events import Spawn
-from gateway.turns.lanes import Entry, Lane
+from gateway.turns.lanes import Lane, PendingMessage
 from gateway.turns.policy import UNANSWERED, Verdict
 from gateway.turns.routing import moved_to
 from gateway.turns.subagents import Subagents
@@ -78,7 +78,7 @@ class Flood:
         self._completion = completion
         self._spawn = spawn
         # Those that are being refused, by key, oldest first.
-        self._queues: dict[str, dict[str, Entry]] = {}
+        self._queues: dict[str, dict[str, PendingMessage]] = {}
         self._telling: set[tuple[str, str]] = set()
         self._closing = asyncio.Event()
 
@@ -120,7 +120,7 @@ class Flood:
         if (entry := queue.get(inbound.id)) is not None:
             entry.come_again(letter)
             return
-        queue[inbound.id] = Entry(inbound, letter, asyncio.get_running_loop().time())
+        queue[inbound.id] = PendingMessage(inbound, letter, asyncio.get_running_loop().time())
         if tell:
             self._telling.add((inbound.key, inbound.id))
 
@@ -128,7 +128,7 @@ class Flood:
         """Begin no further one; what is not refused yet comes again."""
         self._closing.set()
 
-    async def _serve(self, key: str, queue: dict[str, Entry]) -> None:
+    async def _serve(self, key: str, queue: dict[str, PendingMessage]) -> None:
         try:
             while queue and not self._closing.is_set():
                 entries = self._batch(queue)
@@ -146,17 +146,17 @@ class Flood:
                 self._telling.discard((key, message_id))
             self._queues.pop(key, None)
 
-    def _batch(self, queue: dict[str, Entry]) -> list[Entry]:
+    def _batch(self, queue: dict[str, PendingMessage]) -> list[PendingMessage]:
         """Return the oldest ones as far as they end in silence together, else the oldest one."""
         together = list(islice(takewhile(self._is_silent, queue.values()), BATCH_MAX))
         return together or [next(iter(queue.values()))]
 
-    def _is_silent(self, entry: Entry) -> bool:
+    def _is_silent(self, entry: PendingMessage) -> bool:
         inbound = entry.inbound
         told = (inbound.key, inbound.id) in self._telling
         return not told and not entry.tries.crashes and messages.command(inbound) is None
 
-    async def _try(self, key: str, entries: list[Entry]) -> list[Entry]:
+    async def _try(self, key: str, entries: list[PendingMessage]) -> list[PendingMessage]:
         """Do one try; return those that ended, the others must be tried again."""
         # One that is lost comes again.
         mine = [entry for entry in entries if not entry.letter.lost]
@@ -182,7 +182,7 @@ class Flood:
         settled = await asyncio.gather(*(self._settled(*each) for each in zip(mine, replies, strict=True)))
         return ended + [entry for entry, done in zip(mine, settled, strict=True) if done]
 
-    async def _settled(self, entry: Entry, reply: Reply) -> bool:
+    async def _settled(self, entry: PendingMessage, reply: Reply) -> bool:
         try:
             again = await self._completion.send(entry, reply)
         except LetterLost:
@@ -199,7 +199,7 @@ class Flood:
         # Lost and come again meanwhile, it must be acknowledged, too.
         return again is None and entry.letter is entry.settled
 
-    async def _parked(self, entry: Entry) -> list[Entry]:
+    async def _parked(self, entry: PendingMessage) -> list[PendingMessage]:
         """Park one that crashed again and again; where that crashes, too, leave it to the next start."""
         verdict = Verdict("failed", UNANSWERED, "refusing it failed")
         try:
@@ -213,7 +213,7 @@ class Flood:
             log.exception("letter.left", key=entry.inbound.key, id=entry.inbound.id)
         return [entry]
 
-    async def _outcomes(self, session: Session, entries: list[Entry]) -> list[Reply]:
+    async def _outcomes(self, session: Session, entries: list[PendingMessage]) -> list[Reply]:
         """Say what each ended in; the silent ones are known to have in one write."""
         if len(entries) == 1:
             return [await self._outcome(session, entries[0].inbound)]
@@ -242,13 +242,13 @@ class Flood:
         return Reply(known.text, kind="notice", reason=FLOOD, seq=known.seq or 0)
 
 
-def _delay(entries: list[Entry], error: MailboxError | SessionError) -> None:
+def _delay(entries: list[PendingMessage], error: MailboxError | SessionError) -> None:
     for entry in entries:
         entry.tries.waits += 1
     log.warning("refusal.delayed", key=entries[0].inbound.key, error=str(error), hint=error.hint)
 
 
-def _crash(entries: list[Entry]) -> None:
+def _crash(entries: list[PendingMessage]) -> None:
     for entry in entries:
         entry.tries.waits += 1
         entry.tries.crashes += 1

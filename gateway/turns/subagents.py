@@ -22,7 +22,7 @@ from gateway.errors import MailboxError
 from gateway.queue.mailbox import INBOUND, Mailbox, ParkedAs, Post
 from gateway.queue.retry import until_durable
 from gateway.turns.control_order import OWN, StopOrder
-from gateway.turns.lanes import Entry
+from gateway.turns.lanes import PendingMessage
 from gateway.turns.messages import ASKER
 from gateway.turns.policy import Verdict
 from session.disk.threads import start_thread
@@ -267,7 +267,7 @@ class Subagents:
 
     # -- a task ------------------------------------------------------------------------------------
 
-    async def turned_away(self, entry: Entry) -> bool:
+    async def turned_away(self, entry: PendingMessage) -> bool:
         """Let go of the message of a subagent that nobody waits for, and set a forged one aside.
 
         Returns:

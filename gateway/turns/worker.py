@@ -45,7 +45,7 @@ from gateway.turns.edits import Edits
 from gateway.turns.events import Events
 from gateway.turns.failures import Outages
 from gateway.turns.jobs import Jobs
-from gateway.turns.lanes import Entry, Lane, Lanes, RetryAfter
+from gateway.turns.lanes import Lane, Lanes, PendingMessage, RetryAfter
 from gateway.turns.limits import Admit, Flood, Quota
 from gateway.turns.policy import FENCED_TRIES, UNANSWERED, Outage, Verdict, broken
 from gateway.turns.replies import Notices
@@ -272,7 +272,7 @@ class Worker:
 
     # -- at the head of its lane -------------------------------------------------------------------
 
-    async def work(self, entry: Entry) -> RetryAfter | None:
+    async def work(self, entry: PendingMessage) -> RetryAfter | None:
         """Do one try of the head of a lane; None when its message has ended or is no longer ours."""
         inbound = entry.inbound
         bound = structlog.contextvars.bind_contextvars(key=inbound.key, id=inbound.id)
@@ -299,7 +299,7 @@ class Worker:
             carried.reset(carries)
             structlog.contextvars.reset_contextvars(**bound)
 
-    async def _try(self, entry: Entry) -> RetryAfter | None:
+    async def _try(self, entry: PendingMessage) -> RetryAfter | None:
         """Run the steps up to the first that decides, and complete what it decided."""
         inbound, completion = entry.inbound, self._completion
         entry.begun_at = entry.begun_at or asyncio.get_running_loop().time()

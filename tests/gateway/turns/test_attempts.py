@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from gateway.turns.crash_guard import Attempt
-from gateway.turns.lanes import Entry
+from gateway.turns.lanes import PendingMessage
 from gateway.turns.policy import FENCED_TRIES
 from gateway.turns.worker import DispatchRules
 from session.errors import ModelAway
@@ -156,7 +156,7 @@ async def test_a_turn_cancelled_as_it_begins_is_struck_out(tmp_path: Path) -> No
 
 def attempt(session: Session) -> Attempt:
     delivery = HandedLetter("m1", suspect=True)
-    return Attempt(Entry(letter("hello", "m1"), delivery, 0.0, heads=True), session)
+    return Attempt(PendingMessage(letter("hello", "m1"), delivery, 0.0, heads=True), session)
 
 
 class Clearing(Script):

@@ -9,7 +9,7 @@ import pytest
 
 from channels.message import Inbound
 from gateway.turns import edits
-from gateway.turns.lanes import Entry, Lane
+from gateway.turns.lanes import Lane, PendingMessage
 from session.errors import ModelAway
 from tests.gateway.handed_letter import HandedLetter
 from tests.gateway.turns.test_parking import takes_its_time
@@ -125,7 +125,7 @@ async def test_a_message_edited_while_the_model_is_away_is_asked_with_its_new_te
 
 def test_an_edit_without_a_platform_id_changes_nothing() -> None:
     lane = Lane(ADA)
-    lane.add(Entry(letter("old", "m1"), HandedLetter("m1"), 0.0))
+    lane.add(PendingMessage(letter("old", "m1"), HandedLetter("m1"), 0.0))
 
     edits.replace(lane, Inbound(**letter("new", "e1", kind="edit").model_dump()))
 

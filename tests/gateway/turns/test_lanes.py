@@ -6,14 +6,14 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from gateway.turns.lanes import Entry, Lane, Lanes, RetryAfter
+from gateway.turns.lanes import Lane, Lanes, PendingMessage, RetryAfter
 from tests.gateway.handed_letter import HandedLetter
 from tests.gateway.worker_rig import letter
 from tests.support.guarantee import guarantee
 from tests.support.until import until
 
 
-def put(lanes: Lanes, key: str, id: str | HandedLetter) -> Entry | None:
+def put(lanes: Lanes, key: str, id: str | HandedLetter) -> PendingMessage | None:
     delivery = HandedLetter(id) if isinstance(id, str) else id
     return lanes.add(letter(delivery.id, delivery.id, key), delivery)
 
@@ -29,11 +29,11 @@ class WorkByHand:
     """Works on entries only when told to, and remembers who was at work with whom."""
 
     def __init__(self) -> None:
-        self.begun: asyncio.Queue[Entry] = asyncio.Queue()
+        self.begun: asyncio.Queue[PendingMessage] = asyncio.Queue()
         self.running: dict[str, asyncio.Future[RetryAfter | None]] = {}
         self.ended: list[str] = []
 
-    async def work(self, entry: Entry) -> RetryAfter | None:
+    async def work(self, entry: PendingMessage) -> RetryAfter | None:
         future: asyncio.Future[RetryAfter | None] = asyncio.get_running_loop().create_future()
         assert entry.inbound.key not in {other.split("|")[0] for other in self.running}
         name = f"{entry.inbound.key}|{entry.inbound.id}"
@@ -47,7 +47,7 @@ class WorkByHand:
             self.ended.append(entry.inbound.id)
         return verdict
 
-    async def end(self, verdict: RetryAfter | None = None) -> Entry:
+    async def end(self, verdict: RetryAfter | None = None) -> PendingMessage:
         entry = await self.begun.get()
         name = f"{entry.inbound.key}|{entry.inbound.id}"
         self.running[name].set_result(verdict)
@@ -388,7 +388,7 @@ async def test_a_delivery_that_comes_again_replaces_a_lost_one_or_is_a_copy() ->
 def test_what_is_left_is_what_came_after_the_acknowledged_one_and_each_copy() -> None:
     first, newer, copy, lost = (HandedLetter("1") for _ in range(4))
     lost.lost = True
-    entry = Entry(letter("1", "1", "cli:a"), first, 0.0)
+    entry = PendingMessage(letter("1", "1", "cli:a"), first, 0.0)
     assert list(entry.left()) == []
 
     entry.copies += [copy, lost]
