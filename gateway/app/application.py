@@ -24,6 +24,15 @@ from gateway.app.wiring_tools import Deciders, warn_of_unknown
 from gateway.config.agents import agents_of, commands_of, described, settings_of
 from gateway.config.finding import operator_command
 from gateway.config.settings import Settings
+from gateway.dispatch import messages
+from gateway.dispatch.events import Events
+from gateway.dispatch.failures import Confidants, cause_of_lanes
+from gateway.dispatch.jobs import Jobs
+from gateway.dispatch.lanes import Lane, PendingMessage
+from gateway.dispatch.open_letters import LettersHere, OpenLetter, OpenLetters
+from gateway.dispatch.routing import AgentSet
+from gateway.dispatch.subagents import Spawning, Subagents
+from gateway.dispatch.worker import Worker
 from gateway.errors import ConfigError
 from gateway.inbound.control import Control
 from gateway.inbound.pipeline import Intake
@@ -34,15 +43,6 @@ from gateway.outbound.unserved import Row
 from gateway.queue.mailbox import Mailbox
 from gateway.queue.rabbitmq.topology import partition_of
 from gateway.state import open_state, watch_state
-from gateway.turns import messages
-from gateway.turns.events import Events
-from gateway.turns.failures import Confidants, cause_of_lanes
-from gateway.turns.jobs import Jobs
-from gateway.turns.lanes import Lane, PendingMessage
-from gateway.turns.open_letters import LettersHere, OpenLetter, OpenLetters
-from gateway.turns.routing import AgentSet
-from gateway.turns.subagents import Spawning, Subagents
-from gateway.turns.worker import Worker
 from gateway.workers.process import NoAnswer
 from gateway.workers.workers import Workers
 from session.store.state import workspace_state

@@ -25,12 +25,12 @@ from channels.storage import read_rows
 from gateway.app.wiring_broker import awaited_at_once, files_named
 from gateway.app.wiring_session import SessionServices
 from gateway.config.settings import Settings
+from gateway.dispatch.open_letters import OpenLetter, OpenLetters
+from gateway.dispatch.subagents import Spawning
 from gateway.errors import GatewayError
 from gateway.outbound import send_log
 from gateway.queue.embedded.mailbox import EmbeddedMailbox
 from gateway.queue.mailbox import Mailbox
-from gateway.turns.open_letters import OpenLetter, OpenLetters
-from gateway.turns.subagents import Spawning
 from session.approvals.files import ApprovalFiles
 from session.disk.local_files import homes_of
 from session.disk.threads import start_thread

@@ -14,13 +14,13 @@ from channels.plugins import enabled, served
 from gateway.app.application import Application
 from gateway.app.wiring_session import SessionServices
 from gateway.config.agents import settings_of
+from gateway.dispatch.failures import cause_of_lanes
+from gateway.dispatch.lanes import Lanes
+from gateway.dispatch.policy import ModelStanding, of_part, standing_of
 from gateway.errors import MailboxDown
 from gateway.outbound.standing import standing
 from gateway.outbound.unserved import unserved
 from gateway.queue.mailbox import INBOUND, Depth
-from gateway.turns.failures import cause_of_lanes
-from gateway.turns.lanes import Lanes
-from gateway.turns.policy import ModelStanding, of_part, standing_of
 from session.disk.layout import Layout
 from session.store.media import media_bytes
 from session.store.state import workspace_state

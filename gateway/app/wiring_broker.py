@@ -14,10 +14,10 @@ from channels.errors import ChannelError
 from channels.message import Inbound
 from channels.storage import change_rows, read_rows
 from gateway.config.settings import Settings
+from gateway.dispatch.replies import target
 from gateway.errors import MailboxError
 from gateway.queue.embedded.mailbox import EmbeddedMailbox
 from gateway.queue.mailbox import Mailbox
-from gateway.turns.replies import target
 from session.errors import StoreError
 from session.store.media import NAME, AwaitedFiles
 from session.transcript.key import SUBAGENTS

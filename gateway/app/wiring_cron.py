@@ -24,9 +24,9 @@ from channels.message import Inbound
 from channels.tables import Platform
 from gateway.config.agents import scopes_of
 from gateway.config.settings import Settings
+from gateway.dispatch.jobs import NO_AGENT, gone
 from gateway.inbound.pipeline import Intake
 from gateway.queue.retry import back_off_s, until_durable
-from gateway.turns.jobs import NO_AGENT, gone
 from session.context.profile import zone_in
 from session.context.scopes import Scopes, is_job
 from session.errors import SessionError, ToolError

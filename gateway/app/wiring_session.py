@@ -19,11 +19,11 @@ from gateway.app.wiring_model import build_embeddings, build_model
 from gateway.app.wiring_tools import OPTIONAL, OptionalTools, build_gate, granted, keep_pruned, without_denied
 from gateway.config.agents import described, scopes_of, settings_of
 from gateway.config.settings import Settings, effective_compaction, effective_history
+from gateway.dispatch.batching import QueueRules
+from gateway.dispatch.limits import Quota
+from gateway.dispatch.subagents import Spawning
+from gateway.dispatch.worker import DispatchRules
 from gateway.observer import Observer
-from gateway.turns.batching import QueueRules
-from gateway.turns.limits import Quota
-from gateway.turns.subagents import Spawning
-from gateway.turns.worker import DispatchRules
 from session.approvals.answers import Answers
 from session.approvals.files import ApprovalFiles
 from session.background.job_files import JobFiles

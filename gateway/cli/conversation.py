@@ -24,11 +24,11 @@ from gateway.cli.root import FILE_WORD
 from gateway.cli.root import plain as plain
 from gateway.cli.screen import JsonLines, MarkdownInk, Screen, wanted
 from gateway.config.settings import Settings
+from gateway.dispatch.events import FILES, Event
+from gateway.dispatch.policy import LASTING, ModelStanding, standing_of
 from gateway.errors import GatewayError, Unreachable
 from gateway.service.client_message import inbound
 from gateway.service.outcome import Outcome, ToldAway
-from gateway.turns.events import FILES, Event
-from gateway.turns.policy import LASTING, ModelStanding, standing_of
 from session.errors import SessionError
 from session.store.store import Store
 from session.transcript.key import split

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from durable import BoundedDict
 from gateway.cli import output
+from gateway.dispatch.events import Event
 from gateway.service.outcome import Outcome
-from gateway.turns.events import Event
 
 if TYPE_CHECKING:
     from markdown_it.token import Token

@@ -15,10 +15,10 @@ import httpx
 import orjson
 
 from channels.message import Attachment
+from gateway.dispatch.events import Event, read_event
+from gateway.dispatch.policy import ModelStanding, of_part
 from gateway.errors import GatewayError, Unreachable
 from gateway.service.outcome import Outcome, ToldAway
-from gateway.turns.events import Event, read_event
-from gateway.turns.policy import ModelStanding, of_part
 
 T = TypeVar("T")
 # A longer wait is several requests of this length.

@@ -21,6 +21,9 @@ from channels.base import File
 from channels.media import FileRefused, MediaFolder
 from channels.message import Attachment
 from gateway.config.agents import agents_of, settings_of
+from gateway.dispatch.events import Event
+from gateway.dispatch.limits import Quota
+from gateway.dispatch.routing import AgentChoice
 from gateway.errors import MailboxDown
 from gateway.http.errors import HttpError, encoded, error_body, json_response, unavailable
 from gateway.http.events import EventStream
@@ -30,9 +33,6 @@ from gateway.service.chats import HEARTBEAT_S, ChatService, Closing, Conflict
 from gateway.service.client_message import MAX_KEY_CHARS, inbound
 from gateway.service.completion import Completion
 from gateway.service.outcome import Outcome
-from gateway.turns.events import Event
-from gateway.turns.limits import Quota
-from gateway.turns.routing import AgentChoice
 from session.errors import BadAnswer, ContextTooLong, ModelAway, ModelRefused, OverCap, SessionError
 from session.models.model import Answer, Model, Payer, Prompt
 from session.transcript.agent import named, parted

@@ -17,13 +17,13 @@ from channels.cron.scheduler import run_now
 from gateway.app.wiring_cron import Texts
 from gateway.config.agents import agents_of, no_agent
 from gateway.config.settings import Settings
+from gateway.dispatch.routing import AgentChoice
 from gateway.http.errors import HttpError, json_response
 from gateway.http.messages import Accepted
 from gateway.http.openapi import PER_PAGE, Body, Cursor, Limit, Open, Shape, needs
 from gateway.service.chats import ChatService
 from gateway.service.pages import Place, digest, page
 from gateway.service.zones import zone_for
-from gateway.turns.routing import AgentChoice
 
 T = TypeVar("T")
 

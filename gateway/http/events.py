@@ -15,12 +15,12 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import Message, Send
 from starlette.websockets import WebSocketDisconnect
 
+from gateway.dispatch.events import of_told
 from gateway.errors import GatewayError
 from gateway.http.errors import HttpError, error_response
 from gateway.http.openapi import check_right, needs, still_let_in
 from gateway.service.chats import SLOW_S, ChatService
 from gateway.service.client_message import MAX_KEY_CHARS
-from gateway.turns.events import of_told
 from session.errors import SessionError
 
 log = structlog.get_logger("http")

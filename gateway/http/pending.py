@@ -12,6 +12,7 @@ from pydantic import Field
 from starlette.responses import Response
 
 from channels.pairing import Pairing
+from gateway.dispatch.approvals import shown_arguments
 from gateway.errors import MailboxDown
 from gateway.http.errors import HttpError, json_response
 from gateway.http.openapi import OPERATOR, PER_PAGE, Body, Cursor, Limit, Shape, caller_of, needs
@@ -19,7 +20,6 @@ from gateway.service.chats import ChatService
 from gateway.service.client_message import MAX_KEY_CHARS
 from gateway.service.pages import Place, digest, page
 from gateway.service.parked import ParkedLetters
-from gateway.turns.approvals import shown_arguments
 from session.approvals.answers import Answers, words_of
 from session.approvals.record import Approval
 from session.disk.threads import start_thread

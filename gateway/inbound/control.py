@@ -5,10 +5,10 @@ from __future__ import annotations
 import structlog
 
 from channels.errors import Unreadable
+from gateway.dispatch.commands import Orders
+from gateway.dispatch.control_order import ControlOrder, StatusOrder, StopOrder, WatchOrder, read_order
+from gateway.dispatch.events import Events
 from gateway.queue.mailbox import Mailbox
-from gateway.turns.commands import Orders
-from gateway.turns.control_order import ControlOrder, StatusOrder, StopOrder, WatchOrder, read_order
-from gateway.turns.events import Events
 
 log = structlog.get_logger("control")
 

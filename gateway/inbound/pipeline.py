@@ -32,12 +32,12 @@ from channels.media import FileRefused, MediaFolder
 from channels.message import Attachment, Inbound, Quoted, Sender, now_text
 from channels.tables import Platform
 from durable import BoundedDict, plain_value, whole_text
+from gateway.dispatch import messages, replies
+from gateway.dispatch.control_order import OWN, StatusOrder, StopOrder
+from gateway.dispatch.failures import HeldBack
 from gateway.errors import GatewayError, MailboxDown
 from gateway.queue.mailbox import INBOUND, Mailbox, Post
 from gateway.queue.retry import until_durable
-from gateway.turns import messages, replies
-from gateway.turns.control_order import OWN, StatusOrder, StopOrder
-from gateway.turns.failures import HeldBack
 from session.transcript.key import slot_of
 from session.turn import commands
 

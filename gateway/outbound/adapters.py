@@ -25,6 +25,7 @@ from channels.message import Outbound, now_text
 from channels.pairing import AccessRequest, Pairing
 from channels.storage import lease
 from channels.tables import Platform
+from gateway.dispatch.failures import HeldBack
 from gateway.errors import GatewayError, MailboxError, NewerState, SendLogDown
 from gateway.inbound.pipeline import Intake, Reception
 from gateway.observer import Observer
@@ -35,7 +36,6 @@ from gateway.outbound.sender import SEND_TIMEOUT_S, OutboundSender
 from gateway.outbound.standing import menu, set_menu, set_standing
 from gateway.queue.mailbox import Mailbox, Post, outbound
 from gateway.queue.retry import back_off_s
-from gateway.turns.failures import HeldBack
 
 log = structlog.get_logger("adapters")
 

@@ -11,11 +11,11 @@ import structlog
 from channels.errors import Unreadable
 from channels.message import Outbound, read_outbound
 from durable import first_of
+from gateway.dispatch.events import FILES, EventKind, Events
+from gateway.dispatch.policy import broken
 from gateway.errors import LetterLost
 from gateway.queue.mailbox import Letter, Mailbox, ParkedAs, outbound
 from gateway.queue.retry import until_durable
-from gateway.turns.events import FILES, EventKind, Events
-from gateway.turns.policy import broken
 
 log = structlog.get_logger("delivery")
 

@@ -13,11 +13,11 @@ import durable
 from channels.base import Channel, Chunk, Edits, Promises, Rendered, Types
 from channels.errors import ChannelDown, SendLater, SendNever
 from durable import BoundedDict
+from gateway.dispatch.control_order import WatchOrder
+from gateway.dispatch.events import Event, read_event
 from gateway.outbound.chunks import RateLimit, is_group, nonce, render
 from gateway.outbound.send_log import SendLog
 from gateway.queue.mailbox import Mailbox
-from gateway.turns.control_order import WatchOrder
-from gateway.turns.events import Event, read_event
 from session.transcript.key import split
 
 log = structlog.get_logger("previews")

@@ -28,6 +28,8 @@ from channels.errors import (
 )
 from channels.keyed_lanes import KeyedLanes
 from channels.message import Button, Outbound, read_outbound
+from gateway.dispatch.events import WAITING
+from gateway.dispatch.policy import broken
 from gateway.errors import LetterLost, MailboxDown, SendLogDown
 from gateway.observer import LetterSent, Observer, PlatformCall
 from gateway.outbound.attachments import AttachmentCopies, Folders, media_alone
@@ -36,8 +38,6 @@ from gateway.outbound.preview import LivePreviews
 from gateway.outbound.send_log import Progress, SendLog
 from gateway.queue.mailbox import Letter, Mailbox, ParkedAs, carried, outbound
 from gateway.queue.retry import back_off_s
-from gateway.turns.events import WAITING
-from gateway.turns.policy import broken
 from session.transcript.line import read_time
 
 T = TypeVar("T")

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 import durable
 from channels.message import Inbound
+from gateway.dispatch.control_order import OWN, StopOrder, WatchOrder
+from gateway.dispatch.events import FILES, Event, of_told, read_event
 from gateway.errors import MailboxDown
 from gateway.service.client_message import ForeignChannels
 from gateway.service.outcome import Outcome
 from gateway.service.records import Record
-from gateway.turns.control_order import OWN, StopOrder, WatchOrder
-from gateway.turns.events import FILES, Event, of_told, read_event
 from session.transcript.key import SessionKey, slot_of
 from session.turn.joining import served, stopped_before
 from session.turn.turn import TOGETHER

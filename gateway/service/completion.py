@@ -6,9 +6,9 @@ from collections.abc import AsyncGenerator
 from typing import Literal
 
 from channels.message import Inbound
+from gateway.dispatch.events import Event
 from gateway.service.chats import ChatService, Closing
 from gateway.service.outcome import Outcome
-from gateway.turns.events import Event
 from session.turn.turn import CUT_NOTE
 
 

@@ -28,7 +28,7 @@ from session.transcript.line import read_time
 if TYPE_CHECKING:
     from gateway.app.application import Application
     from gateway.app.wiring_session import SessionServices
-    from gateway.turns.lanes import Lanes
+    from gateway.dispatch.lanes import Lanes
 
 T = TypeVar("T", str, datetime)
 _AT_CHARS = len("2026-01-01T00:00:00.000000+00:00")

@@ -12,7 +12,7 @@ from gateway.queue.mailbox import INBOUND, Mailbox, Parked
 from session.transcript.key import SessionKey
 
 if TYPE_CHECKING:
-    from gateway.turns.open_letters import OpenLetters
+    from gateway.dispatch.open_letters import OpenLetters
     from session.store.store import Store
 
 

@@ -6,9 +6,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from gateway.app.status import own_lanes
+from gateway.dispatch.open_letters import LettersHere
 from gateway.service.gauges import families_of_process
 from gateway.service.trace import NotTraced, TracedTwice, Tracer
-from gateway.turns.open_letters import LettersHere
 from gateway.workers.merging import packed
 from session.transcript.key import SessionKey
 

@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from gateway.dispatch.deduplication import CLEARED_SAID
+from gateway.dispatch.events import LOCAL_CHANNELS
 from gateway.outbound.local import where
 from gateway.service.outcome import Outcome
-from gateway.turns.deduplication import CLEARED_SAID
-from gateway.turns.events import LOCAL_CHANNELS
 from session.context.links import may_link, sends_files
 from session.store.store import Store, View
 from session.transcript.attachments import Attachment

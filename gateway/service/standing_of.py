@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+
+from gateway.dispatch.events import LOCAL_CHANNELS
+from gateway.dispatch.lanes import PendingMessage
 from gateway.outbound.send_log import SentMessage
 from gateway.queue.mailbox import INBOUND, Parked, Waiting
-from gateway.turns.events import LOCAL_CHANNELS
-from gateway.turns.lanes import PendingMessage
 from session.store.trace import Step
 from session.transcript.key import SUBAGENTS, split
 

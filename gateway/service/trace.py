@@ -8,11 +8,11 @@ from datetime import UTC, datetime
 from typing import Any
 
 from gateway.config.settings import Settings
+from gateway.dispatch.lanes import Lanes, PendingMessage
 from gateway.errors import GatewayError, MailboxError
 from gateway.outbound.send_log import SentChunk, SentMessage, sent_for
 from gateway.queue.mailbox import INBOUND, Mailbox, Parked, Waiting
 from gateway.service.standing_of import standing_of
-from gateway.turns.lanes import Lanes, PendingMessage
 from session.approvals.files import ApprovalFiles
 from session.approvals.record import Approval
 from session.disk.layout import Layout

@@ -19,8 +19,8 @@ from pathlib import Path
 import structlog
 
 from channels.message import Inbound
+from gateway.dispatch.worker import DispatchRules
 from gateway.queue.rabbitmq.broker import RabbitMailbox
-from gateway.turns.worker import DispatchRules
 from session.models.model import Answer, OnDelta, Prompt
 from tests.contracts.models import Script
 from tests.gateway.worker_rig import Rig

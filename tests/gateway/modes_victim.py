@@ -22,10 +22,10 @@ from typing import Any
 import structlog
 
 from channels.message import read_outbound
+from gateway.dispatch.batching import QueueRules
+from gateway.dispatch.worker import DispatchRules
 from gateway.queue.embedded.mailbox import EmbeddedMailbox
 from gateway.queue.mailbox import Letter, Post, outbound
-from gateway.turns.batching import QueueRules
-from gateway.turns.worker import DispatchRules
 from session.models.model import Answer, OnDelta, Prompt, ToolCall
 from session.turn.turn import TurnLimits
 from tests.contracts.models import Script

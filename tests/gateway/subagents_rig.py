@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from channels.message import Inbound
+from gateway.dispatch.subagents import Spawning, Subagents
+from gateway.dispatch.worker import DispatchRules
 from gateway.queue.mailbox import Mailbox
-from gateway.turns.subagents import Spawning, Subagents
-from gateway.turns.worker import DispatchRules
 from session.models.model import Answer, OnDelta, Prompt, ToolCall
 from session.store.store import Session, Store
 from session.subagents.records import Subagent, SubagentFiles

@@ -16,7 +16,7 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from gateway.turns.worker import DispatchRules
+from gateway.dispatch.worker import DispatchRules
 from session.errors import ModelRefused
 from session.models.model import Answer, OnDelta, Prompt
 from tests.contracts.models import Script

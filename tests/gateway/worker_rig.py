@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from channels.message import Inbound, Outbound, read_outbound
+from gateway.dispatch.events import Events
+from gateway.dispatch.lanes import Lane
+from gateway.dispatch.routing import AgentSet
+from gateway.dispatch.worker import DispatchRules, Worker
 from gateway.inbound.control import Control
 from gateway.inbound.pipeline import Intake
 from gateway.queue.embedded.mailbox import EmbeddedMailbox
 from gateway.queue.mailbox import INBOUND, Mailbox, Parked, outbound
-from gateway.turns.events import Events
-from gateway.turns.lanes import Lane
-from gateway.turns.routing import AgentSet
-from gateway.turns.worker import DispatchRules, Worker
 from session.compaction.compactions import Compactions
 from session.errors import ModelAway
 from session.store.store import Session, Store

@@ -63,8 +63,8 @@ MORE_POINTS: dict[str, list[str]] = {
     "decided": ["session.approvals.files:ApprovalFiles.decide"],
     "begun": ["session.approvals.files:ApprovalFiles.begin"],
     "ended": ["session.approvals.files:ApprovalFiles.end"],
-    "prompt": ["gateway.turns.approvals:Approvals._ask"],
-    "resolved": ["gateway.turns.approvals:Approvals.told"],
+    "prompt": ["gateway.dispatch.approvals:Approvals._ask"],
+    "resolved": ["gateway.dispatch.approvals:Approvals.told"],
     # The removal of all that is kept of one key, under its lock, and what an erasure removes behind that.
     "clear": ["session.store.store:Store.clear"],
     "erase": ["session.kept.erasing:remove_late"],

@@ -31,8 +31,8 @@ ONE_IN = {
     "gateway/queue/test_rabbitmq_faults.py::test_channel_closed_for_an_old_letter": 2,
     "gateway/queue/test_prefetch.py::test_each_key_keeps_its_order_over_a_kill_and_two_more_processes": 2,
     "gateway/service/test_small_files_kill.py::test_a_change_is_there_whole_or_not_at_all": 2,
-    "gateway/turns/test_caps_served.py::test_a_cap_is_told_once_and_ends_nobody_elses_messages": 3,
-    "gateway/turns/test_modes_kill.py::test_a_kill_at_any_step_loses_and_repeats_none": 3,
+    "gateway/dispatch/test_caps_served.py::test_a_cap_is_told_once_and_ends_nobody_elses_messages": 3,
+    "gateway/dispatch/test_modes_kill.py::test_a_kill_at_any_step_loses_and_repeats_none": 3,
     "session/background/test_jobs.py::test_kill_after_new": 4,
     "session/compaction/test_compaction.py::test_three_compactions_in_a_row_lose_nothing": 3,
     "session/mcp/test_server.py::test_a_server_that_cannot_be_used_is_told_without_its_secrets": 3,
@@ -117,13 +117,13 @@ gateway/queue/test_rabbitmq_faults.py::test_a_broker_that_falls_silent_is_given_
     gateway/queue/test_rabbitmq_faults.py::test_cut_of_a_connection
 gateway/queue/test_rabbitmq_faults.py::test_young_queues_survive_a_kill
     gateway/queue/test_rabbitmq.py::test_new_queues_are_left_alone_first
-gateway/turns/test_flood.py::test_one_that_cannot_even_be_parked_is_left_to_come_again
-    gateway/turns/test_flood.py::test_one_whose_refusal_breaks_is_parked_and_the_others_end
-gateway/turns/test_outages.py::test_a_daemon_that_is_started_again_in_an_outage_tells_nobody_twice
-    gateway/turns/test_outages.py::test_a_chat_that_cannot_be_told_keeps_no_other_from_being_told
-gateway/turns/test_subagents_kill.py::test_a_kill_at_any_step_of_its_end_brings_no_result
+gateway/dispatch/test_flood.py::test_one_that_cannot_even_be_parked_is_left_to_come_again
+    gateway/dispatch/test_flood.py::test_one_whose_refusal_breaks_is_parked_and_the_others_end
+gateway/dispatch/test_outages.py::test_a_daemon_that_is_started_again_in_an_outage_tells_nobody_twice
+    gateway/dispatch/test_outages.py::test_a_chat_that_cannot_be_told_keeps_no_other_from_being_told
+gateway/dispatch/test_subagents_kill.py::test_a_kill_at_any_step_of_its_end_brings_no_result
     system/test_subagents_kill.py::test_a_kill_where_it_is_handed_over_loses_and_repeats_nothing
-gateway/turns/test_subagents_kill.py::test_a_kill_at_any_step_starts_and_tells_nothing_twice
+gateway/dispatch/test_subagents_kill.py::test_a_kill_at_any_step_starts_and_tells_nothing_twice
     system/test_subagents_kill.py::test_a_kill_where_it_is_handed_over_loses_and_repeats_nothing
 system/test_agents_jobs.py::test_a_job_stays_with_the_agent_that_made_it
     system/test_agents_jobs.py::test_a_kill_while_a_run_is_handed_on_answers_it_once

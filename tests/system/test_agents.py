@@ -11,7 +11,7 @@ from typing import Any
 
 import httpx
 
-from gateway.turns.routing import AGENT_GONE
+from gateway.dispatch.routing import AGENT_GONE
 from tests.support.guarantee import guarantee
 from tests.support.harness import Daemon, answer_to, ask, command
 from tests.support.model_server import ModelServer

@@ -12,8 +12,8 @@ from typing import Any, cast
 import pytest
 
 from gateway.app import wiring_tools
+from gateway.dispatch import subagents
 from gateway.http import media
-from gateway.turns import subagents
 from session.recall import recall
 from tests.session.recall.place import ADA, place
 from tests.support.until import until

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from gateway.cli.screen import Screen
+from gateway.dispatch.events import Event
 from gateway.service.outcome import Outcome
-from gateway.turns.events import Event
 
 
 def event(kind: str, text: str = "", message: str | None = "web:1", id: str = "") -> Event:

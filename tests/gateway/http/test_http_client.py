@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from gateway.cli.conversation import look_on
+from gateway.dispatch.events import Event, read_event
 from gateway.http import client as http_client
 from gateway.http.client import Client
-from gateway.turns.events import Event, read_event
 from tests.gateway.http_place import open_place
 from tests.support.ports import KeptPort
 from tests.support.until import until

@@ -10,9 +10,9 @@ from typing import Any
 import orjson
 import pytest
 
+from gateway.dispatch.events import Event, read_event
 from gateway.http.events import EventStream
 from gateway.service.chats import ChatService
-from gateway.turns.events import Event, read_event
 from session.models.model import Answer, OnDelta, Prompt
 from tests.gateway.http_place import Place, Stream, open_place
 

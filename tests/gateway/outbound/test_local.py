@@ -10,11 +10,11 @@ import pytest
 from structlog.testing import capture_logs
 
 from channels.message import Outbound
+from gateway.dispatch.events import Events
 from gateway.outbound.local import LocalSender
 from gateway.queue import retry
 from gateway.queue.embedded.mailbox import EmbeddedMailbox
 from gateway.queue.mailbox import Post, outbound
-from gateway.turns.events import Events
 from tests.gateway.embedded_place import opened
 from tests.support.until import until
 

@@ -12,11 +12,11 @@ import pytest
 
 from channels.base import Rendered
 from channels.errors import SendLater
+from gateway.dispatch.events import EventKind, Events
 from gateway.inbound.control import Control
 from gateway.outbound.preview import LivePreviews
 from gateway.outbound.send_log import SendLog
 from gateway.queue.mailbox import Mailbox
-from gateway.turns.events import EventKind, Events
 from tests.gateway.delivery_place import DEADLINE_S, Place, reply, until_empty
 
 KEY, ASKED = "fake:ada", "fake:1"

@@ -6,12 +6,12 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+from gateway.dispatch.control_order import WatchOrder
+from gateway.dispatch.events import Event
 from gateway.queue.mailbox import Topic
 from gateway.service.client_message import inbound
 from gateway.service.completion import Completion
 from gateway.service.outcome import Outcome
-from gateway.turns.control_order import WatchOrder
-from gateway.turns.events import Event
 from session.store.store import Session
 from session.transcript.key import slot_of
 from session.turn.turn import Request, TurnContext

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
+from gateway.dispatch.events import Event
 from gateway.service import chats
 from gateway.service.client_message import inbound
 from gateway.service.outcome import Outcome
-from gateway.turns.events import Event
 from session.models.model import Answer, OnDelta, Prompt
 from session.transcript.key import slot_of
 from tests.gateway.http_place import Place, open_place
