@@ -117,7 +117,6 @@ async def test_its_next_turn_is_told_of_no_conversation_with_somebody_else(here:
         request = Request("2", JOB, "go", answer_to=ADA)
         scope = await here.scope_resolver.of(session, request)
         found = await parts.parts(session, request, scope, notes="", tools=())
-    parts.close()
 
     assert scope.name == "people/ada"
     assert "About: the cat" in str(found)
