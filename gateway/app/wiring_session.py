@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 from collections.abc import Callable
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ import structlog
 
 import durable
 from channels.tables import Platform
+from gateway.app.spending import build_spending, spent_today
 from gateway.app.surroundings import SurroundingsReader
 from gateway.app.wiring_cron import ChatSchedules
 from gateway.app.wiring_model import build_embeddings, build_model
@@ -51,9 +52,7 @@ from session.memory.memory_rules import MemoryRules
 from session.memory.profile import Profile
 from session.memory.remembered import Remembered
 from session.memory.versions import VersionRules
-from session.models.caps import Caps
 from session.models.model import Model, Warms
-from session.models.spending import Spending
 from session.models.windows import window_of
 from session.recall.nearness import Nearness
 from session.recall.recall import Recall
@@ -598,19 +597,3 @@ async def compaction_rules(settings: Settings, model: Model, named_window: int =
         history_tokens=history.budget_tokens,
         **asdict(effective_compaction(settings)),
     )
-
-
-def build_spending(settings: Settings, store: Store) -> Spending:
-    """Build what counts the cost of all calls."""
-    caps = Caps(**{field.name: getattr(settings.limits, field.name) for field in fields(Caps)})
-    return Spending(store.state, clock=store.clock, caps=caps, model=settings.model.name)
-
-
-async def spent_today(spending: Spending) -> dict[str, Any]:
-    """Sum up the running day (UTC): how many turns; tokens and cost of all calls.
-
-    Raises:
-        NewerFormat, StoreError: it cannot be read.
-    """
-    sums = await spending.today()
-    return {"turns": sums.turns, **sums.usage.shown()}
