@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import gc
-from collections.abc import Callable
-from dataclasses import asdict, fields, replace
-from datetime import datetime
-from typing import TYPE_CHECKING, Any
-
-import structlog
-
 import durable
+import gc
+import structlog
 from channels.tables import Platform
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from datetime import datetime
+from gateway.app.spending import build_spending, spent_today
 from gateway.app.surroundings import SurroundingsReader
 from gateway.app.wiring_cron import ChatSchedules
 from gateway.app.wiring_model import build_embeddings, build_model
@@ -49,9 +47,7 @@ from session.memory.note_taking import MemoryRules
 from session.memory.notes import VersionRules
 from session.memory.profile import Profile
 from session.memory.scope_resolver import PARENT
-from session.models.caps import Caps
 from session.models.model import Model, Warms
-from session.models.spending import Spending
 from session.models.tokens import window_of
 from session.recall.recall import MemorySearch, Recall
 from session.store.store import Session, Store, View, utc_now
@@ -68,6 +64,7 @@ from session.transcript.history import HistoryWindow
 from session.transcript.line import stamp
 from session.turn.commands import Commands
 from session.turn.turn import Reply, TurnLimits, Turns
+from typing import Any, TYPE_CHECKING
 
 if TYPE_CHECKING:
     from session.mcp.servers import McpServers
@@ -594,19 +591,3 @@ async def compaction_rules(settings: Settings, model: Model, named_window: int =
         history_tokens=history.budget_tokens,
         **asdict(effective_compaction(settings)),
     )
-
-
-def build_spending(settings: Settings, store: Store) -> Spending:
-    """Build what counts the cost of all calls."""
-    caps = Caps(**{field.name: getattr(settings.limits, field.name) for field in fields(Caps)})
-    return Spending(store.state, clock=store.clock, caps=caps, model=settings.model.name)
-
-
-async def spent_today(spending: Spending) -> dict[str, Any]:
-    """Sum up the running day (UTC): how many turns; tokens and cost of all calls.
-
-    Raises:
-        NewerFormat, StoreError: it cannot be read.
-    """
-    sums = await spending.today()
-    return {"turns": sums.turns, **sums.usage.shown()}

@@ -24,7 +24,7 @@ from gateway.cli.root import FILE, FOLDER, GlobalOptions, Verb
 from gateway.config import edit
 from gateway.config.edit import amend, amended
 from gateway.config.finding import MAX_BYTES, file_to_change
-from gateway.config.schema import KeyPath
+from gateway.config.toml_lines import KeyPath
 from gateway.errors import GatewayError
 
 if TYPE_CHECKING:

@@ -127,7 +127,7 @@ def _platforms(settings: Settings) -> dict[str, Any]:
 
 async def _usage_today(settings: Settings) -> dict[str, Any]:
     # `status` starts twice as fast without the session side where a daemon answers.
-    from gateway.app.wiring_session import build_spending, spent_today
+    from gateway.app.spending import build_spending, spent_today
     from session.store.store import Store
 
     store = Store(settings.workspace, zone=settings.zone)

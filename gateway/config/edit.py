@@ -17,7 +17,7 @@ from tomlkit.items import InlineTable
 
 from durable import like, make_folder, replacing, write_all
 from gateway.config.finding import MAX_BYTES, contents
-from gateway.config.schema import KeyPath, lines_of
+from gateway.config.toml_lines import KeyPath, lines_of
 from gateway.errors import GatewayError
 
 _MARK = b"\xef\xbb\xbf"

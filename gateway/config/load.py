@@ -27,8 +27,9 @@ from gateway.config.finding import (
     expand,
     find_file,
 )
-from gateway.config.schema import KeyPath, Schema, expected, got, lines_of, parse_text
+from gateway.config.schema import Schema, expected, got, parse_text
 from gateway.config.settings import Channels, Settings
+from gateway.config.toml_lines import KeyPath, lines_of
 from gateway.errors import ConfigError
 from session.disk.local_files import overlap
 

@@ -10,6 +10,7 @@ import pytest
 from channels.message import Inbound
 from gateway.__main__ import main
 from gateway.app.application import Application
+from gateway.app.status import status_of
 from gateway.app.wiring_broker import RepliedChannels
 from gateway.config.settings import Settings
 from gateway.queue.mailbox import INBOUND, Post
@@ -34,7 +35,7 @@ async def test_later_processes_tell_of_them_too(
         await until(lambda: application.replied.names() == ["slack"], 60)
 
     async with Application(settings, role="session").open() as later:
-        (row,) = (await later.status())["unserved"]
+        (row,) = (await status_of(later))["unserved"]
     monkeypatch.setenv("CHAT_GATEWAY_BROKER__URL", broker.url)
     monkeypatch.setenv("CHAT_GATEWAY_BROKER__NAME", broker_name)
     monkeypatch.setenv("CHAT_GATEWAY_BROKER__QUEUE_TYPE", "classic")

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from gateway.app.application import Application
 from gateway.app.daemons import DaemonRegistry
 from gateway.errors import MailboxDown, Unreachable
+from gateway.http import health
 from gateway.http.client import Client
 from gateway.inbound.pipeline import Intake
 from session.errors import StoreError
@@ -93,14 +93,14 @@ async def test_a_message_goes_in_when_the_queue_is_back(tmp_path: Path) -> None:
     assert len(told) == 1
 
 
-class Full(Application):
-    async def status(self) -> dict[str, Any]:
+async def test_a_refusing_store_keeps_its_own_cure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """503 is answered by a daemon that runs: nobody is told to start one."""
+
+    async def refuse(_: object) -> dict[str, Any]:
         raise StoreError("no space", hint="free some space")
 
-
-async def test_a_refusing_store_keeps_its_own_cure(tmp_path: Path) -> None:
-    """503 is answered by a daemon that runs: nobody is told to start one."""
-    async with open_place(tmp_path, kind=Full) as place, Client(place.server.url) as client:
+    monkeypatch.setattr(health, "status_of", refuse)
+    async with open_place(tmp_path) as place, Client(place.server.url) as client:
         with pytest.raises(Unreachable) as caught:
             await client.status()
 

@@ -11,8 +11,8 @@ from channels.tables import Platform
 from gateway.app.wiring_session import queue_rules
 from gateway.config.finding import find_file
 from gateway.config.load import load
-from gateway.config.schema import lines_of
 from gateway.config.settings import effective_compaction, effective_history
+from gateway.config.toml_lines import lines_of
 from gateway.errors import ConfigError
 from session.compaction.rules import Numbers
 from tests.gateway.config_reading import problems, read
