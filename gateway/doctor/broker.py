@@ -237,7 +237,7 @@ async def _ahead_s(link: Link, queue: str) -> float | None:
 
     AMQP shows the broker's clock in one place, the ``x-death`` header of a message that expired.
     """
-    from gateway.queue.rabbitmq.connection import Sending
+    from gateway.queue.rabbitmq.connection import Sending, headers_of
 
     channel = await link.channel(confirms=True)
     moved = f"{queue}.moved"
@@ -252,7 +252,7 @@ async def _ahead_s(link: Link, queue: str) -> float | None:
     await channel.consume(moved, take, no_ack=True)
     sent_s = durable.wall_s()
     await channel.publish(Sending("", queue, b"{}", transient=True))
-    deaths = (await came).headers.get("x-death")
+    deaths = headers_of(await came).get("x-death")
     first = deaths[0] if isinstance(deaths, list) and deaths else None
     at = first.get("time") if isinstance(first, dict) else None
     if not isinstance(at, datetime):
