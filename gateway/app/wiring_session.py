@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import durable
 import gc
-import structlog
-from channels.tables import Platform
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+import durable
+from channels.tables import Platform
 from gateway.app.spending import build_spending, spent_today
 from gateway.app.surroundings import SurroundingsReader
 from gateway.app.wiring_cron import ChatSchedules
@@ -64,7 +67,6 @@ from session.transcript.history import HistoryWindow
 from session.transcript.line import stamp
 from session.turn.commands import Commands
 from session.turn.turn import Reply, TurnLimits, Turns
-from typing import Any, TYPE_CHECKING
 
 if TYPE_CHECKING:
     from session.mcp.servers import McpServers

@@ -10,7 +10,7 @@ import pytest
 
 from gateway.app.daemons import DaemonRegistry
 from gateway.errors import MailboxDown, Unreachable
-from gateway.http import health
+from gateway.http import operation
 from gateway.http.client import Client
 from gateway.inbound.pipeline import Intake
 from session.errors import StoreError
@@ -99,7 +99,7 @@ async def test_a_refusing_store_keeps_its_own_cure(tmp_path: Path, monkeypatch: 
     async def refuse(_: object) -> dict[str, Any]:
         raise StoreError("no space", hint="free some space")
 
-    monkeypatch.setattr(health, "status_of", refuse)
+    monkeypatch.setattr(operation, "status_of", refuse)
     async with open_place(tmp_path) as place, Client(place.server.url) as client:
         with pytest.raises(Unreachable) as caught:
             await client.status()
