@@ -252,7 +252,10 @@ def replay(rows: Sequence[Unflushed]) -> None:
         by_session.setdefault((row.path, row.session), []).append(row)
     for (name, session), ours in by_session.items():
         path = Path(name)
-        data = path.read_bytes() if path.exists() else b""
+        try:
+            data = path.read_bytes()
+        except FileNotFoundError:
+            data = b""
         if not (_is_torn_start(data, ours[0]) or _session_in(data, path.stem) == session):
             log.warning("replay.dropped", file=path.name, session=session, rows=len(ours))
             continue

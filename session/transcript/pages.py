@@ -66,6 +66,9 @@ def record_of(line: Mapping[str, Any], seq: int) -> dict[str, Any] | None:
 
 
 def _compaction(line: Mapping[str, Any], seq: int) -> dict[str, Any]:
+    """Read an overlay, or the summary with which a session opens: all before the next line is superseded."""
+    if line["kind"] not in ("overlay", "compact"):
+        return {}
     return {
         "firstKeptSeq": _place(line.get("first_kept"), seq + 1),
         "summary": plain_text(line.get("content")),

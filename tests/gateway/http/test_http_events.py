@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 import pytest
 
-from gateway.dispatch.events import Event, read_event
+from gateway.dispatch.events import Event, Onlooker, read_event
 from gateway.http.events import EventStream
 from gateway.service.chats import ChatService
 from session.models.model import Answer, OnDelta, Prompt
@@ -262,8 +262,9 @@ async def test_a_draft_ends_with_its_turn_and_begins_anew_after_a_tool(tmp_path:
         application = place.application.events
         application.watch(None, 60)
         async with place.application.mailbox.listen("events") as bodies, asyncio.timeout(20):
-            with application.onlooker(
-                "web:ada", "web:m", lambda work, _: tasks.append(asyncio.create_task(work))
+            with Onlooker(
+                *(application, "web:ada", "web:m"),
+                lambda work, _: tasks.append(asyncio.create_task(work)),
             ) as on:
                 on.delta("before")
                 on.tool("grep")
