@@ -34,15 +34,15 @@ ECHO_POINTS = [
     "settle.after:6",
 ]
 RABBIT_POINTS = ["publish.before:4", "publish.after:4", "ack.before:2", "ack.after:5"]
-MEMORY_POINTS = [  # the session has its name by then: one call in the budget, and line 1 renewed once
+MEMORY_POINTS = [  # the session has its name by then: one call in the budget, and line 1 renewed twice
     "state_file.before:3",
     "state_file.after:3",
     "history.before:1",
     "history.after:1",
     "notes.before:1",
     "notes.after:1",
-    "checkpoint.before:2",
-    "checkpoint.after:2",
+    "checkpoint.before:3",
+    "checkpoint.after:3",
 ]
 NEW_POINTS = ["rename.before:1", "rename.after:1", "rename.after:2", "journal.before:1", "journal.after:1"]
 BACK_POINTS = [

@@ -51,7 +51,6 @@ DOCKER = "needs a Docker that runs; tests/deploy/test_images.py reads what it wo
 CLUSTER = "needs a cluster; tests/deploy/test_images.py reads what it would be given"
 USERS = "makes, asks for or removes users and folders of the machine; tests/deploy/test_deb.py types it"
 TESTS = "is how these tests are run"
-STOPPED = "needs all daemons to be stopped; tests/system/test_earlier_workspaces.py types it"
 # The beginnings of commands that are not typed here, and why.
 NOT_HERE = {
     "sudo apt-get install": PACKAGES,
