@@ -113,7 +113,7 @@ class Platform(ConfigTable):
     enabled: bool = False
     """Start this bot."""
     token: SecretStr = Field(default=SecretStr(""), validate_default=True)
-    """Bot token, from Telegram's @BotFather or Discord's developer portal. Secret."""
+    """Bot token. Secret."""
     request_timeout_s: Seconds = 30.0
     """Time limit for one request to the platform, in seconds."""
     allow_from: Ids = ()
@@ -121,9 +121,9 @@ class Platform(ConfigTable):
     direct: Literal["pairing", "allowlist", "open"] = "pairing"
     """What strangers get: a pairing code, nothing, or answers."""
     groups: Literal["mention", "all", "off"] = "mention"
-    """When to answer in groups, or on Discord servers: when mentioned, always, or never."""
+    """When to answer in groups: when mentioned, always, or never."""
     group_allow: Ids = ()
-    """Ids of groups, or of Discord's servers or channels, in which the bot answers; `*` allows all."""
+    """Ids of groups in which the bot answers; `*` allows all groups."""
     stream: bool = True
     """Show answers while they are written, by editing a message."""
     queue_mode: Literal["", "followup", "collect", "steer", "interrupt"] = ""
@@ -140,6 +140,10 @@ class Platform(ConfigTable):
 class TelegramTable(Platform):
     """A Telegram bot."""
 
+    token: SecretStr = Field(default=SecretStr(""), validate_default=True)
+    """Bot token from @BotFather. Secret."""
+    request_timeout_s: Seconds = 30.0
+    """Time limit for one request to Telegram, in seconds."""
     base_url: HttpUrl = Field(
         default="https://api.telegram.org/bot", min_length=1, json_schema_extra=_NOT_EMPTY
     )
@@ -155,6 +159,14 @@ class TelegramTable(Platform):
 class DiscordTable(Platform):
     """A Discord bot."""
 
+    token: SecretStr = Field(default=SecretStr(""), validate_default=True)
+    """Bot token from Discord's developer portal. Secret."""
+    request_timeout_s: Seconds = 30.0
+    """Time limit for one request to Discord, in seconds."""
+    groups: Literal["mention", "all", "off"] = "mention"
+    """When to answer on servers: when mentioned, always, or never."""
+    group_allow: Ids = ()
+    """Ids of servers or channels in which the bot answers; `*` allows all."""
     api_base_url: HttpUrl = Field(
         default="https://discord.com/api/v10", min_length=1, json_schema_extra=_NOT_EMPTY
     )

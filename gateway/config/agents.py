@@ -153,7 +153,7 @@ Finding = tuple[Literal["ok", "warn"], str, str]
 
 
 def scopes_of(settings: Settings) -> Scopes:
-    """Draw the circles as the configuration says."""
+    """Read from the configuration which conversations share notes and files."""
     return Scopes(
         settings.workspace, kind=settings.memory.scope, people=settings.people, agents=agents_of(settings)
     )

@@ -13,7 +13,6 @@ from typing import Any, Final, Literal
 
 State = Literal["waiting", "allowed", "denied", "expired", "cancelled", "started", "ended"]
 STATES: Final = frozenset({"waiting", "allowed", "denied", "expired", "cancelled", "started", "ended"})
-ID_CHARS: Final = 16
 _ID: Final = re.compile(r"[a-z2-7]{16}")
 
 

@@ -28,11 +28,6 @@ def legal_cuts(lines: Sequence[Line]) -> Iterator[int]:
             pending.discard(str(line.get("tool_call_id")))
 
 
-def next_cut(lines: Sequence[Line], index: int) -> int | None:
-    """Return the first legal cut at ``index`` or after it; None where there is none."""
-    return next((at for at in legal_cuts(lines) if at >= index), None)
-
-
 def nearest_cut(lines: Sequence[Line], index: int) -> int:
     """Return the first legal cut at ``index`` or after it, else the last one before it, else 0."""
     before = 0

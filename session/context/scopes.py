@@ -83,7 +83,7 @@ JOBS: Final = "cron"
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """A circle of conversations that share notes and files.
+    """Conversations that share notes and files.
 
     ``name`` is unique within the workspace and names the scope's files in ``state/``; ``memory`` is the
     folder of MEMORY.md, HISTORY.md and USER.md, ``files`` that of what tools read and write. ``group`` says

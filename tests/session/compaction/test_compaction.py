@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from session.compaction.cuts import call_ids, legal_cuts, nearest_cut, next_cut
+from session.compaction.cuts import call_ids, legal_cuts, nearest_cut
 from session.compaction.flat import (
     MAX_RESULT_CHARS,
     FileLists,
@@ -285,13 +285,12 @@ def test_the_places_where_a_part_may_begin(lines: list[dict[str, Any]], cuts: li
     assert list(legal_cuts(lines)) == cuts
 
 
-def test_the_next_and_the_nearest_place() -> None:
-    """The nearest is the next one; behind the last one it is that."""
+def test_the_nearest_place() -> None:
+    """It is the next one; behind the last one it is that."""
     lines = [NOTE, USER, calling("a"), result("a"), USER, NOTE]
 
-    assert [next_cut(lines, at) for at in range(6)] == [1, 1, 2, 4, 4, None]
     assert [nearest_cut(lines, at) for at in range(6)] == [1, 1, 2, 4, 4, 4]
-    assert (next_cut([NOTE], 0), nearest_cut([NOTE], 1), nearest_cut([], 3)) == (None, 0, 0)
+    assert (nearest_cut([NOTE], 1), nearest_cut([], 3)) == (0, 0)
 
 
 def test_whatever_stands_in_the_field_only_calls_are_read() -> None:
